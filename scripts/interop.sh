@@ -61,13 +61,14 @@ encode_and_compare() {
     --ids "$out.json" --window 32
 }
 
-# tokenize_and_compare FAMILY: a tokenizer in the form of that family, learned by `tokenizers`: the
-# ids of the mixed text.
+# tokenize_and_compare FAMILY: a tokenizer in the form of that family, learned by `tokenizers` or
+# sentencepiece: the ids of the mixed text.
 tokenize_and_compare() {
   local out="$work/family-$1" text="$work/mixed.txt"
   "$peers/bin/python" tools/interop/tokenizer_check.py --learn "$out" --family "$1" \
     --text "$text" || return 1
   rm -rf "$out/tokens"
+  [ ! -e "$out/text.txt" ] || text="$out/text.txt"
   "$bin" tokenize --data "$text" --tokenizer "$out" --out "$out/tokens" || return 1
   "$peers/bin/python" tools/interop/tokenizer_check.py --model "$out" --text "$text" \
     --shards "$out/tokens"
@@ -142,7 +143,8 @@ if [ -x "$bin" ]; then
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
   for family in gpt2 llama3 qwen2 smollm2 olmoe deepseek-llm deepseek-v3 gpt-oss glm4 llama2 \
-    mistral always never; do
+    mistral always never unigram unigram-whole unigram-bytes spm-unigram spm-unigram-bytes \
+    spm-bpe spm-bpe-mapped; do
     check "a tokenizer in the form of $family" tokenize_and_compare "$family"
   done
   check "20 dialogues over bytes in transformers" chat_and_compare chat-bytes bytes

@@ -65,7 +65,7 @@ class Gguf : public NamedTensors {
 // A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on
 // one.
 struct GgufEntry {
-  enum class Type { u16, u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s };
+  enum class Type { u16, u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s, u8s };
   std::string key;
   Type type;
   GgufValue value;

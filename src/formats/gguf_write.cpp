@@ -72,6 +72,8 @@ class ValueWriter {
         return list<int64_t>(Kind::i32, [&](int64_t x) { put(out_, whole<int32_t>(x)); });
       case Type::u32s:
         return list<int64_t>(Kind::u32, [&](int64_t x) { put(out_, whole<uint32_t>(x)); });
+      case Type::u8s:
+        return list<int64_t>(Kind::u8, [&](int64_t x) { put(out_, whole<uint8_t>(x)); });
     }
   }
 

@@ -34,16 +34,16 @@ void check_is_model_folder(const std::string& folder) {
   if (!fs::exists(status)) fail("{}: there is no such folder; {}", folder, kHolds);
   if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
-  for (const char* other : {"tokenizer.model", "vocab.json"})
-    if (is_there(folder + "/config.json") && !is_there(folder + "/tokenizer.json") &&
-        is_there(folder + "/" + other))
-      fail(
-          "{}: there is no tokenizer.json in this folder, only {}; have transformers write one: "
-          "AutoTokenizer.from_pretrained(..).save_pretrained(..)",
-          folder, other);
-  for (const char* name : {"config.json", "tokenizer.json"})
-    if (!is_there(folder + "/" + name))
-      fail("{}: there is no {} in this folder; {}", folder, name, kHolds);
+  const bool tokenizer =
+      is_there(folder + "/tokenizer.json") || is_there(folder + "/tokenizer.model");
+  if (is_there(folder + "/config.json") && !tokenizer && is_there(folder + "/vocab.json"))
+    fail(
+        "{}: there is no tokenizer.json in this folder, only vocab.json; have transformers write "
+        "one: AutoTokenizer.from_pretrained(..).save_pretrained(..)",
+        folder);
+  if (!is_there(folder + "/config.json"))
+    fail("{}: there is no config.json in this folder; {}", folder, kHolds);
+  if (!tokenizer) fail("{}: there is no tokenizer.json in this folder; {}", folder, kHolds);
 }
 
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config,

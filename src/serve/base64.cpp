@@ -3,45 +3,20 @@
 #include <bit>
 #include <cstring>
 
+#include "core/base64.h"
 #include "core/error.h"
 
 namespace moe::serve {
-namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
 
-constexpr std::string_view kDigits =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-}  // namespace
-
 std::string to_base64(std::span<const int32_t> numbers) {
-  const auto bytes = std::as_bytes(numbers);
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t count = std::min<size_t>(3, bytes.size() - i);
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j)
-      group = group << 8 | (j < count ? std::to_integer<uint32_t>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j) out += j <= count ? kDigits[group >> (18 - 6 * j) & 63] : '=';
-  }
-  return out;
+  return moe::to_base64(std::string_view(reinterpret_cast<const char*>(numbers.data()),
+                                         numbers.size() * sizeof(int32_t)));
 }
 
 std::vector<int32_t> from_base64(std::string_view text) {
-  std::string bytes;
-  const size_t end = text.find('=') == std::string_view::npos ? text.size() : text.find('=');
-  if (text.size() % 4 != 0 || text.size() - end > 2 ||
-      text.find_first_not_of('=', end) != std::string_view::npos)
-    fail_usage("{} characters are no base64", text.size());
-  uint32_t group = 0;
-  for (size_t i = 0; i < end; ++i) {
-    const size_t digit = kDigits.find(text[i]);
-    if (digit == std::string_view::npos) fail_usage("character {} is no digit of base64", i + 1);
-    group = group << 6 | static_cast<uint32_t>(digit);
-    if (i % 4 != 0) bytes += static_cast<char>(group >> (6 - 2 * (i % 4)) & 255);
-  }
+  const std::string bytes = moe::from_base64(text);
   if (bytes.size() % sizeof(int32_t) != 0)
     fail_usage("{} bytes are no whole numbers of 4 bytes each", bytes.size());
   std::vector<int32_t> numbers(bytes.size() / sizeof(int32_t));

@@ -2,9 +2,11 @@
 #include "text/bpe.h"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <deque>
 #include <utility>
 
@@ -69,6 +71,15 @@ bool is_mark_inside(std::string_view word) {
   return false;
 }
 
+// How many bytes the white space in front has; 0 where there is none.
+size_t white_space_in_front(std::string_view text) {
+  const Utf8Step step = utf8_step(text);
+  if (step.kind != Utf8Step::Kind::character) return 0;
+  utf8proc_int32_t code = -1;
+  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), step.length, &code);
+  return is_white_space(code) ? static_cast<size_t>(step.length) : 0;
+}
+
 // A piece of the normalised text and the way back from it; `map` is null where nobody asked.
 struct Piece {
   std::string_view text;
@@ -88,6 +99,8 @@ class BpeTokenizer : public Tokenizer {
         added_late_(normalized_tokens(parts_.added_late, parts_.normalizer)) {
     set_special(parts_.special);
     if (parts_.characters) index_characters(*parts_.characters);
+    if (parts_.characters && parts_.characters->scores)
+      unigram_.emplace(parts_.characters->words, *parts_.characters->scores);
     if (!parts_.ignore_merges) return;
     for (size_t id = 0; id < parts_.pieces.size(); ++id) {
       const std::string_view name = parts_.characters
@@ -174,7 +187,7 @@ class BpeTokenizer : public Tokenizer {
       for (int b = 0; b < 256; ++b) fallback_[static_cast<size_t>(b)] = id_of_word(byte_token(b));
     // Where no merge makes a word that goes on after a space, nothing joins a word with the space
     // behind it: pieces may be cut there.
-    cuts_at_marks_ = id_of_word(kSpaceMark) >= 0 &&
+    cuts_at_marks_ = !form.scores && id_of_word(kSpaceMark) >= 0 &&
                      std::none_of(parts_.merges.begin(), parts_.merges.end(), [&](const Merge& m) {
                        return is_mark_inside(form.words[static_cast<size_t>(m.result)]);
                      });
@@ -214,12 +227,36 @@ class BpeTokenizer : public Tokenizer {
         const auto at = static_cast<size_t>(rest.data() - first);
         if (late >= 0) return on_token(late, mapped ? begin + map->source(at) : 0);
         Piece piece{rest, map, at, begin};
+        if (parts_.characters && parts_.characters->splits_at_space)
+          return each_between_space(piece, begin == 0 && at == 0, kept, maps, on_piece);
         if (parts_.characters) return each_word(piece, begin == 0 && at == 0, kept, maps, on_piece);
         splitter_.split(rest, [&](std::string_view cut) {
           on_piece(Piece{cut, map, static_cast<size_t>(cut.data() - first), begin});
         });
       });
     });
+  }
+
+  template <class OnPiece>
+  void each_between_space(Piece piece, bool begins_text, std::deque<std::string>& kept,
+                          std::deque<SourceMap>& maps, const OnPiece& on_piece) const {
+    size_t from = 0;
+    const auto hand_out = [&](size_t end) {
+      if (end > from)
+        each_word(
+            Piece{piece.text.substr(from, end - from), piece.map, piece.at + from, piece.begin},
+            begins_text && from == 0, kept, maps, on_piece);
+    };
+    for (size_t at = 0; at < piece.text.size();) {
+      const size_t length = white_space_in_front(piece.text.substr(at));
+      if (length == 0) {
+        ++at;
+        continue;
+      }
+      hand_out(at);
+      from = at += length;
+    }
+    hand_out(piece.text.size());
   }
 
   template <class OnPiece>
@@ -259,9 +296,38 @@ class BpeTokenizer : public Tokenizer {
     const bool short_one = piece.size() <= kLongestRemembered;
     if (short_one && seen.copy(piece, ids)) return;
     const size_t at = ids.size();
-    if (const std::optional<int32_t> id = whole_token(piece)) ids.push_back(*id);
+    if (unigram_) cut_piece(piece, ids);
+    else if (const std::optional<int32_t> id = whole_token(piece)) ids.push_back(*id);
     else table_.encode(parts_.characters ? first_characters(piece) : first_bytes(piece), ids);
     if (short_one) seen.remember(piece, at, ids.size() - at);
+  }
+
+  // Characters that are no words are one unknown with those beside them, as in `tokenizers`
+  // (models/unigram/model.rs).
+  void cut_piece(std::string_view piece, std::vector<int32_t>& ids) const {
+    const std::vector<UnigramTable::Part> parts = unigram_->cut(piece);
+    const auto is_unknown = [&](size_t i) { return parts[i].id < 0 || parts[i].id == parts_.unk; };
+    for (size_t i = 0; i < parts.size();) {
+      if (!is_unknown(i)) {
+        ids.push_back(parts[i++].id);
+        continue;
+      }
+      const char* begin = parts[i].text.data();
+      while (i < parts.size() && is_unknown(i)) ++i;
+      const std::string_view last = parts[i - 1].text;
+      add_unknown({begin, static_cast<size_t>(last.data() - begin) + last.size()}, ids);
+    }
+  }
+
+  void add_unknown(std::string_view text, std::vector<int32_t>& ids) const {
+    const auto looked_for = [&](int32_t id) {
+      return id >= 0 && !std::isnan((*parts_.characters->scores)[static_cast<size_t>(id)]);
+    };
+    if (const int32_t id = id_of_word(text); looked_for(id)) return ids.push_back(id);
+    const auto byte_id = [&](char b) { return fallback_[static_cast<unsigned char>(b)]; };
+    if (std::all_of(text.begin(), text.end(), [&](char b) { return byte_id(b) >= 0; }))
+      for (const char b : text) ids.push_back(byte_id(b));
+    else if (parts_.unk) ids.push_back(*parts_.unk);
   }
 
   // What waits until the next known symbol, as in `tokenizers` (models/bpe/model.rs).
@@ -329,6 +395,7 @@ class BpeTokenizer : public Tokenizer {
   BpeParts parts_;
   Splitter splitter_;
   MergeTable table_;
+  std::optional<UnigramTable> unigram_;
   AddedTokens added_, added_late_;
   // sorted; empty unless merges are to be ignored
   std::vector<std::pair<std::string_view, int32_t>> whole_;
@@ -343,10 +410,22 @@ class BpeTokenizer : public Tokenizer {
 
 std::string byte_token(int byte) { return fmt::format("<0x{:02X}>", byte); }
 
-std::string word_bytes(std::string_view word) {
+namespace {
+
+// -1: none.
+int byte_of(std::string_view word) {
   if (word.size() == byte_token(0).size() && word.starts_with("<0x"))
     for (int b = 0; b < 256; ++b)
-      if (word == byte_token(b)) return std::string(1, static_cast<char>(b));
+      if (word == byte_token(b)) return b;
+  return -1;
+}
+
+}  // namespace
+
+bool is_byte_token(std::string_view word) { return byte_of(word) >= 0; }
+
+std::string word_bytes(std::string_view word) {
+  if (const int byte = byte_of(word); byte >= 0) return std::string(1, static_cast<char>(byte));
   return normalize({{NormalizerStep::Kind::replace, std::string(kSpaceMark), " "}}, word);
 }
 

@@ -1,6 +1,6 @@
 // BPE over bytes (Radford et al. 2019: a regular expression cuts the text, each piece's bytes are
 // merged into tokens) and over characters (SentencePiece's form: spaces become U+2581, a character
-// that is no token becomes its bytes' tokens).
+// that is no token becomes its bytes' tokens), where a unigram model may stand in place of merges.
 #pragma once
 
 #include <array>
@@ -16,12 +16,11 @@
 #include "text/merge_table.h"
 #include "text/normalizer.h"
 #include "text/tokenizer.h"
+#include "text/unigram.h"
 
 namespace moe {
 
 constexpr int64_t kMaxVocab = int64_t{1} << 20;
-// what stands for a space in vocabularies over characters
-inline constexpr std::string_view kSpaceMark = "\u2581";
 
 // Spaces become kSpaceMark, one is put in front.
 struct Metaspace {
@@ -35,9 +34,11 @@ struct Metaspace {
   bool operator==(const Metaspace&) const = default;
 };
 
-// BPE over characters.
+// A vocabulary over characters: BPE, or unigram where it has scores.
 struct Characters {
   std::vector<std::string> words;  // what the vocabulary calls each id; empty where it has none
+  std::optional<std::vector<double>> scores;  // [V], as UnigramTable takes them
+  bool splits_at_space = false;  // white space parts pieces and is gone, before the metaspace
   std::optional<Metaspace> metaspace;
   bool byte_fallback = false;
   int strip = 0;             // spaces that decode() takes from the front
@@ -71,11 +72,16 @@ std::unique_ptr<Tokenizer> make_bpe(BpeParts parts);
 // is what `file` was parsed from.
 BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::string& where);
 
+// A key of tokenizer.json's model that only this engine writes and reads: `tokenizers` passes over
+// it, and comes close.
+inline constexpr const char* kOwnForm = "moe_cpp_sentencepiece";
+
 // tokenizer.json that says all of the parts.
 std::string write_bpe(const BpeParts& parts);
 
 // <0x0A>: what vocabularies over characters call a byte.
 std::string byte_token(int byte);
+bool is_byte_token(std::string_view word);
 // What such a vocabulary's word stands for in a text.
 std::string word_bytes(std::string_view word);
 

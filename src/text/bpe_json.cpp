@@ -1,14 +1,17 @@
 // tokenizer.json, read. What would change the ids and is not honoured is refused by its name, never
 // passed over.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/nearest.h"
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
+#include "text/charsmap.h"
 #include "text/pattern.h"
 
 namespace moe {
@@ -76,6 +79,18 @@ std::string content_of(const Json& step, const char* key, const std::string& whe
   return content;
 }
 
+// Two and more spaces: the regular expression with which files replace them.
+bool replaces_spaces(const Json& step) {
+  const Json pattern = step.value("pattern", Json());
+  return pattern.is_object() && pattern.value("Regex", Json()) == " {2,}";
+}
+
+NormalizerStep read_charsmap(const Json& step, const std::string& where) {
+  std::string map = from_base64(JsonReader(step, where).get<std::string>("precompiled_charsmap"));
+  (void)Charsmap(map);
+  return {NormalizerStep::Kind::precompiled, std::move(map), ""};
+}
+
 void read_normalizer(const Json& file, BpeParts& parts, const std::string& where) {
   if (!is_there(file, "normalizer")) return;
   const std::vector<Json> steps = steps_of(file["normalizer"], "normalizers");
@@ -86,10 +101,20 @@ void read_normalizer(const Json& file, BpeParts& parts, const std::string& where
     if (type == "NFC") parts.normalizer.push_back({Kind::nfc, "", ""});
     else if (type == "Prepend")
       parts.normalizer.push_back({Kind::prepend, "", content_of(step, "prepend", where)});
+    else if (type == "NFKC") parts.normalizer.push_back({Kind::nfkc, "", ""});
+    else if (type == "Replace" && replaces_spaces(step))
+      parts.normalizer.push_back({Kind::squeeze, "", content_of(step, "content", where)});
     else if (type == "Replace")
       parts.normalizer.push_back(
           {Kind::replace, string_of(step, where), content_of(step, "content", where)});
-    else fail("its normalizer is {}", printable(type));
+    else if (type == "Precompiled") parts.normalizer.push_back(read_charsmap(step, where));
+    else if (type == "Strip") {
+      const JsonReader strip(step, where);
+      if (strip.get<bool>("strip_left", true))
+        parts.normalizer.push_back({Kind::strip_left, "", ""});
+      if (strip.get<bool>("strip_right", true))
+        parts.normalizer.push_back({Kind::strip_right, "", ""});
+    } else fail("its normalizer is {}", printable(type));
   }
 }
 
@@ -111,7 +136,9 @@ Metaspace read_metaspace(const Json& step, const std::string& where) {
 
 void read_metaspace_step(const Json& file, Characters& form, const std::string& where) {
   if (!is_there(file, "pre_tokenizer")) return;
-  const std::vector<Json> steps = steps_of(file["pre_tokenizer"], "pretokenizers");
+  std::vector<Json> steps = steps_of(file["pre_tokenizer"], "pretokenizers");
+  form.splits_at_space = steps.size() == 2 && type_of(steps[0]) == "WhitespaceSplit";
+  if (form.splits_at_space) steps.erase(steps.begin());
   if (steps.size() != 1 || type_of(steps[0]) != "Metaspace")
     fail("its pre_tokenizer is {}", printable(steps.empty() ? "empty" : type_of(steps[0])));
   form.metaspace = read_metaspace(steps[0], where);
@@ -246,7 +273,7 @@ void read_unknown(const JsonReader& model, const Json& vocab, BpeParts& parts) {
 void read_model(const Json& file, BpeParts& parts, const std::string& where) {
   const JsonReader model = JsonReader(file, where).object("model");
   if (const auto type = model.get<std::string>("type", "BPE"); type != "BPE")
-    fail("its model is {}", printable(type));
+    fail("its model is {}; supported are BPE and Unigram", printable(type));
   if (model.has("dropout") && model.get<double>("dropout") != 0) fail("it has dropout");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!model.get<std::string>(key, "").empty()) fail("it has a {}", key);
@@ -345,17 +372,83 @@ void find_end(BpeParts& parts) {
 
 }  // namespace
 
-BpeParts read_bpe(const Json& file, std::string_view text, const std::string& where) {
+namespace {
+
+// The vocabulary of a Unigram, a list of words and scores, as one of BPE; the scores go into
+// `parts`.
+Json vocab_of_unigram(const Json& model, BpeParts& parts, const std::string& where) {
+  const JsonReader reader(model, where);
+  const Json list = model.value("vocab", Json());
+  if (!list.is_array() || list.empty() || list.size() > static_cast<size_t>(kMaxVocab))
+    fail("its vocab is no list of 1 to {} words", kMaxVocab);
+  std::vector<double> scores;
+  Json vocab = Json::object();
+  for (const Json& entry : list) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+      fail("word {} of its vocab is no word with a score", vocab.size());
+    if (!vocab.emplace(entry[0].get<std::string>(), vocab.size()).second)
+      fail("two tokens are {}", printable(entry[0].get<std::string>(), 40));
+    scores.push_back(entry[1].get<double>());
+  }
+  if (reader.has("unk_id")) {
+    const auto unk = reader.get_in<int64_t>("unk_id", 0, std::ssize(scores) - 1);
+    parts.unk = static_cast<int32_t>(unk);
+  }
+  parts.characters->byte_fallback = reader.get<bool>("byte_fallback", false);
+  parts.characters->scores = std::move(scores);
+  return vocab;
+}
+
+// What write_bpe says beside the form that `tokenizers` knows (kOwnForm): the text is normalised
+// and cut as SentencePiece itself does it.
+void read_own_form(const Json& model, BpeParts& parts, const std::string& where) {
+  if (!is_there(model, kOwnForm)) return;
+  const JsonReader own = JsonReader(model, where).object(kOwnForm);
+  std::string map;
+  for (NormalizerStep& step : parts.normalizer)
+    if (step.kind == NormalizerStep::Kind::precompiled) map = std::move(step.what);
+  parts.normalizer = {{NormalizerStep::Kind::sentencepiece, std::move(map), "",
+                       own.get<bool>("trims", false), own.get<bool>("prepends", false)}};
+  Characters& form = *parts.characters;
+  form.metaspace.reset();
+  if (!form.scores) return;
+  const auto not_looked_for = [&](size_t id) { (*form.scores)[id] = std::nan(""); };
+  for (const std::vector<AddedToken>* tokens : {&parts.added, &parts.added_late})
+    for (const AddedToken& token : *tokens) not_looked_for(static_cast<size_t>(token.id));
+  for (size_t id = 0; id < form.words.size(); ++id)
+    if (form.byte_fallback && is_byte_token(form.words[id])) not_looked_for(id);
+}
+
+}  // namespace
+
+BpeParts read_bpe(const Json& given, std::string_view text, const std::string& where) {
   BpeParts parts;
+  Json made;
+  if (is_there(given, "model") && type_of(given["model"]) == "Unigram") {
+    if (!is_over_characters(given)) fail("it is a Unigram over bytes");
+    parts.characters.emplace();
+    made = given;
+    made["model"]["vocab"] = vocab_of_unigram(given["model"], parts, where);
+  }
+  const Json& file = made.is_null() ? given : made;
   for (const char* key : {"truncation", "padding"})
     if (is_there(file, key)) fail("it has a {}", key);
-  if (is_over_characters(file)) parts.characters.emplace();
-  read_model(file, parts, where);
+  if (parts.characters) {
+    read_vocab(file["model"], parts);
+  } else {
+    if (is_over_characters(file)) parts.characters.emplace();
+    read_model(file, parts, where);
+  }
   read_normalizer(file, parts, where);
   read_decoder(file, parts, where);
   read_pre_tokenizer(file, parts, where);
   read_added(file, parts, where);
   read_post_processor(file, parts);
+  if (parts.characters) {
+    if (parts.characters->scores)
+      parts.characters->scores->resize(parts.pieces.size(), std::nan(""));
+    read_own_form(file["model"], parts, where);
+  }
   find_end(parts);
   parts.json = text;
   return parts;

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "text/bpe.h"
@@ -29,10 +31,41 @@ Json replacement(std::string_view what, std::string_view with) {
   return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", with}};
 }
 
+Json precompiled(const std::string& map) {
+  return {{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(map)}};
+}
+Json squeeze(std::string_view with) {
+  return {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", with}};
+}
+Json strip(bool left, bool right) {
+  return {{"type", "Strip"}, {"strip_left", left}, {"strip_right", right}};
+}
+
+// As close as `tokenizers` comes; the space marks are the pre_tokenizer's.
+void add_sentencepiece(const NormalizerStep& step, Json& steps) {
+  if (!step.what.empty()) steps.push_back(precompiled(step.what));
+  if (!step.trims) return;
+  steps.push_back(strip(true, true));
+  steps.push_back(squeeze(" "));
+}
+
+// Null where the text is not treated as SentencePiece's own file says.
+const NormalizerStep* own_form(const BpeParts& parts) {
+  const bool own = parts.normalizer.size() == 1 &&
+                   parts.normalizer[0].kind == NormalizerStep::Kind::sentencepiece;
+  return own ? &parts.normalizer[0] : nullptr;
+}
+
 Json normalizer(const BpeParts& parts) {
   Json steps = Json::array();
   for (const NormalizerStep& step : parts.normalizer) {
     switch (step.kind) {
+      case NormalizerStep::Kind::nfkc: steps.push_back({{"type", "NFKC"}}); break;
+      case NormalizerStep::Kind::squeeze: steps.push_back(squeeze(step.with)); break;
+      case NormalizerStep::Kind::strip_left: steps.push_back(strip(true, false)); break;
+      case NormalizerStep::Kind::strip_right: steps.push_back(strip(false, true)); break;
+      case NormalizerStep::Kind::precompiled: steps.push_back(precompiled(step.what)); break;
+      case NormalizerStep::Kind::sentencepiece: add_sentencepiece(step, steps); break;
       case NormalizerStep::Kind::nfc: steps.push_back({{"type", "NFC"}}); break;
       case NormalizerStep::Kind::prepend:
         steps.push_back({{"type", "Prepend"}, {"prepend", step.with}});
@@ -61,8 +94,15 @@ Json metaspace(const Metaspace& m) {
 
 // GPT-2's pattern has a word of its own where it comes last.
 Json pre_tokenizer(const BpeParts& parts) {
-  if (parts.characters)
-    return parts.characters->metaspace ? metaspace(*parts.characters->metaspace) : Json(nullptr);
+  using Prepend = Metaspace::Prepend;
+  if (const NormalizerStep* own = own_form(parts))
+    return metaspace({own->prepends ? Prepend::always : Prepend::never, false});
+  if (parts.characters) {
+    Json steps = Json::array();
+    if (parts.characters->splits_at_space) steps.push_back({{"type", "WhitespaceSplit"}});
+    if (parts.characters->metaspace) steps.push_back(metaspace(*parts.characters->metaspace));
+    return one_or_sequence(steps, "pretokenizers");
+  }
   const bool gpt2_last = !parts.patterns.empty() && parts.patterns.back() == kGpt2Pattern;
   Json steps = Json::array();
   for (size_t i = 0; i + (gpt2_last ? 1 : 0) < parts.patterns.size(); ++i)
@@ -137,6 +177,21 @@ size_t first_apart(const BpeParts& parts, const std::vector<std::string>& added)
   return first;
 }
 
+template <class Word>
+Json unigram(const BpeParts& parts, const Word& word, size_t apart) {
+  Json vocab = Json::array();
+  for (size_t id = 0; id < apart; ++id) {
+    const double score = (*parts.characters->scores)[id];
+    std::string name = word(static_cast<int32_t>(id));
+    if (name.empty()) name = fmt::format("<unused:{}>", id);
+    vocab.push_back({std::move(name), std::isnan(score) ? 0 : score});
+  }
+  return {{"type", "Unigram"},
+          {"unk_id", parts.unk ? Json(*parts.unk) : Json(nullptr)},
+          {"byte_fallback", parts.characters->byte_fallback},
+          {"vocab", std::move(vocab)}};
+}
+
 }  // namespace
 
 std::string write_bpe(const BpeParts& parts) {
@@ -155,16 +210,19 @@ std::string write_bpe(const BpeParts& parts) {
     if (parts.characters) merges.push_back({word(m.left), word(m.right)});
     else merges.push_back(fmt::format("{} {}", word(m.left), word(m.right)));
   }
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", parts.unk ? Json(word(*parts.unk)) : Json(nullptr)},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", parts.fuse_unk},
-                      {"byte_fallback", parts.characters && parts.characters->byte_fallback},
-                      {"ignore_merges", parts.ignore_merges},
-                      {"vocab", vocab},
-                      {"merges", merges}};
+  Json model = {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", parts.unk ? Json(word(*parts.unk)) : Json(nullptr)},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", parts.fuse_unk},
+                {"byte_fallback", parts.characters && parts.characters->byte_fallback},
+                {"ignore_merges", parts.ignore_merges},
+                {"vocab", vocab},
+                {"merges", merges}};
+  if (parts.characters && parts.characters->scores) model = unigram(parts, word, apart);
+  if (const NormalizerStep* own = own_form(parts))
+    model[kOwnForm] = {{"trims", own->trims}, {"prepends", own->prepends}};
   const Json tokenizer = {{"version", "1.0"},
                           {"truncation", nullptr},
                           {"padding", nullptr},

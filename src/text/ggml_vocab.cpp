@@ -17,6 +17,7 @@
 #include "core/nearest.h"
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
+#include "text/charsmap.h"
 #include "text/chat.h"
 #include "text/ggml_pre.h"
 #include "text/utf8.h"
@@ -155,6 +156,31 @@ std::vector<Merge> merges_of_scores(const std::vector<std::string>& words,
   return merges;
 }
 
+// What is done to a text before words are looked for.
+std::vector<NormalizerStep> normalizer_of(const GgmlVocab& vocab, bool prepends) {
+  using Kind = NormalizerStep::Kind;
+  const bool trims = vocab.remove_extra_whitespaces.value_or(false);
+  if (vocab.model == "t5" || trims || !vocab.charsmap.empty()) {
+    (void)Charsmap(vocab.charsmap);
+    return {{Kind::sentencepiece, vocab.charsmap, "", trims, prepends}};
+  }
+  std::vector<NormalizerStep> steps;
+  if (prepends) steps.push_back({Kind::prepend, "", std::string(kSpaceMark)});
+  steps.push_back({Kind::replace, " ", std::string(kSpaceMark)});
+  return steps;
+}
+
+// Words that SentencePiece looks for in a text; the others stand for themselves only as marks.
+std::vector<double> unigram_scores(const GgmlVocab& vocab) {
+  std::vector<double> scores(vocab.scores.begin(), vocab.scores.end());
+  bool any = false;
+  for (size_t id = 0; id < vocab.tokens.size(); ++id)
+    if (type_of(vocab, id) == normal) any = true;
+    else scores[id] = std::nan("");
+  if (!any) fail("it has no token of the type 1 (normal)");
+  return scores;
+}
+
 void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
   if (vocab.scores.size() != vocab.tokens.size())
     fail("it has {} scores for {} tokens", vocab.scores.size(), vocab.tokens.size());
@@ -163,21 +189,20 @@ void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
   const IdOf ids = ids_of(vocab);
   Characters form;
   form.words = vocab.tokens;
-  form.byte_fallback = true;
+  const bool unigram = vocab.model == "t5";
+  form.byte_fallback = !unigram || ids.contains(byte_token(0));
   parts.unk = vocab.unk;
   parts.fuse_unk = true;
   for (size_t id = 0; id < vocab.tokens.size(); ++id)
     if (type_of(vocab, id) == unused) form.words[id].clear();
     else parts.pieces[id] = word_bytes(vocab.tokens[id]);
-  for (int b = 0; b < 256; ++b)
+  for (int b = 0; b < 256 && form.byte_fallback; ++b)
     if (!ids.contains(byte_token(b))) fail("byte {} is no token", b);
-  parts.merges = merges_of_scores(form.words, vocab.scores, ids);
-  using Kind = NormalizerStep::Kind;
-  if (vocab.add_space_prefix.value_or(true)) {
-    parts.normalizer.push_back({Kind::prepend, "", std::string(kSpaceMark)});
-    form.strip = 1;
-  }
-  parts.normalizer.push_back({Kind::replace, " ", std::string(kSpaceMark)});
+  if (unigram) form.scores = unigram_scores(vocab);
+  else parts.merges = merges_of_scores(form.words, vocab.scores, ids);
+  const bool prepends = vocab.add_space_prefix.value_or(true);
+  parts.normalizer = normalizer_of(vocab, prepends);
+  form.strip = prepends ? 1 : 0;
   parts.characters = std::move(form);
   add_marks(vocab, parts);
 }
@@ -209,14 +234,14 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
     parts.pieces.resize(vocab.tokens.size());
     const bool over_bytes = vocab.model == "gpt2";
     if (over_bytes) read_bytes(vocab, parts);
-    else if (vocab.model == "llama") read_characters(vocab, parts);
+    else if (vocab.model == "llama" || vocab.model == "t5") read_characters(vocab, parts);
     else
-      fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2 and llama",
+      fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2, llama and t5",
            printable(vocab.model, 40));
     // Where a file does not say: as llama.cpp has it for these names.
     const bool add_bos =
-        vocab.bos &&
-        vocab.add_bos.value_or(!over_bytes || ggml_pre(vocab.pre).names[0] == "llama-bpe");
+        vocab.bos && vocab.add_bos.value_or(vocab.model == "llama" ||
+                                            ggml_pre(vocab.pre).names[0] == "llama-bpe");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
@@ -283,8 +308,31 @@ void write_scores(const BpeParts& parts, GgmlVocab& vocab) {
            printable(words[static_cast<size_t>(m.result)], 40));
 }
 
+// Of the tokens all but those looked for in a text are marked otherwise already, or are bytes.
+void write_unigram(const Characters& form, GgmlVocab& vocab) {
+  vocab.model = "t5";
+  for (size_t id = 0; id < form.words.size(); ++id) {
+    const double score = (*form.scores)[id];
+    vocab.scores.push_back(std::isnan(score) ? 0 : static_cast<float>(score));
+    if (form.byte_fallback && vocab.types[id] == normal && is_byte_token(form.words[id]))
+      vocab.types[id] = byte;
+  }
+}
+
 void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
   const Characters& form = *parts.characters;
+  vocab.unk = parts.unk;
+  if (parts.normalizer.size() == 1 &&
+      parts.normalizer[0].kind == NormalizerStep::Kind::sentencepiece) {
+    const NormalizerStep& step = parts.normalizer[0];
+    vocab.charsmap = step.what;
+    vocab.remove_extra_whitespaces = step.trims;
+    vocab.add_space_prefix = step.prepends;
+    if (form.scores) return write_unigram(form, vocab);
+    fail("llama.cpp has no word for the normalizer of its BPE");
+  }
+  if (form.scores)
+    fail("llama.cpp splits and normalises a text only as SentencePiece's own file says it");
   using Kind = NormalizerStep::Kind;
   const NormalizerStep mark{Kind::replace, " ", std::string(kSpaceMark)},
       front{Kind::prepend, "", std::string(kSpaceMark)};
@@ -298,7 +346,6 @@ void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
          parts.ignore_merges ? "ignore_merges" : "normalized added tokens");
   vocab.add_space_prefix = by_steps ? parts.normalizer.size() == 2
                                     : form.metaspace->prepend != Metaspace::Prepend::never;
-  vocab.unk = parts.unk;
   for (int b = 0; b < 256; ++b) {
     const auto place = std::find(form.words.begin(), form.words.end(), byte_token(b));
     if (place == form.words.end() || !form.byte_fallback) fail("byte {} is no token", b);

@@ -13,7 +13,8 @@
 namespace moe {
 
 struct GgmlVocab {
-  std::string model;  // "gpt2": byte-level BPE; "llama": SentencePiece with scores and byte tokens
+  std::string model;  // "gpt2": byte-level BPE; "llama": SentencePiece's BPE with scores and byte
+                      // tokens; "t5": SentencePiece's unigram
   std::string pre;    // how text is split before BPE: "llama-bpe", "qwen2", "smollm", "gpt-2", ...;
                       // may be empty
   std::vector<std::string> tokens;  // [V]
@@ -23,6 +24,8 @@ struct GgmlVocab {
   std::vector<std::string> merges;  // "left right" in order of rank, BPE only
   std::optional<int32_t> bos, eos, eot, unk, pad;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> remove_extra_whitespaces;  // at the ends, and repeated ones
+  std::string charsmap;  // SentencePiece's precompiled_charsmap (text/charsmap.h); may be empty
   std::string chat_template;  // Jinja; may be empty
 };
 

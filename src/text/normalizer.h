@@ -8,14 +8,25 @@
 
 namespace moe {
 
+// what stands for a space in vocabularies over characters
+inline constexpr std::string_view kSpaceMark = "\u2581";
+
 struct NormalizerStep {
   enum class Kind {
-    nfc,      // Unicode's composed form
-    prepend,  // puts `with` in front of what is not empty
-    replace,  // each `what` becomes `with`
+    nfc,            // Unicode's composed form
+    nfkc,           // the same of what is compatible
+    prepend,        // puts `with` in front of what is not empty
+    replace,        // each `what` becomes `with`
+    squeeze,        // two and more spaces become `with`
+    strip_left,     // takes white space away from the front,
+    strip_right,    // from the end
+    precompiled,    // the charsmap `what`, as `tokenizers` applies it
+    sentencepiece,  // the charsmap `what`, then spaces, as SentencePiece treats both
   };
   Kind kind;
   std::string what, with;
+  // of sentencepiece: spaces at the ends and repeated ones go; one space is put in front
+  bool trims = false, prepends = false;
   bool operator==(const NormalizerStep&) const = default;
 };
 
@@ -40,6 +51,9 @@ class SourceMap {
   };
   std::vector<Step> steps_;
 };
+
+// Whether this is Unicode's White_Space.
+bool is_white_space(int32_t code);
 
 // Bytes that are not valid UTF-8 stay as they are. O(n log n) for any text. `map` may be null.
 std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text,

@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -9,7 +10,9 @@
 #include "core/json.h"
 #include "core/nearest.h"
 #include "text/bpe.h"
+#include "text/ggml_vocab.h"
 #include "text/pattern.h"
+#include "text/sentencepiece_model.h"
 #include "text/tokenizer_config.h"
 #include "text/utf8.h"
 
@@ -98,16 +101,50 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
     return make_bpe(std::move(parts));
   } catch (const Error& e) {
     fail(
-        "{}: this tokenizer is not supported: {}; supported are BPE over bytes, and over "
-        "characters as SentencePiece writes it",
+        "{}: this tokenizer is not supported: {}; supported are BPE over bytes, and BPE and "
+        "Unigram over characters as SentencePiece writes them",
         where, e.what());
   }
 }
 
+namespace {
+
+// Tokens that transformers puts behind the vocabulary of tokenizer.model, in its config by their
+// ids.
+void add_config_tokens(const std::string& config, const std::string& where, GgmlVocab& vocab) {
+  constexpr const char* kKey = "added_tokens_decoder";
+  if (config.empty()) return;
+  const Json parsed = parse_json(config, where);
+  if (!JsonReader(parsed, where).has(kKey)) return;
+  const Json& added = parsed[kKey];
+  for (size_t n = 0; n < added.size(); ++n) {
+    const size_t id = vocab.tokens.size();
+    const auto found = added.find(std::to_string(id));
+    if (found == added.end()) return;
+    const JsonReader token(*found, where);
+    vocab.tokens.push_back(token.get<std::string>("content"));
+    vocab.scores.push_back(0);
+    vocab.types.push_back(token.get<bool>("special", false) ? 3 : 4);
+  }
+}
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& folder, const std::string& path) {
+  GgmlVocab vocab = parse_sentencepiece(read_text(path, kJsonMaxBytes), path);
+  const std::string where = folder + "/tokenizer_config.json";
+  add_config_tokens(read_tokenizer_config(folder), where, vocab);
+  return make_ggml_tokenizer(std::move(vocab), path);
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
-  const std::string path = folder + "/tokenizer.json";
-  std::unique_ptr<Tokenizer> tokenizer = parse_tokenizer(read_text(path, kJsonMaxBytes), path);
-  tokenizer->set_config_json(read_tokenizer_config(folder));
+  const std::string path = folder + "/tokenizer.json", model = folder + "/tokenizer.model";
+  const bool own = !std::filesystem::exists(path) && std::filesystem::exists(model);
+  std::unique_ptr<Tokenizer> tokenizer =
+      own ? load_sentencepiece(folder, model)
+          : parse_tokenizer(read_text(path, kJsonMaxBytes), path);
+  if (const std::string config = read_tokenizer_config(folder); !own || !config.empty())
+    tokenizer->set_config_json(config);
   apply_folder(*tokenizer, folder);
   return tokenizer;
 }

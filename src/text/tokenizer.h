@@ -66,8 +66,9 @@ class Tokenizer {
 // "bytes"; anything else is a usage error that names what there is. What needs a text or a folder
 // is made by choose_tokenizer (text/bpe_train.h).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);
-// From FOLDER/tokenizer.json, with FOLDER/tokenizer_config.json and FOLDER/chat_template.jinja
-// where they are; fails naming what is supported when it is a tokenizer that is not.
+// From FOLDER/tokenizer.json, or where there is none FOLDER/tokenizer.model, with
+// FOLDER/tokenizer_config.json and FOLDER/chat_template.jinja where they are; fails naming what is
+// supported when it is a tokenizer that is not.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder);
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::string& where);
 

@@ -23,9 +23,12 @@
 #include "moe/recipes/recipes.h"
 #include "moe/recipes/spec_json.h"
 #include "support/learned_bpe.h"
+#include "support/sentencepiece_file.h"
 #include "tensor/arena.h"
+#include "text/bpe.h"
 #include "text/chat.h"
 #include "text/ggml_vocab.h"
+#include "text/sentencepiece_model.h"
 #include "text/tokenize.h"
 #include "text/tokenizer.h"
 #include "text/tool_calls.h"
@@ -196,6 +199,18 @@ void json_seeds(const std::string& folder) {
   put(folder, "text", "[\"\\u00e9\\ud83d\\ude00\\n\", \"\xC3\xA9\", true, false, null, -0, 1]");
 }
 
+test::SentencePieceFile small_sentencepiece() {
+  return {.words = {{"<unk>", 0, 2},
+                    {"<s>", 0, 3},
+                    {"</s>", 0, 3},
+                    {"\u2581", -3},
+                    {"\u2581the", -2},
+                    {"at", -3.5f},
+                    {"a", -4},
+                    {"<x>", 0, 4}},
+          .charsmap = test::charsmap_of({{'A', "a"}, {'\t', " "}})};
+}
+
 void tokenizer_seeds(const std::string& folder) {
   put(folder, "bytes", make_tokenizer("bytes")->to_json());
   const std::string_view text = "the cat and the dog, the cat's 12 12";
@@ -217,6 +232,12 @@ void tokenizer_seeds(const std::string& folder) {
   composed["normalizer"] = {{"type", "NFC"}};
   composed["added_tokens"][0]["rstrip"] = composed["added_tokens"][0]["normalized"] = true;
   put(folder, "composed", composed.dump());
+  const auto pieces =
+      make_ggml_tokenizer(parse_sentencepiece(small_sentencepiece().bytes(), "seed"), "seed");
+  put(folder, "sentencepiece", pieces->to_json());
+  Json unigram = parse_json(pieces->to_json(), "seed");
+  unigram["model"].erase("moe_cpp_sentencepiece");
+  put(folder, "unigram", unigram.dump());
   GgmlVocab scored;
   scored.model = "llama";
   for (int b = 0; b < 256; ++b) scored.tokens.push_back(fmt::format("<0x{:02X}>", b));
@@ -242,6 +263,16 @@ void tokenizer_seeds(const std::string& folder) {
 void ggml_vocab_seeds(const std::string& folder) {
   put(folder, "bytes", std::string("\x20") + "cEnd\nnth\nnthe\nmt h\nmth e\n");
   put(folder, "characters", std::string("\x01") + "na\nzth\nyt\nxh\nc</s>\nn\u2581\nz\u2581th\n");
+}
+
+void sentencepiece_seeds(const std::string& folder) {
+  test::SentencePieceFile file = small_sentencepiece();
+  put(folder, "unigram", file.bytes());
+  file.trims = file.prepends = false;
+  for (int b = 0; b < 256; ++b) file.words.push_back({byte_token(b), 0, 6});
+  put(folder, "bytes", file.bytes());
+  file.model = 2;
+  put(folder, "bpe", file.bytes());
 }
 
 // What `moe tokenize` writes, each behind the byte that tells what it is.
@@ -474,6 +505,7 @@ int main(int argc, char** argv) {
     moe::json_seeds(out + "/json");
     moe::tokenizer_seeds(out + "/tokenizer");
     moe::ggml_vocab_seeds(out + "/ggml_vocab");
+    moe::sentencepiece_seeds(out + "/sentencepiece");
     moe::shards_seeds(out + "/shards");
     moe::jinja_seeds(out + "/jinja");
     moe::serve_seeds(out + "/serve");

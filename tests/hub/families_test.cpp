@@ -543,9 +543,9 @@ TEST_F(FamilyFolder, OlderFiles) {
 TEST_F(FamilyFolder, WithoutATokenizerThatCanBeRead) {
   start(small_families()[0].config);
   std::filesystem::remove(folder_ / "tokenizer.json");
-  put(folder_ / "tokenizer.model", "x");
+  put(folder_ / "vocab.json", "{}");
   EXPECT_PRED_FORMAT2(::testing::IsSubstring,
-                      "there is no tokenizer.json in this folder, only tokenizer.model", message());
+                      "there is no tokenizer.json in this folder, only vocab.json", message());
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
       "its tokenizer.ggml.pre is \"smolm\", which is not known; did you mean \"smollm\"?");
   expect(
       bytes, [](GgmlVocab& v) { v.model = "bert"; },
-      "its tokenizer.ggml.model is \"bert\"; supported are gpt2 and llama");
+      "its tokenizer.ggml.model is \"bert\"; supported are gpt2, llama and t5");
   expect(
       bytes, [](GgmlVocab& v) { v.tokens.clear(); }, "it has 0 tokens");
   expect(

@@ -82,7 +82,7 @@ TEST(ByteTokenizer, LoadsWhatItWrote) {
         << message;
     EXPECT_NE(message.find("supported are BPE over bytes"), std::string::npos) << message;
   };
-  expect([](Json& j) { j["model"]["type"] = "Unigram"; }, "its model is Unigram");
+  expect([](Json& j) { j["model"]["type"] = "Unigram"; }, "it is a Unigram over bytes");
   expect([](Json& j) { j["model"]["merges"].push_back("a b"); },
          "merge 0 names ab, which is no token");
   expect([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, "its normalizer is Lowercase");

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Compares `moe`'s BPE with Hugging Face `tokenizers`, id by id.
+"""Compares `moe`'s tokenizers with Hugging Face `tokenizers`, and with sentencepiece where that
+wrote the file, id by id.
 
 --write TEXT      10,000 lines of mixed text, the same each time: code, emoji, Chinese, German,
 French, random Unicode
---learn FOLDER    a tokenizer.json as --family has it, learned by `tokenizers` from --text
+--learn FOLDER    a tokenizer.json as --family has it, learned by `tokenizers` from --text, or a
+tokenizer.model learned by sentencepiece, with the text to be compared, text.txt
 --shards FOLDER   compares what `moe tokenize --tokenizer MODEL` wrote there of --text with what
 `tokenizers` makes of MODEL/tokenizer.json --ids SCORES      compares what `moe score FOLDER --text
 TEXT --window W --per-token --json` read with what `tokenizers` makes of FOLDER/tokenizer.json
 """
 
 import argparse
+import collections
+import io
 import json
 import os
 import random
@@ -18,6 +22,7 @@ import sys
 import unicodedata
 
 import numpy as np
+import sentencepiece
 import tokenizers
 from tokenizers import (
     AddedToken,
@@ -206,6 +211,26 @@ BYTES = {
     ),
 }
 # Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
+UNIGRAM = {"unigram": "split", "unigram-whole": "whole", "unigram-bytes": "bytes"}
+# Files of sentencepiece itself, by the options of its trainer.
+SENTENCEPIECE = {
+    "spm-unigram": {"model_type": "unigram", "vocab_size": 3000},
+    "spm-unigram-bytes": {
+        "model_type": "unigram",
+        "vocab_size": 3000,
+        "byte_fallback": True,
+        "remove_extra_whitespaces": False,
+        "normalization_rule_name": "identity",
+    },
+    "spm-bpe": {
+        "model_type": "bpe",
+        "vocab_size": 3000,
+        "byte_fallback": True,
+        "remove_extra_whitespaces": False,
+        "normalization_rule_name": "identity",
+    },
+    "spm-bpe-mapped": {"model_type": "bpe", "vocab_size": 3000, "byte_fallback": True},
+}
 CHARACTERS = {"llama2": None, "mistral": "first", "always": "always", "never": "never"}
 
 
@@ -292,13 +317,161 @@ def learn_characters(text, scheme):
     return tokenizer
 
 
-def learn(folder, text, family):
-    tokenizer = (
-        learn_bytes(text, *BYTES[family])
-        if family in BYTES
-        else learn_characters(text, CHARACTERS[family])
+def lines_of_common(path):
+    """The lines without rare characters, which would fill a small vocabulary."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n") for line in file]
+    count = collections.Counter("".join(lines))
+    return [line for line in lines if all(count[c] > 8 for c in line)]
+
+
+def write_text(folder, text, keeps):
+    """FOLDER/text.txt: the text that is to be compared in place of this one."""
+    with open(text, encoding="utf-8", newline="") as file:
+        kept = "".join(filter(keeps, file.read()))
+    with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8", newline="") as file:
+        file.write(kept)
+
+
+def learn_unigram(folder, text, form):
+    """As T5's, XLM-R's and llm-jp's files are: SentencePiece's map of characters, then words."""
+    charsmap = charsmap_of(trained_by_sentencepiece(text, model_type="unigram", vocab_size=800))
+    squeeze = normalizers.Replace(Regex(" {2,}"), " ")
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always", split=form != "whole")
+    learner = Tokenizer(models.Unigram())
+    learner.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap), squeeze])
+    learner.pre_tokenizer = pre_tokenizers.Metaspace()
+    learner.train_from_iterator(
+        lines_of_common(text),
+        trainers.UnigramTrainer(
+            vocab_size=3000,
+            special_tokens=["<unk>", "<s>", "</s>"],
+            unk_token="<unk>",
+            show_progress=False,
+        ),
     )
+    vocab = [tuple(entry) for entry in json.loads(learner.to_str())["model"]["vocab"]]
+    if form == "bytes":
+        # tokenizers' tables of what is compatible are old.
+        write_text(folder, text, lambda c: unicodedata.ucd_3_2_0.category(c) != "Cn")
+        vocab += [(f"<0x{b:02X}>", 0.0) for b in range(256)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=form == "bytes"))
+    steps = {
+        "split": [normalizers.Precompiled(charsmap)],
+        "whole": [normalizers.Precompiled(charsmap), normalizers.Strip(False, True), squeeze],
+        "bytes": [normalizers.NFKC(), squeeze],
+    }
+    tokenizer.normalizer = normalizers.Sequence(steps[form])
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+        if form == "split"
+        else metaspace
+    )
+    tokenizer.decoder = (
+        decoders.Sequence(
+            [
+                decoders.Replace(MARK, " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        )
+        if form == "bytes"
+        else decoders.Metaspace()
+    )
+    tokenizer.add_special_tokens(
+        [AddedToken(mark, normalized=False, special=True) for mark in ("<unk>", "<s>", "</s>")]
+    )
+    return tokenizer
+
+
+def trained_by_sentencepiece(text, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines_of_common(text)),
+        model_writer=model,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+        **options,
+    )
+    return model.getvalue()
+
+
+def charsmap_of(model):
+    """precompiled_charsmap (2) of normalizer_spec (3) of sentencepiece_model.proto."""
+
+    def varint(data, at):
+        value = shift = 0
+        while True:
+            value |= (data[at] & 127) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 128:
+                return value, at
+
+    def field(data, wanted):
+        at = 0
+        while at < len(data):
+            tag, at = varint(data, at)
+            size = {1: 8, 5: 4}.get(tag & 7)
+            if tag & 7 == 0:
+                _, at = varint(data, at)
+                continue
+            if size is None:
+                size, at = varint(data, at)
+            if tag >> 3 == wanted:
+                return data[at : at + size]
+            at += size
+        raise SystemExit(f"the model has no field {wanted}")
+
+    return field(field(model, 3), 2)
+
+
+def learn_sentencepiece(folder, text, **options):
+    """FOLDER/tokenizer.model and FOLDER/text.txt: the text without the marks that moe, as
+    transformers, looks for in a text and sentencepiece does not."""
+    with open(text, encoding="utf-8", newline="") as file:
+        plain = re.sub("</?s>|<unk>", "", file.read())
+    with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8", newline="") as file:
+        file.write(plain)
+    with open(os.path.join(folder, "tokenizer.model"), "wb") as file:
+        file.write(trained_by_sentencepiece(text, **options))
+
+
+def compare_sentencepiece(folder, ours):
+    model = sentencepiece.SentencePieceProcessor(
+        model_file=os.path.join(folder, "tokenizer.model")
+    )
+    with open(os.path.join(folder, "text.txt"), encoding="utf-8", newline="") as file:
+        text = file.read()
+    theirs = model.encode(text)
+    report_difference(ours, theirs, lambda ids: model.decode(ids), "sentencepiece")
+    if len(set(theirs)) < 1000:
+        raise SystemExit(f"{len(set(theirs))} different ids are too few to show anything")
+    lines = text.count("\n")
+    print(f"{len(ours)} ids of {lines} lines equal those of sentencepiece {sentencepiece.__version__}")
+
+
+def report_difference(ours, theirs, decode, whose):
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        if a != b:
+            around = decode(theirs[max(0, i - 5) : i + 5])
+            raise SystemExit(f"id {i} is {a}, {whose} has {b}, near {ascii(around)}")
+    if len(ours) != len(theirs):
+        raise SystemExit(f"{len(ours)} ids against {len(theirs)} of {whose}")
+
+
+def learn(folder, text, family):
     os.makedirs(folder, exist_ok=True)
+    if family in SENTENCEPIECE:
+        return learn_sentencepiece(folder, text, **SENTENCEPIECE[family])
+    if family in BYTES:
+        tokenizer = learn_bytes(text, *BYTES[family])
+    elif family in UNIGRAM:
+        tokenizer = learn_unigram(folder, text, UNIGRAM[family])
+    else:
+        tokenizer = learn_characters(text, CHARACTERS[family])
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
 
 
@@ -329,17 +502,20 @@ def compare(folder, text_path, ours, window):
         raise SystemExit(
             f"{len(ours)} ids against {len(theirs)} of tokenizers; only a last window of less than {window} may be missing"
         )
-    for i, (a, b) in enumerate(zip(ours, theirs)):
-        if a != b:
-            around = tokenizer.decode(theirs[max(0, i - 5) : i + 5], skip_special_tokens=False)
-            raise SystemExit(f"id {i} is {a}, tokenizers has {b}, near {ascii(around)}")
+    report_difference(
+        ours,
+        theirs[: len(ours)],
+        lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+        "tokenizers",
+    )
     back = tokenizer.decode(theirs, skip_special_tokens=False)
     composed = (
         tokenizer.normalizer.normalize_str(text)
         if isinstance(tokenizer.normalizer, normalizers.NFC)
         else text
     )
-    if without_stripped(back) != without_stripped(composed):
+    keeps = not isinstance(tokenizer.model, models.Unigram)  # their maps change characters
+    if keeps and without_stripped(back) != without_stripped(composed):
         raise SystemExit("tokenizers does not decode to the text")
     lines = text.count("\n")
     if lines < LINES or len(set(theirs)) < 1000:
@@ -359,7 +535,7 @@ def main():
     parser.add_argument("--learn", metavar="FOLDER")
     parser.add_argument("--ids", metavar="SCORES")
     parser.add_argument("--shards", metavar="FOLDER")
-    parser.add_argument("--family", choices=[*BYTES, *CHARACTERS], default="llama3")
+    parser.add_argument("--family", choices=[*BYTES, *CHARACTERS, *UNIGRAM, *SENTENCEPIECE], default="llama3")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--text")
     parser.add_argument("--window", type=int)
@@ -371,7 +547,9 @@ def main():
     if args.ids:
         with open(args.ids, encoding="utf-8") as file:
             compare(args.model, args.text, json.load(file)["ids"], args.window)
-    if args.shards:
+    if args.shards and os.path.exists(os.path.join(args.model, "tokenizer.model")):
+        compare_sentencepiece(args.model, shard_ids(args.shards))
+    elif args.shards:
         compare(args.model, args.text, shard_ids(args.shards), 1)
 
 

@@ -28,7 +28,9 @@ struct FlagKey {
 };
 constexpr FlagKey kFlags[] = {{"add_bos_token", &GgmlVocab::add_bos},
                               {"add_eos_token", &GgmlVocab::add_eos},
-                              {"add_space_prefix", &GgmlVocab::add_space_prefix}};
+                              {"add_space_prefix", &GgmlVocab::add_space_prefix},
+                              {"remove_extra_whitespaces", &GgmlVocab::remove_extra_whitespaces}};
+constexpr const char* kCharsmap = "precompiled_charsmap";
 
 std::string name(std::string_view key) { return kVocabPrefix + std::string(key); }
 
@@ -65,6 +67,9 @@ GgmlVocab read_gguf_vocab(const Gguf& file) {
       vocab.*id.id = static_cast<int32_t>(file.integer(name(id.key), 0, last));
   for (const FlagKey& flag : kFlags)
     if (file.has(name(flag.key))) vocab.*flag.flag = file.flag(name(flag.key));
+  if (file.has(name(kCharsmap)))
+    for (const int64_t byte : file.integers(name(kCharsmap)))
+      vocab.charsmap += static_cast<char>(byte);  // some files hold them signed
   if (file.has(kTemplate)) vocab.chat_template = file.text(kTemplate);
   return vocab;
 }
@@ -92,6 +97,11 @@ std::vector<GgufEntry> gguf_vocab_entries(GgmlVocab vocab, int64_t rows) {
     if (vocab.*id.id) out.push_back({name(id.key), Type::u32, int64_t{*(vocab.*id.id)}});
   for (const FlagKey& flag : kFlags)
     if (vocab.*flag.flag) out.push_back({name(flag.key), Type::boolean, *(vocab.*flag.flag)});
+  if (!vocab.charsmap.empty()) {
+    std::vector<int64_t> bytes;
+    for (const char byte : vocab.charsmap) bytes.push_back(static_cast<unsigned char>(byte));
+    out.push_back({name(kCharsmap), Type::u8s, std::move(bytes)});
+  }
   if (!vocab.chat_template.empty())
     out.push_back({kTemplate, Type::string, std::move(vocab.chat_template)});
   return out;

@@ -1,0 +1,41 @@
+// SentencePiece's unigram model: of all ways to cut a text into words the one whose scores (log
+// probabilities) sum to the most. Kudo 2018, arXiv 1804.10959; the order in which sums are made is
+// that of google/sentencepiece:src/unigram_model.cc (EncodeOptimized), which decides between
+// equals.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moe {
+
+class UnigramTable {
+ public:
+  // [V] each. Empty words are none; one whose score is NaN is not looked for. The words live as
+  // long as the table.
+  UnigramTable(const std::vector<std::string>& words, std::vector<double> scores);
+
+  // A word of the best cut, or a character that is none.
+  struct Part {
+    std::string_view text;
+    int32_t id;  // -1: no word
+  };
+  // In order; O(n times the longest word). Bytes that are no UTF-8 are characters of one byte.
+  std::vector<Part> cut(std::string_view text) const;
+
+ private:
+  // Calls found(id, length) for every word that text begins with, the shortest first.
+  template <class Found>
+  void prefixes(std::string_view text, const Found& found) const;
+
+  std::vector<double> scores_;
+  double unknown_;  // score of a character that is no word
+  std::vector<std::pair<std::string_view, int32_t>> sorted_;
+  std::array<size_t, 257> first_{};  // where words with each first byte begin in sorted_
+};
+
+}  // namespace moe

@@ -37,6 +37,8 @@ class Dialogue {
   Reply ask_again(const EmitText&, const KeepReading& keep = {}, const EmitText& think = {});
   // Stands before the first message from now on; empty: nothing does.
   void set_system(const std::string& text);
+  // Further variables of the template from now on; usage errors as ChatTemplate::set_variables().
+  void set_variables(jinja::Variables variables) { template_.set_variables(std::move(variables)); }
   // Forgets everything but the system message.
   void reset();
   // All of them, with those that were let go.

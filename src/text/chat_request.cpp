@@ -254,12 +254,16 @@ ChatRequest chat_request(const OrderedJson& body) {
     request.tools = as_usage("tools", [&] { return jinja::from_json(tools->json); });
   }
   if (const std::optional<RequestField> extra = of_body("chat_template_kwargs"))
-    request.extra = as_usage(extra->name, [&] { return extra_of(*extra); });
+    request.extra = template_variables(extra->json, extra->name);
   if (const std::optional<RequestField> ask = of_body("add_generation_prompt")) {
     if (!ask->json.is_boolean()) fail_usage("{} must be true or false", ask->name);
     request.ask = ask->json.get<bool>();
   }
   return request;
+}
+
+jinja::Variables template_variables(const OrderedJson& object, const std::string& name) {
+  return as_usage(name, [&] { return extra_of({object, name}); });
 }
 
 ChatRequest parse_chat_request(const std::string& text, const std::string& where) {

@@ -24,6 +24,9 @@ ChatRequest chat_request(const OrderedJson& body);
 // The same of a text, which is parsed within bounds; `where` opens the messages of its parser.
 ChatRequest parse_chat_request(const std::string& text, const std::string& where);
 
+// An object's entries as variables of a template. Usage errors: a name that the engine sets itself.
+jinja::Variables template_variables(const OrderedJson& object, const std::string& name);
+
 // A usage error where a text or a key in the request holds one of `marks`.
 void refuse_marks(const ChatRequest&, std::span<const std::string> marks);
 

@@ -245,9 +245,23 @@ void ChatTemplate::check(std::span<const Message> messages) const {
   }
 }
 
+void ChatTemplate::set_variables(jinja::Variables variables) {
+  ChatRequest request;
+  request.extra = std::move(variables);
+  refuse_marks(request, marks_);
+  variables_ = std::move(request.extra);
+}
+
 std::string ChatTemplate::prompt(std::span<const Message> messages) const {
   check(messages);
-  return run(messages, true, std::time(nullptr)).text;
+  ChatRequest request;
+  request.messages = messages_value(messages);
+  request.extra = variables_;
+  try {
+    return run(request, std::time(nullptr)).text;
+  } catch (const Error& e) {
+    fail_usage("{}", e.what());
+  }
 }
 
 ChatTemplate chat_template(const Tokenizer& tokenizer) {

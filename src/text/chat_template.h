@@ -48,6 +48,10 @@ class ChatTemplate {
   // gives the same day always, so that a dialogue has the same bytes on every day.
   Document document(std::span<const Message>) const;
 
+  // Further variables of every prompt, such as enable_thinking. Usage error: a text in them holds a
+  // mark.
+  void set_variables(jinja::Variables variables);
+
   // What parts messages, so that it may not stand inside one.
   const std::vector<std::string>& marks() const { return marks_; }
   // A model that writes one has ended its reply.
@@ -64,6 +68,7 @@ class ChatTemplate {
   jinja::Template template_;
   std::optional<jinja::Template> with_tools_;
   ChatTokens tokens_;
+  jinja::Variables variables_;
   CallStyle style_;
   ToolCallForm calls_;
   std::vector<std::string> marks_, stops_;

@@ -200,7 +200,7 @@ void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
     if (!ids.contains(byte_token(b))) fail("byte {} is no token", b);
   if (unigram) form.scores = unigram_scores(vocab);
   else parts.merges = merges_of_scores(form.words, vocab.scores, ids);
-  const bool prepends = vocab.add_space_prefix.value_or(true);
+  const bool prepends = vocab.add_space_prefix.value_or(!unigram);  // as llama.cpp has it
   parts.normalizer = normalizer_of(vocab, prepends);
   form.strip = prepends ? 1 : 0;
   parts.characters = std::move(form);

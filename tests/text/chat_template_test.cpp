@@ -138,5 +138,25 @@ TEST(ChatTemplate, ATokenizersOwnIsTaken) {
   EXPECT_FAILS(chat_template(*tokenizer), "neither a text nor a list");
 }
 
+TEST(ChatTemplate, TakesVariablesForEveryPrompt) {
+  ChatTemplate t(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n"
+      "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+      "{% endif %}",
+      {});
+  const std::vector<Message> messages = {{"user", "Hi"}};
+  EXPECT_FALSE(t.prompt(messages).ends_with("</think>"));
+  t.set_variables(
+      template_variables(parse_ordered_json(R"({"enable_thinking": false})", "x"), "x"));
+  EXPECT_TRUE(t.prompt(messages).ends_with("<think></think>"));
+  EXPECT_FAILS(template_variables(parse_ordered_json(R"({"messages": []})", "x"), "x"),
+               "x.messages cannot be set there");
+  EXPECT_FAILS(template_variables(parse_ordered_json("[]", "x"), "x"), "must be an object");
+  EXPECT_FAILS(t.set_variables(
+                   template_variables(parse_ordered_json(R"({"mood": "<|im_end|>"})", "x"), "x")),
+               "chat_template_kwargs.mood holds <|im_end|>");
+}
+
 }  // namespace
 }  // namespace moe::test

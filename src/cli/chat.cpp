@@ -274,15 +274,6 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
         model);
 }
 
-jinja::Variables variables_of(const std::string& json) {
-  constexpr const char* kName = "chat_template_kwargs";
-  try {
-    return template_variables(parse_ordered_json(json, kName), kName);
-  } catch (const Error& e) {
-    fail_usage("@chat-template-kwargs: {}", e.what());
-  }
-}
-
 int run_chat(const Flags& f) {
   const GenerateOptions& options = f.generate;
   const LoadedModel loaded = open_model(f.model, f.memory.limits);
@@ -292,7 +283,7 @@ int run_chat(const Flags& f) {
       f.model, session_use(*loaded.model, options.session, run.compute, context, context), {},
       f.memory, "take --cache-dtype q8_0 or a smaller model", on_screen());
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
-  if (!f.template_kwargs.empty()) dialogue.set_variables(variables_of(f.template_kwargs));
+  dialogue.set_variables(parse_template_variables(f.template_kwargs));
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
   if (isatty(STDIN_FILENO) == 1)
@@ -314,9 +305,7 @@ Action add_chat(CLI::App& app) {
   FieldList list;
   add_model(list, f->model);
   list.add("system", f->system, "what stands before the dialogue");
-  list.add("chat-template-kwargs", f->template_kwargs,
-           "variables of the model's chat template as a JSON object, such as "
-           "{\"enable_thinking\": false}");
+  list.add("chat_template_kwargs", f->template_kwargs, kTemplateKwargsHelp);
   list.add(fields(f->generate));
   list.at("tokens").help = "most tokens of a reply";
   list.add(fields(f->compute));

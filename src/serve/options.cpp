@@ -1,6 +1,7 @@
 #include "serve/options.h"
 
 #include "core/error.h"
+#include "text/chat_request.h"
 
 namespace moe::serve {
 
@@ -13,6 +14,7 @@ FieldList fields(ServeOptions& o) {
       .one_each();
   list.add("cors", o.cors, "pages of this origin may ask too; *: of any");
   list.add("name", o.name, "what the model is called in replies; default: its path's last part");
+  list.add("chat_template_kwargs", o.template_kwargs, kTemplateKwargsHelp);
   list.add("parallel", o.parallel, "replies at the same time").also({"np"});
   list.add("queue", o.queue, "replies that may wait for their turn; more are refused");
   list.add("context", o.context, "longest text, prompt and reply; 0: the model's context")

@@ -15,6 +15,7 @@ struct ServeOptions {
   std::vector<std::string> api_keys;  // empty: none is needed
   std::string cors;                   // an origin, or *; empty: closed
   std::string name;                   // of the model in replies; empty: from its path
+  std::string template_kwargs;        // JSON; variables of the chat template in every request
   int64_t parallel = 8;
   int64_t queue = 256;
   int64_t context = 0;       // 0: the model's

@@ -65,6 +65,16 @@ std::string name_of_model(const std::string& path, const ServeOptions& o) {
   return p.extension() == ".gguf" ? p.stem().string() : p.filename().string();
 }
 
+namespace {
+
+ChatTemplate chat_template_with(const std::string& kwargs, const Tokenizer& tokenizer) {
+  ChatTemplate chat = chat_template(tokenizer);
+  chat.set_variables(parse_template_variables(kwargs));
+  return chat;
+}
+
+}  // namespace
+
 // What a part uses stands before it; the door comes first, as answers that the engine still holds
 // go back through it when all ends.
 struct Server::Parts {
@@ -76,7 +86,7 @@ struct Server::Parts {
             [](int status, const std::string& message) {
               return body_of({status, message});
             }),
-        chat(chat_template(*loaded.tokenizer)),
+        chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),
         served(served_of(loaded, chat, runner, std::move(name),
                          context_of(loaded.model->config(), given))),

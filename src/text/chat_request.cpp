@@ -254,7 +254,7 @@ ChatRequest chat_request(const OrderedJson& body) {
     request.tools = as_usage("tools", [&] { return jinja::from_json(tools->json); });
   }
   if (const std::optional<RequestField> extra = of_body("chat_template_kwargs"))
-    request.extra = template_variables(extra->json, extra->name);
+    request.extra = as_usage(extra->name, [&] { return extra_of(*extra); });
   if (const std::optional<RequestField> ask = of_body("add_generation_prompt")) {
     if (!ask->json.is_boolean()) fail_usage("{} must be true or false", ask->name);
     request.ask = ask->json.get<bool>();
@@ -262,8 +262,14 @@ ChatRequest chat_request(const OrderedJson& body) {
   return request;
 }
 
-jinja::Variables template_variables(const OrderedJson& object, const std::string& name) {
-  return as_usage(name, [&] { return extra_of({object, name}); });
+jinja::Variables parse_template_variables(const std::string& json) {
+  constexpr const char* kName = "chat_template_kwargs";
+  if (json.empty()) return {};
+  try {
+    return extra_of({parse_ordered_json(json, kName), kName});
+  } catch (const Error& e) {
+    fail_usage("@chat_template_kwargs: {}", e.what());
+  }
 }
 
 ChatRequest parse_chat_request(const std::string& text, const std::string& where) {

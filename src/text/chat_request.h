@@ -24,8 +24,11 @@ ChatRequest chat_request(const OrderedJson& body);
 // The same of a text, which is parsed within bounds; `where` opens the messages of its parser.
 ChatRequest parse_chat_request(const std::string& text, const std::string& where);
 
-// An object's entries as variables of a template. Usage errors: a name that the engine sets itself.
-jinja::Variables template_variables(const OrderedJson& object, const std::string& name);
+// Of the option @chat_template_kwargs: a JSON object's entries as variables of a template; empty:
+// none. Usage errors: what is no object, a name that the engine sets itself.
+jinja::Variables parse_template_variables(const std::string& json);
+inline constexpr const char* kTemplateKwargsHelp =
+    "variables of the model's chat template as a JSON object, such as {\"enable_thinking\": false}";
 
 // A usage error where a text or a key in the request holds one of `marks`.
 void refuse_marks(const ChatRequest&, std::span<const std::string> marks);

@@ -212,6 +212,10 @@ jinja::Rendered ChatTemplate::run(const ChatRequest& request, std::time_t now) c
   if (!tokens_.bos.empty()) variables.emplace_back("bos_token", tokens_.bos);
   if (!tokens_.eos.empty()) variables.emplace_back("eos_token", tokens_.eos);
   variables.insert(variables.end(), request.extra.begin(), request.extra.end());
+  for (const auto& [name, value] : variables_)
+    if (std::none_of(request.extra.begin(), request.extra.end(),
+                     [&](const auto& given) { return given.first == name; }))
+      variables.emplace_back(name, value);
   const bool other = with_tools_ && request.tools.truth();
   return (other ? *with_tools_ : template_).render(variables, {.now = now});
 }
@@ -254,14 +258,7 @@ void ChatTemplate::set_variables(jinja::Variables variables) {
 
 std::string ChatTemplate::prompt(std::span<const Message> messages) const {
   check(messages);
-  ChatRequest request;
-  request.messages = messages_value(messages);
-  request.extra = variables_;
-  try {
-    return run(request, std::time(nullptr)).text;
-  } catch (const Error& e) {
-    fail_usage("{}", e.what());
-  }
+  return run(messages, true, std::time(nullptr)).text;
 }
 
 ChatTemplate chat_template(const Tokenizer& tokenizer) {

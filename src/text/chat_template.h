@@ -48,8 +48,8 @@ class ChatTemplate {
   // gives the same day always, so that a dialogue has the same bytes on every day.
   Document document(std::span<const Message>) const;
 
-  // Further variables of every prompt, such as enable_thinking. Usage error: a text in them holds a
-  // mark.
+  // Further variables of every prompt, such as enable_thinking, which a request's own stand before.
+  // Usage error: a text in them holds a mark.
   void set_variables(jinja::Variables variables);
 
   // What parts messages, so that it may not stand inside one.

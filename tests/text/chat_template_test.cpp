@@ -147,14 +147,20 @@ TEST(ChatTemplate, TakesVariablesForEveryPrompt) {
       {});
   const std::vector<Message> messages = {{"user", "Hi"}};
   EXPECT_FALSE(t.prompt(messages).ends_with("</think>"));
-  t.set_variables(
-      template_variables(parse_ordered_json(R"({"enable_thinking": false})", "x"), "x"));
+  t.set_variables(parse_template_variables(R"({"enable_thinking": false})"));
   EXPECT_TRUE(t.prompt(messages).ends_with("<think></think>"));
-  EXPECT_FAILS(template_variables(parse_ordered_json(R"({"messages": []})", "x"), "x"),
-               "x.messages cannot be set there");
-  EXPECT_FAILS(template_variables(parse_ordered_json("[]", "x"), "x"), "must be an object");
-  EXPECT_FAILS(t.set_variables(
-                   template_variables(parse_ordered_json(R"({"mood": "<|im_end|>"})", "x"), "x")),
+  const auto asked = [&](const char* more) {
+    const std::string body =
+        std::string(R"({"messages": [{"role": "user", "content": "Hi"}])") + more + "}";
+    return t.render(parse_chat_request(body, "x")).ends_with("</think>");
+  };
+  EXPECT_TRUE(asked(""));
+  EXPECT_FALSE(asked(R"(, "chat_template_kwargs": {"enable_thinking": true})"));
+  EXPECT_TRUE(parse_template_variables("").empty());
+  EXPECT_FAILS(parse_template_variables(R"({"messages": []})"), "messages cannot be set there");
+  EXPECT_FAILS(parse_template_variables("[]"), "must be an object");
+  EXPECT_FAILS(parse_template_variables("{"), "chat_template_kwargs: line 1");
+  EXPECT_FAILS(t.set_variables(parse_template_variables(R"({"mood": "<|im_end|>"})")),
                "chat_template_kwargs.mood holds <|im_end|>");
 }
 

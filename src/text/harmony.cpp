@@ -22,7 +22,7 @@ constexpr MarkText kMarks[] = {
     {Mark::end, "<|end|>"},         {Mark::call, "<|call|>"},
     {Mark::done, "<|return|>"},
 };
-constexpr string_view kBlanks = " \t\r\n";
+constexpr string_view kHeaderBlanks = " \t\r\n";
 constexpr string_view kTo = "to=", kFunctions = "functions.";
 
 const MarkText* mark_at(string_view text) {
@@ -37,8 +37,8 @@ bool may_become_mark(string_view text) {
 }
 
 string_view next_word(string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  const string_view word = text.substr(0, text.find_first_of(kBlanks));
+  text.remove_prefix(std::min(text.find_first_not_of(kHeaderBlanks), text.size()));
+  const string_view word = text.substr(0, text.find_first_of(kHeaderBlanks));
   text.remove_prefix(word.size());
   return word;
 }

@@ -212,10 +212,10 @@ jinja::Rendered ChatTemplate::run(const ChatRequest& request, std::time_t now) c
   if (!tokens_.bos.empty()) variables.emplace_back("bos_token", tokens_.bos);
   if (!tokens_.eos.empty()) variables.emplace_back("eos_token", tokens_.eos);
   variables.insert(variables.end(), request.extra.begin(), request.extra.end());
-  for (const auto& [name, value] : variables_)
+  for (const auto& variable : variables_)
     if (std::none_of(request.extra.begin(), request.extra.end(),
-                     [&](const auto& given) { return given.first == name; }))
-      variables.emplace_back(name, value);
+                     [&](const auto& given) { return given.first == variable.first; }))
+      variables.push_back(variable);
   const bool other = with_tools_ && request.tools.truth();
   return (other ? *with_tools_ : template_).render(variables, {.now = now});
 }

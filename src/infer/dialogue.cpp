@@ -37,10 +37,8 @@ class ChannelView {
 
  private:
   static bool give(const EmitText& to, const std::string& all, size_t& given) {
-    if (all.size() <= given) return true;
-    const std::string fresh = all.substr(given);
-    given = all.size();
-    return !to || to(fresh);
+    const std::string fresh = take_new(all, given);
+    return fresh.empty() || !to || to(fresh);
   }
 
   ToolCallForm form_;

@@ -45,11 +45,6 @@ Json call_json(const ToolCall& call, const std::string& id, size_t index) {
           {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
 }
 
-std::string take_new(const std::string& all, size_t& shown) {
-  if (all.size() <= shown) return "";
-  return all.substr(std::exchange(shown, all.size()));
-}
-
 }  // namespace
 
 Json ReplyWriter::base(const char* object) const {
@@ -177,11 +172,14 @@ std::string ReplyWriter::with_call_marks(const Choice& choice) const {
   return form_.call_begin + choice.text + form_.call_end;
 }
 
-// What the text is for the client; of a choice under way what is certain of it.
+// Whether the client is to see more, or other, than the text as it stands.
+bool ReplyWriter::parses() const {
+  return form_.chat && (form_.tools || reply_channels(served_.chat->calls()) != nullptr);
+}
+
+// What a text that is parsed is for the client; of a choice under way what is certain of it.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
   const ToolCallForm form = served_.chat->calls();
-  if (!form_.chat || (!form_.tools && reply_channels(form) == nullptr))
-    return {.content = choice.text};
   if (choice.ended) return parse_reply(form, with_call_marks(choice));
   return form_.forced ? ParsedReply() : parse_reply_so_far(form, choice.text);
 }
@@ -204,7 +202,7 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
   reply["choices"] = Json::array();
   for (const Choice& choice : all) {
     Json json = {{"index", choice.index}};
-    const ParsedReply parts = parsed(choice);
+    const ParsedReply parts = parses() ? parsed(choice) : ParsedReply{.content = choice.text};
     if (form_.chat) {
       json["message"] = message(parts, choice);
     } else {
@@ -222,9 +220,10 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
 
 Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   const bool first = !choice.begun;
-  ParsedReply parts = parsed(choice);
+  ParsedReply parts;
+  if (parses()) parts = parsed(choice);
   if (!choice.ended) parts.calls.clear();
-  const std::string text = take_new(parts.content, choice.shown),
+  const std::string text = take_new(parses() ? parts.content : choice.text, choice.shown),
                     thought = take_new(parts.thought, choice.shown_thought);
   if (text.empty() && thought.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
       choice.unsent_logprobs.empty())

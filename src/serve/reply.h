@@ -48,6 +48,7 @@ class ReplyWriter {
   Json base(const char* object) const;
   Json usage(const std::vector<Choice>&, int64_t choices) const;
   std::string with_call_marks(const Choice&) const;
+  bool parses() const;
   ParsedReply parsed(const Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;
   Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt) const;

@@ -2,7 +2,6 @@
 #include "text/bpe.h"
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <bit>
@@ -69,15 +68,6 @@ bool is_mark_inside(std::string_view word) {
        at = word.find(kSpaceMark, at + 1))
     if (at > 0 && !word.substr(0, at).ends_with(kSpaceMark)) return true;
   return false;
-}
-
-// How many bytes the white space in front has; 0 where there is none.
-size_t white_space_in_front(std::string_view text) {
-  const Utf8Step step = utf8_step(text);
-  if (step.kind != Utf8Step::Kind::character) return 0;
-  utf8proc_int32_t code = -1;
-  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), step.length, &code);
-  return is_white_space(code) ? static_cast<size_t>(step.length) : 0;
 }
 
 // A piece of the normalised text and the way back from it; `map` is null where nobody asked.

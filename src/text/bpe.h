@@ -76,6 +76,9 @@ BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::
 // it, and comes close.
 inline constexpr const char* kOwnForm = "moe_cpp_sentencepiece";
 
+// The step by which the text is treated as SentencePiece's own file says; null: it is not.
+const NormalizerStep* own_form(const BpeParts& parts);
+
 // tokenizer.json that says all of the parts.
 std::string write_bpe(const BpeParts& parts);
 

@@ -194,8 +194,7 @@ void read_pre_tokenizer(const Json& file, BpeParts& parts, const std::string& wh
     fail("its pre_tokenizer has {} patterns", parts.patterns.size());
 }
 
-void read_vocab(const Json& model, BpeParts& parts) {
-  const Json& vocab = model["vocab"];
+void read_vocab(const Json& vocab, BpeParts& parts) {
   int64_t top = -1;
   for (const auto& [token, id] : vocab.items()) {
     if (!id.is_number_integer() || id.get<double>() < 0 ||
@@ -270,7 +269,8 @@ void read_unknown(const JsonReader& model, const Json& vocab, BpeParts& parts) {
   parts.unk = vocab[unk].get<int32_t>();
 }
 
-void read_model(const Json& file, BpeParts& parts, const std::string& where) {
+// Gives the ids of the words.
+const Json& read_model(const Json& file, BpeParts& parts, const std::string& where) {
   const JsonReader model = JsonReader(file, where).object("model");
   if (const auto type = model.get<std::string>("type", "BPE"); type != "BPE")
     fail("its model is {}; supported are BPE and Unigram", printable(type));
@@ -279,17 +279,18 @@ void read_model(const Json& file, BpeParts& parts, const std::string& where) {
     if (!model.get<std::string>(key, "").empty()) fail("it has a {}", key);
   model.object("vocab");
   parts.ignore_merges = model.get<bool>("ignore_merges", false);
-  read_vocab(file["model"], parts);
-  read_unknown(model, file["model"]["vocab"], parts);
+  const Json& vocab = file["model"]["vocab"];
+  read_vocab(vocab, parts);
+  read_unknown(model, vocab, parts);
   read_merges(file["model"], parts);
+  return vocab;
 }
 
-void read_added(const Json& file, BpeParts& parts, const std::string& where) {
+void read_added(const Json& file, const Json& vocab, BpeParts& parts, const std::string& where) {
   if (!is_there(file, "added_tokens")) return;
   const std::vector<JsonReader> tokens = JsonReader(file, where).objects("added_tokens");
   if (tokens.size() > kMaxAdded)
     fail("it has {} added tokens; at most {} are supported", tokens.size(), kMaxAdded);
-  const Json& vocab = file["model"]["vocab"];
   std::set<std::string> known;
   for (const JsonReader& token : tokens) {
     const auto content = token.get<std::string>("content");
@@ -374,11 +375,12 @@ void find_end(BpeParts& parts) {
 
 namespace {
 
-// The vocabulary of a Unigram, a list of words and scores, as one of BPE; the scores go into
-// `parts`.
-Json vocab_of_unigram(const Json& model, BpeParts& parts, const std::string& where) {
-  const JsonReader reader(model, where);
-  const Json list = model.value("vocab", Json());
+// The same of a Unigram, whose vocabulary is a list of words and scores.
+Json read_unigram(const Json& file, BpeParts& parts, const std::string& where) {
+  if (!parts.characters) fail("it is a Unigram over bytes");
+  const JsonReader reader = JsonReader(file, where).object("model");
+  const Json none;
+  const Json& list = reader.has("vocab") ? file["model"]["vocab"] : none;
   if (!list.is_array() || list.empty() || list.size() > static_cast<size_t>(kMaxVocab))
     fail("its vocab is no list of 1 to {} words", kMaxVocab);
   std::vector<double> scores;
@@ -396,6 +398,7 @@ Json vocab_of_unigram(const Json& model, BpeParts& parts, const std::string& whe
   }
   parts.characters->byte_fallback = reader.get<bool>("byte_fallback", false);
   parts.characters->scores = std::move(scores);
+  read_vocab(vocab, parts);
   return vocab;
 }
 
@@ -421,28 +424,19 @@ void read_own_form(const Json& model, BpeParts& parts, const std::string& where)
 
 }  // namespace
 
-BpeParts read_bpe(const Json& given, std::string_view text, const std::string& where) {
+BpeParts read_bpe(const Json& file, std::string_view text, const std::string& where) {
   BpeParts parts;
-  Json made;
-  if (is_there(given, "model") && type_of(given["model"]) == "Unigram") {
-    if (!is_over_characters(given)) fail("it is a Unigram over bytes");
-    parts.characters.emplace();
-    made = given;
-    made["model"]["vocab"] = vocab_of_unigram(given["model"], parts, where);
-  }
-  const Json& file = made.is_null() ? given : made;
   for (const char* key : {"truncation", "padding"})
     if (is_there(file, key)) fail("it has a {}", key);
-  if (parts.characters) {
-    read_vocab(file["model"], parts);
-  } else {
-    if (is_over_characters(file)) parts.characters.emplace();
-    read_model(file, parts, where);
-  }
+  if (is_over_characters(file)) parts.characters.emplace();
+  Json made;  // the ids, where the file does not have them so
+  const bool unigram = is_there(file, "model") && type_of(file["model"]) == "Unigram";
+  const Json& vocab =
+      unigram ? made = read_unigram(file, parts, where) : read_model(file, parts, where);
   read_normalizer(file, parts, where);
   read_decoder(file, parts, where);
   read_pre_tokenizer(file, parts, where);
-  read_added(file, parts, where);
+  read_added(file, vocab, parts, where);
   read_post_processor(file, parts);
   if (parts.characters) {
     if (parts.characters->scores)

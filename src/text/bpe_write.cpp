@@ -49,13 +49,6 @@ void add_sentencepiece(const NormalizerStep& step, Json& steps) {
   steps.push_back(squeeze(" "));
 }
 
-// Null where the text is not treated as SentencePiece's own file says.
-const NormalizerStep* own_form(const BpeParts& parts) {
-  const bool own = parts.normalizer.size() == 1 &&
-                   parts.normalizer[0].kind == NormalizerStep::Kind::sentencepiece;
-  return own ? &parts.normalizer[0] : nullptr;
-}
-
 Json normalizer(const BpeParts& parts) {
   Json steps = Json::array();
   for (const NormalizerStep& step : parts.normalizer) {
@@ -193,6 +186,12 @@ Json unigram(const BpeParts& parts, const Word& word, size_t apart) {
 }
 
 }  // namespace
+
+const NormalizerStep* own_form(const BpeParts& parts) {
+  const bool own = parts.normalizer.size() == 1 &&
+                   parts.normalizer[0].kind == NormalizerStep::Kind::sentencepiece;
+  return own ? &parts.normalizer[0] : nullptr;
+}
 
 std::string write_bpe(const BpeParts& parts) {
   Json vocab = Json::object(), merges = Json::array();

@@ -240,8 +240,8 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
            printable(vocab.model, 40));
     // Where a file does not say: as llama.cpp has it for these names.
     const bool add_bos =
-        vocab.bos && vocab.add_bos.value_or(vocab.model == "llama" ||
-                                            ggml_pre(vocab.pre).names[0] == "llama-bpe");
+        vocab.bos && vocab.add_bos.value_or(over_bytes ? ggml_pre(vocab.pre).names[0] == "llama-bpe"
+                                                       : vocab.model == "llama");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
@@ -322,12 +322,10 @@ void write_unigram(const Characters& form, GgmlVocab& vocab) {
 void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
   const Characters& form = *parts.characters;
   vocab.unk = parts.unk;
-  if (parts.normalizer.size() == 1 &&
-      parts.normalizer[0].kind == NormalizerStep::Kind::sentencepiece) {
-    const NormalizerStep& step = parts.normalizer[0];
-    vocab.charsmap = step.what;
-    vocab.remove_extra_whitespaces = step.trims;
-    vocab.add_space_prefix = step.prepends;
+  if (const NormalizerStep* own = own_form(parts)) {
+    vocab.charsmap = own->what;
+    vocab.remove_extra_whitespaces = own->trims;
+    vocab.add_space_prefix = own->prepends;
     if (form.scores) return write_unigram(form, vocab);
     fail("llama.cpp has no word for the normalizer of its BPE");
   }

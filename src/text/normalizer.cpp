@@ -149,13 +149,15 @@ std::pair<std::string_view, utf8proc_int32_t> first_character(std::string_view t
   return {text.substr(0, static_cast<size_t>(step.length)), code};
 }
 
+bool is_white_space(int32_t code) {
+  constexpr int32_t kOthers[] = {' ', 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
+  return (code >= 9 && code <= 13) || (code >= 0x2000 && code <= 0x200A) ||
+         std::find(std::begin(kOthers), std::end(kOthers), code) != std::end(kOthers);
+}
+
 std::string strip_left(std::string_view text, Places* places) {
   size_t at = 0;
-  while (at < text.size()) {
-    const auto [character, code] = first_character(text.substr(at));
-    if (!is_white_space(code)) break;
-    at += character.size();
-  }
+  while (const size_t length = white_space_in_front(text.substr(at))) at += length;
   if (places) places->push_back({0, at});
   return std::string(text.substr(at));
 }
@@ -236,10 +238,10 @@ std::string sentencepiece(std::string_view text, const NormalizerStep& step, Pla
 
 }  // namespace
 
-bool is_white_space(int32_t code) {
-  constexpr int32_t kOthers[] = {' ', 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
-  return (code >= 9 && code <= 13) || (code >= 0x2000 && code <= 0x200A) ||
-         std::find(std::begin(kOthers), std::end(kOthers), code) != std::end(kOthers);
+size_t white_space_in_front(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto [character, code] = first_character(text);
+  return is_white_space(code) ? character.size() : 0;
 }
 
 size_t SourceMap::source(size_t at) const {

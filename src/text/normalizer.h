@@ -52,8 +52,8 @@ class SourceMap {
   std::vector<Step> steps_;
 };
 
-// Whether this is Unicode's White_Space.
-bool is_white_space(int32_t code);
+// How many bytes the white space in front has (one character of Unicode's White_Space); 0: none.
+size_t white_space_in_front(std::string_view text);
 
 // Bytes that are not valid UTF-8 stay as they are. O(n log n) for any text. `map` may be null.
 std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text,

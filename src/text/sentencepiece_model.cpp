@@ -1,7 +1,6 @@
 #include "text/sentencepiece_model.h"
 
 #include <bit>
-#include <cstring>
 
 #include "core/error.h"
 #include "text/bpe.h"

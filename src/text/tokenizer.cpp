@@ -109,6 +109,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json, const std::str
 
 namespace {
 
+constexpr const char* kSentencePieceFile = "tokenizer.model";
+
 // Tokens that transformers puts behind the vocabulary of tokenizer.model, in its config by their
 // ids.
 void add_config_tokens(const std::string& config, const std::string& where, GgmlVocab& vocab) {
@@ -128,23 +130,24 @@ void add_config_tokens(const std::string& config, const std::string& where, Ggml
   }
 }
 
-std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& folder, const std::string& path) {
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& folder,
+                                              const std::string& config) {
+  const std::string path = folder + "/" + kSentencePieceFile;
   GgmlVocab vocab = parse_sentencepiece(read_text(path, kJsonMaxBytes), path);
-  const std::string where = folder + "/tokenizer_config.json";
-  add_config_tokens(read_tokenizer_config(folder), where, vocab);
+  add_config_tokens(config, folder + "/tokenizer_config.json", vocab);
   return make_ggml_tokenizer(std::move(vocab), path);
 }
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& folder) {
-  const std::string path = folder + "/tokenizer.json", model = folder + "/tokenizer.model";
-  const bool own = !std::filesystem::exists(path) && std::filesystem::exists(model);
+  const std::string path = folder + "/tokenizer.json", config = read_tokenizer_config(folder);
+  const bool own =
+      !std::filesystem::exists(path) && std::filesystem::exists(folder + "/" + kSentencePieceFile);
   std::unique_ptr<Tokenizer> tokenizer =
-      own ? load_sentencepiece(folder, model)
+      own ? load_sentencepiece(folder, config)
           : parse_tokenizer(read_text(path, kJsonMaxBytes), path);
-  if (const std::string config = read_tokenizer_config(folder); !own || !config.empty())
-    tokenizer->set_config_json(config);
+  if (!own || !config.empty()) tokenizer->set_config_json(config);
   apply_folder(*tokenizer, folder);
   return tokenizer;
 }

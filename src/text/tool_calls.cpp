@@ -240,6 +240,11 @@ ToolCallForm tool_call_form(string_view jinja) {
   return ToolCallForm::none;
 }
 
+std::string take_new(const std::string& all, size_t& given) {
+  if (all.size() <= given) return "";
+  return all.substr(std::exchange(given, all.size()));
+}
+
 std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
   const auto given = json_of(trimmed(arguments));
   name = trimmed(name);
@@ -250,7 +255,7 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
 }
 
 ParsedReply parse_reply(ToolCallForm form, string_view text) {
-  if (form == ToolCallForm::harmony) return parse_harmony(text, true);
+  if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, true);
   const Family* family = family_of(form);
   const std::optional<size_t> from = behind_thought(text);
   if (family == nullptr || !from) return {.content = std::string(text)};
@@ -276,13 +281,13 @@ ParsedReply parse_reply(ToolCallForm form, string_view text) {
 }
 
 ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
-  if (form == ToolCallForm::harmony) return parse_harmony(text, false);
+  if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, false);
   return {.content = std::string(text.substr(0, content_prefix(family_of(form), text)))};
 }
 
 const ReplyChannels* reply_channels(ToolCallForm form) {
   static const ReplyChannels harmony = {
-      {"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>"};
+      {"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", parse_harmony};
   return form == ToolCallForm::harmony ? &harmony : nullptr;
 }
 

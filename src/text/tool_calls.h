@@ -49,6 +49,7 @@ struct ReplyChannels {
   std::vector<std::string> stops;  // end a reply
   std::string message_end;         // ends a message behind which the reply goes on
   std::string content_begin;       // opens a reply that is content and nothing else
+  ParsedReply (*parse)(std::string_view text, bool whole);
 };
 // Null of a form without channels.
 const ReplyChannels* reply_channels(ToolCallForm form);
@@ -62,6 +63,9 @@ struct ForcedCall {
 };
 // Null of a form whose calls are no such objects.
 const ForcedCall* forced_call(ToolCallForm form);
+
+// What of `all` has not been given yet; `given` bytes of it then have.
+std::string take_new(const std::string& all, size_t& given);
 
 // A call, where the name is one word and the arguments are an object in JSON.
 std::optional<ToolCall> tool_call(std::string_view name, std::string_view arguments);

@@ -210,7 +210,7 @@ BYTES = {
         None,
     ),
 }
-# Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
+# Unigram over characters: how learn_unigram normalises and cuts.
 UNIGRAM = {"unigram": "split", "unigram-whole": "whole", "unigram-bytes": "bytes"}
 # Files of sentencepiece itself, by the options of its trainer.
 SENTENCEPIECE = {
@@ -231,6 +231,7 @@ SENTENCEPIECE = {
     },
     "spm-bpe-mapped": {"model_type": "bpe", "vocab_size": 3000, "byte_fallback": True},
 }
+# Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
 CHARACTERS = {"llama2": None, "mistral": "first", "always": "always", "never": "never"}
 
 
@@ -325,12 +326,17 @@ def lines_of_common(path):
     return [line for line in lines if all(count[c] > 8 for c in line)]
 
 
-def write_text(folder, text, keeps):
-    """FOLDER/text.txt: the text that is to be compared in place of this one."""
+def write_text(folder, text, kept):
+    """FOLDER/text.txt: what is kept of the text, to be compared in place of it."""
     with open(text, encoding="utf-8", newline="") as file:
-        kept = "".join(filter(keeps, file.read()))
+        content = kept(file.read())
     with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8", newline="") as file:
-        file.write(kept)
+        file.write(content)
+
+
+def known_of_old(text):
+    """Without what Unicode 3.2 lacks: tokenizers' tables of what is compatible are old."""
+    return "".join(c for c in text if unicodedata.ucd_3_2_0.category(c) != "Cn")
 
 
 def learn_unigram(folder, text, form):
@@ -352,8 +358,7 @@ def learn_unigram(folder, text, form):
     )
     vocab = [tuple(entry) for entry in json.loads(learner.to_str())["model"]["vocab"]]
     if form == "bytes":
-        # tokenizers' tables of what is compatible are old.
-        write_text(folder, text, lambda c: unicodedata.ucd_3_2_0.category(c) != "Cn")
+        write_text(folder, text, known_of_old)
         vocab += [(f"<0x{b:02X}>", 0.0) for b in range(256)]
     tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0, byte_fallback=form == "bytes"))
     steps = {
@@ -431,10 +436,7 @@ def charsmap_of(model):
 def learn_sentencepiece(folder, text, **options):
     """FOLDER/tokenizer.model and FOLDER/text.txt: the text without the marks that moe, as
     transformers, looks for in a text and sentencepiece does not."""
-    with open(text, encoding="utf-8", newline="") as file:
-        plain = re.sub("</?s>|<unk>", "", file.read())
-    with open(os.path.join(folder, "text.txt"), "w", encoding="utf-8", newline="") as file:
-        file.write(plain)
+    write_text(folder, text, lambda content: re.sub("</?s>|<unk>", "", content))
     with open(os.path.join(folder, "tokenizer.model"), "wb") as file:
         file.write(trained_by_sentencepiece(text, **options))
 
@@ -535,7 +537,8 @@ def main():
     parser.add_argument("--learn", metavar="FOLDER")
     parser.add_argument("--ids", metavar="SCORES")
     parser.add_argument("--shards", metavar="FOLDER")
-    parser.add_argument("--family", choices=[*BYTES, *CHARACTERS, *UNIGRAM, *SENTENCEPIECE], default="llama3")
+    families = [*BYTES, *CHARACTERS, *UNIGRAM, *SENTENCEPIECE]
+    parser.add_argument("--family", choices=families, default="llama3")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--text")
     parser.add_argument("--window", type=int)

@@ -192,7 +192,7 @@ class LogitsCase:
         spec = self.case.spec
         there = {
             "bias": bool(self.case.train_spec["select"].get("bias")) and rng.random() < 0.8,
-            "scale": spec["weigh"]["type"] == "one_plus_scaled" and rng.random() < 0.8,
+            "scale": spec["weigh"]["type"] in oracle.FORMULAS.SCALED and rng.random() < 0.8,
             "threshold": spec["select"]["type"] == "threshold",
         }
         self.vectors = {

@@ -29,8 +29,10 @@ std::vector<double> weight_sums(const RoutingSpec& spec, int64_t tokens, bool dr
   Router::Saved saved;
   const std::vector<int32_t> ids(static_cast<size_t>(tokens), 0);
   const std::vector<int64_t> bounds = {0, tokens};
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh))
-    router.scale.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
+  if (has_expert_scale(spec.weigh)) {
+    router.scale.value = run.saved.alloc(DType::f32, {spec.experts});
+    std::fill_n(router.scale.value.as<float>(), spec.experts, first_expert_scale(spec.weigh));
+  }
   if (selection_bias(spec.select))
     router.bias.value = run.saved.alloc_zeroed(DType::f32, {spec.experts});
   if (needs_logits(spec.select)) {

@@ -1,5 +1,6 @@
 #include "jobs/worked_routing_input.h"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -34,9 +35,13 @@ class Numbers {
     fill(out.as<float>(), value, fmt::format("\"{}\"", key));
     return out;
   }
-  Tensor vector_or_zeros(const char* key, int64_t size) const {
-    return from_.has(key) ? vector(key, size) : memory_.alloc_zeroed(DType::f32, {size});
+  Tensor vector_or(const char* key, int64_t size, float otherwise) const {
+    if (from_.has(key)) return vector(key, size);
+    Tensor out = memory_.alloc(DType::f32, {size});
+    std::fill_n(out.as<float>(), size, otherwise);
+    return out;
   }
+  Tensor vector_or_zeros(const char* key, int64_t size) const { return vector_or(key, size, 0); }
   std::vector<int64_t> whole(const char* key, int64_t size, int64_t low) const {
     array(from_.value(key), key, size);
     const auto out = from_.get<std::vector<int64_t>>(key);
@@ -130,8 +135,9 @@ void read_selection(RouteInput& g, const JsonReader& from, const Numbers& number
         "deepseek-v3",
         from.where());
   }
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh))
-    set(g.router.scale, numbers.vector_or_zeros("scale", spec.experts), g.memory);
+  if (has_expert_scale(spec.weigh))
+    set(g.router.scale, numbers.vector_or("scale", spec.experts, first_expert_scale(spec.weigh)),
+        g.memory);
   if (std::holds_alternative<ThresholdChoice>(spec.select))
     g.router.threshold.value = numbers.vector("threshold", spec.experts);
   else if (from.has("threshold"))

@@ -32,7 +32,8 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   }
   if (role == Role::norm || role == Role::bias || role == Role::buffer) {
     const bool of_one =
-        role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm);
+        role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm ||
+                               param.kind == ParamKind::scale);
     std::fill_n(x, n, of_one || param.kind == ParamKind::linear_dt_bias ? 1.0f : 0.0f);
     return;
   }

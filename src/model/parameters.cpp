@@ -163,8 +163,9 @@ void List::router(Router& router) const {
     own(router.logit.up, ParamKind::up, "ffn.router.up.weight", Role::matrix, {experts, d});
   if (linear && linear->bias)
     own(router.logit.bias, ParamKind::weight, "ffn.router.logit_bias", Role::bias, {experts});
-  if (std::holds_alternative<OnePlusScaled>(spec.weigh))
-    own(router.scale, ParamKind::scale, "ffn.router.scale", Role::bias, {experts});
+  if (has_expert_scale(spec.weigh))
+    own(router.scale, ParamKind::scale, "ffn.router.scale",
+        first_expert_scale(spec.weigh) == 1 ? Role::norm : Role::bias, {experts});
   if (std::holds_alternative<LearnedNoise>(spec.noise))
     own(router.noise, ParamKind::noise, "ffn.router.noise.weight", Role::matrix, {experts, d});
   if (selection_bias(spec.select))

@@ -80,7 +80,7 @@ enum class ParamKind : uint8_t {
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,
   noise,           // of a router, LearnedNoise
-  scale,           // of a router, OnePlusScaled
+  scale,           // of a router, a factor of each expert's weight
   selection_bias,  // of a router, SelectionBias: a buffer
   threshold,       // of a router whose experts choose: a buffer
 };

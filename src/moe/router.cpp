@@ -196,7 +196,7 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   Tensor dlogits =
       saved.sigma.empty() ? Tensor{} : run.scratch.alloc_zeroed(DType::f32, {tokens, spec.experts});
   aux_losses_backward_acc(run, dz, dw, dlogits, dclean, dsigma, saved, pass, spec.losses, coef);
-  if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved);
+  if (!scale.grad.empty()) weigh_scale_backward(run, scale, dw, saved, spec.weigh);
   weigh_backward_acc(run, dz, dw, saved, spec.weigh);
   const bool of_clean = z_reads_clean(spec, saved);
   Tensor dlse;  // [N]

@@ -47,7 +47,7 @@ void validate(const RoutingSpec&);
 struct Router {
   LogitParams logit;  // absent for hash routing
   Param noise;        // [E,D], present for LearnedNoise
-  Param scale;        // [E], present for OnePlusScaled
+  Param scale;        // [E], present where experts have a factor
   Param bias;         // [E] buffer, present with a SelectionBias
   Param threshold;    // [E] buffer, present where experts choose
   int64_t layer = 0;  // of the model

@@ -71,6 +71,11 @@ void weigh_one_plus_backward_acc(Run&, Tensor ds, Tensor dw, Tensor scale, Tenso
                                  Tensor selected);
 void weigh_one_plus_scale_backward(Run&, Param& scale, Tensor dw, Tensor s, Tensor choice,
                                    Tensor selected);
+// y = w scale[choice]; y may be w.  y, w [N,K]; scale [E] f32
+void scale_by_expert_forward(Run&, Tensor y, Tensor w, Tensor scale, Tensor choice);
+// scale.grad[choice] += dy w, of the selected, tokens in order
+void scale_by_expert_backward(Run&, Param& scale, Tensor dy, Tensor w, Tensor choice,
+                              Tensor selected);
 // In place: w divided by the token's sum over the kept (+ 1e-20), 0 where a pair was not kept. kept
 // [N,K] i32
 void weigh_kept_forward(Run&, Tensor w, Tensor kept);

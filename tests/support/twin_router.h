@@ -377,6 +377,12 @@ class TwinRouter {
         for (size_t i = 0, next = 0; i < slots_; ++i)
           if (out_.selected[n][i])
             chosen[next] = T(1.0) + (*scale_)[out_.choice[n][i]] * chosen[next], ++next;
+      if (std::holds_alternative<ScaledScores>(spec_.weigh)) {
+        const T sum = twin::sum_of(chosen) + T(1e-20);
+        for (size_t i = 0, next = 0; i < slots_; ++i)
+          if (out_.selected[n][i])
+            chosen[next] = (*scale_)[out_.choice[n][i]] * chosen[next] / sum, ++next;
+      }
       for (size_t i = 0, next = 0; i < slots_; ++i)
         if (out_.selected[n][i]) out_.before_drop[n][i] = chosen[next++];
     }

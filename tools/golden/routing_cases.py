@@ -8,7 +8,7 @@ reply of routing_formulas, or of transformers' module where the row has one), pe
 
 import random
 
-from routing_formulas import NearTie, answer, complete_spec
+from routing_formulas import SCALED, NearTie, answer, complete_spec
 from routing_peers import by_transformers
 from routing_rows import (
     EXPERTS_CHOOSE,
@@ -211,9 +211,10 @@ class Draw:
                 rows[rng.randrange(self.tokens)] = list(rows[rng.randrange(self.tokens)])
         self._chance(noise, wants_x)
         select = spec["select"]
-        if spec["weigh"]["type"] == "one_plus_scaled" and rng.random() < 0.8:
+        if spec["weigh"]["type"] in SCALED and rng.random() < 0.8:
+            first = SCALED[spec["weigh"]["type"]]
             self.input["scale"] = [
-                rng.choice([grid(rng, 0.5, 64), 0.0]) for _ in range(self.experts)
+                rng.choice([first + grid(rng, 0.5, 64), 0.0]) for _ in range(self.experts)
             ]
         if select.get("bias") and rng.random() < 0.8:
             self.input["bias"] = [

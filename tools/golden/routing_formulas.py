@@ -40,6 +40,7 @@ DEFAULTS = {
     "token_softmax": {},
     "one": {},
     "one_plus_scaled": {},
+    "scaled_scores": {},
     "all": {},
     "threshold": {"least": 0.2, "relative": False},
     "random": {"full": 0.5},
@@ -234,9 +235,12 @@ def hash_choice(spec, ids, experts, k):
 # --------------------------------------------------------------------------------------------------------------------------------
 
 
+SCALED = {"one_plus_scaled": 0.0, "scaled_scores": 1.0}  # weighings with a learned factor: its first value
+
+
 def weigh(spec, scores, rows, sequences, scope, scale=None):
     """One tensor of weights per token, before any drop; not yet divided where that happens after
-    it. scale [E] of one_plus_scaled."""
+    it. scale [E] of SCALED."""
     kind = spec["type"]
     if kind == "one":
         return [torch.ones(len(row), dtype=torch.float64) for row in rows]
@@ -254,6 +258,10 @@ def weigh(spec, scores, rows, sequences, scope, scale=None):
     weights = [scores[n, row] for n, row in enumerate(rows)]
     if kind == "one_plus_scaled":
         return [1 + scale[row] * w for row, w in zip(rows, weights)]
+    if kind == "scaled_scores":
+        return [
+            scale[row] * w / (w.sum() + RENORM_FLOOR) for row, w in zip(rows, weights)
+        ]
     if kind == "softmax":
         return [w.softmax(0) if len(w) else w for w in weights]
     weights = [spec["scale"] * w for w in weights]
@@ -609,8 +617,9 @@ def answer(spec, case, k, experts=None):
         for n in range(tokens):
             ranked([(v, o, n) for v, o in zip(values[n], origins[n])], "load thresholds", k + 1)
     of_weights = {}
-    if spec["weigh"]["type"] == "one_plus_scaled":
-        of_weights["dscale"] = double(case.get("scale") or [0.0] * experts).requires_grad_()
+    if spec["weigh"]["type"] in SCALED:
+        first = [SCALED[spec["weigh"]["type"]]] * experts
+        of_weights["dscale"] = double(case.get("scale") or first).requires_grad_()
     weights = weigh(spec["weigh"], scores, rows, sequences, scope, of_weights.get("dscale"))
     own = dict(scores=scores, rows=rows)
     value = {"z": z_loss(z.clean if losses.get("z_of_clean") else z.noisy)}

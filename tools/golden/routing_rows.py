@@ -162,6 +162,11 @@ def gpt_oss(options):
     return {**mixtral(options), "logits": {"type": "linear", "bias": True}}
 
 
+def gemma4(options):
+    """As mixtral, each expert's weight times a factor of its own."""
+    return {**mixtral(options), "weigh": "scaled_scores"}
+
+
 def qwen3_moe(options):
     """Balanced over the global batch: the counts of the step so far."""
     return softmax_row(
@@ -210,6 +215,7 @@ ROWS = {
     "olmoe": olmoe,
     "mixtral": mixtral,
     "gpt-oss": gpt_oss,
+    "gemma4": gemma4,
     "ernie-moe": ernie_moe,
     "qwen2-moe": olmoe,
     "qwen3-moe": qwen3_moe,
@@ -223,6 +229,7 @@ RENORMALISED = {
     "shazeer",
     "mixtral",
     "gpt-oss",
+    "gemma4",
     "ernie-moe",
     "nanomoe",
     "qwen3-moe",

@@ -414,6 +414,22 @@ Recipe gpt_oss() {
   return r;
 }
 
+Recipe gemma4() {
+  Recipe r = mixtral();
+  r.name = "gemma4";
+  r.title = "weights renormalised over the chosen, times a learned factor of each expert";
+  r.source = "Google 2026; github huggingface/transformers, models/gemma4, Gemma4TextRouter";
+  r.formula = "p = softmax(Wg x);  K = top-k(p);  w = s[K] p[K] / sum p[K], s learned from 1 on";
+  r.differs =
+      "Nothing is public of how its router was trained; the balance loss is mixtral's. Its models "
+      "give the router a norm of its own (moe inspect).";
+  r.default_experts = 128;
+  r.default_top_k = 8;
+  r.losses = {.coef = coefficients(0.001f), .uniform_is_k = true, .sum_over_layers = false};
+  r.train.weigh = ScaledScores{};
+  return r;
+}
+
 Recipe ernie_moe() {
   Recipe r = mixtral();
   r.name = "ernie-moe";
@@ -554,9 +570,9 @@ std::vector<Recipe> make_recipe_table() {
   return {dense(),     shazeer(),      gshard(),        switch_transformer(),
           glam(),      st_moe(),       expert_choice(), expert_choice_notes(),
           nanomoe(),   deepseek_moe(), deepseek_v2(),   deepseek_v3(),
-          olmoe(),     mixtral(),      gpt_oss(),       ernie_moe(),
-          qwen2_moe(), qwen3_moe(),    hash(),          cmoe(),
-          carved(),    custom()};
+          olmoe(),     mixtral(),      gpt_oss(),       gemma4(),
+          ernie_moe(), qwen2_moe(),    qwen3_moe(),     hash(),
+          cmoe(),      carved(),       custom()};
 }
 
 }  // namespace moe

@@ -207,10 +207,10 @@ void check_second(const RoutingSpec& spec) {
         "the random second choice is always kept from a weight of {} on; give \"full\" a number "
         "above 0 and at most 1 (GShard uses 0.5)",
         random->full);
-  if (is<OnePlusScaled>(spec.weigh))
+  if (has_expert_scale(spec.weigh))
     fail_usage(
-        "weights of 1 and more leave no second choice out; use \"all\", or the weighing "
-        "\"scores\"");
+        "weights with a learned factor do not say what a second choice counts; use \"all\", or the "
+        "weighing \"scores\"");
   const auto* threshold = std::get_if<ThresholdSecond>(&spec.second);
   if (!threshold) return;
   const auto* w = std::get_if<ChosenScores>(&spec.weigh);

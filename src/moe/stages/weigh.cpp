@@ -15,8 +15,18 @@ bool constant_when_alone(const WeighStage& stage) {
                         [](TokenSoftmax) { return false; },
                         [](UnitWeight) { return true; },
                         [](OnePlusScaled) { return false; },
+                        [](ScaledScores) { return true; },
                     },
                     stage);
+}
+
+bool has_expert_scale(const WeighStage& stage) {
+  return std::holds_alternative<OnePlusScaled>(stage) ||
+         std::holds_alternative<ScaledScores>(stage);
+}
+
+float first_expert_scale(const WeighStage& stage) {
+  return std::holds_alternative<ScaledScores>(stage) ? 1 : 0;
 }
 
 bool renormalises_after_drop(const WeighStage& stage) {
@@ -43,9 +53,24 @@ void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
           [&](OnePlusScaled) {
             ops::weigh_one_plus_forward(run, r.weights, r.scores, r.scale, r.choice, r.selected);
           },
+          [&](ScaledScores) {
+            ops::weigh_scores_forward(run, r.weights, r.scores, r.choice, r.selected, true, 1);
+            ops::scale_by_expert_forward(run, r.weights, r.weights, r.scale, r.choice);
+          },
       },
       stage);
 }
+
+namespace {
+
+// p of ScaledScores [N,K], made again in scratch: a scale of 0 leaves nothing of it in the weights.
+Tensor shares_of(Run& run, const Routing& r) {
+  Tensor p = run.scratch.alloc(DType::f32, {r.tokens(), r.slots()});
+  ops::weigh_scores_forward(run, p, r.scores, r.choice, r.selected, true, 1);
+  return p;
+}
+
+}  // namespace
 
 void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const WeighStage& stage) {
   std::visit(Overloaded{
@@ -65,12 +90,24 @@ void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const 
                  [&](OnePlusScaled) {
                    ops::weigh_one_plus_backward_acc(run, ds, dw, r.scale, r.choice, r.selected);
                  },
+                 [&](ScaledScores) {
+                   const ArenaScope scope(run.scratch);
+                   Tensor dshare = run.scratch.alloc(DType::f32, {dw.rows(), dw.cols()});
+                   ops::scale_by_expert_forward(run, dshare, dw, r.scale, r.choice);
+                   ops::weigh_scores_backward_acc(run, ds, dshare, shares_of(run, r), r.scores,
+                                                  r.choice, r.selected, true, 1);
+                 },
              },
              stage);
 }
 
-void weigh_scale_backward(Run& run, Param& scale, Tensor dw, const Routing& r) {
-  ops::weigh_one_plus_scale_backward(run, scale, dw, r.scores, r.choice, r.selected);
+void weigh_scale_backward(Run& run, Param& scale, Tensor dw, const Routing& r,
+                          const WeighStage& stage) {
+  if (std::holds_alternative<OnePlusScaled>(stage))
+    ops::weigh_one_plus_scale_backward(run, scale, dw, r.scores, r.choice, r.selected);
+  if (!std::holds_alternative<ScaledScores>(stage)) return;
+  const ArenaScope scope(run.scratch);
+  ops::scale_by_expert_backward(run, scale, dw, shares_of(run, r), r.choice, r.selected);
 }
 
 }  // namespace moe

@@ -49,8 +49,19 @@ struct OnePlusScaled {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
-using WeighStage =
-    std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight, OnePlusScaled>;
+// w = scale_e p_e, p the chosen scores divided by their sum (+ 1e-20), scale_e learned from 1 on
+// (Gemma 4: transformers:gemma4/modeling_gemma4.py, Gemma4TextRouter).
+struct ScaledScores {
+  static constexpr std::string_view kName = "scaled_scores";
+  template <class V, class S>
+  static void fields(V&, S&) {}
+};
+using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight,
+                                OnePlusScaled, ScaledScores>;
+
+// Whether experts have a factor each that is learned, and from what number on.
+bool has_expert_scale(const WeighStage&);
+float first_expert_scale(const WeighStage&);
 
 // Whether the weights of one chosen expert are 1 whatever the logits are, so that the router gets
 // no gradient.
@@ -60,12 +71,13 @@ bool constant_when_alone(const WeighStage&);
 bool renormalises_after_drop(const WeighStage&);
 
 // Fills weights, before any drop (for after_drop: not yet divided). Reads scores (but for
-// UnitWeight), choice, selected; scopes (TokenSoftmax), scale (OnePlusScaled).
+// UnitWeight), choice, selected; scopes (TokenSoftmax), scale (has_expert_scale).
 void weigh_forward(Run&, Routing&, const WeighStage&);
 // ds[n, choice] += dw through the weighing.  ds [N,E] f32; dw [N,K]
 void weigh_backward_acc(Run&, Tensor ds, Tensor dw, const Routing&, const WeighStage&);
 
-// scale.grad[choice] += dw s of OnePlusScaled, tokens in order.  scale [E]; dw [N,K]
-void weigh_scale_backward(Run&, Param& scale, Tensor dw, const Routing&);
+// scale.grad[choice] += dw times what the factor is of, tokens in order; nothing without one.
+// scale [E]; dw [N,K]
+void weigh_scale_backward(Run&, Param& scale, Tensor dw, const Routing&, const WeighStage&);
 
 }  // namespace moe

@@ -22,7 +22,7 @@ TEST(Recipes, AreTheNamedOnes) {
   for (const Recipe& recipe : recipes()) names += std::string(recipe.name) + " ";
   EXPECT_EQ(names,
             "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
-            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss ernie-moe "
+            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss gemma4 ernie-moe "
             "qwen2-moe qwen3-moe hash cmoe carved custom ");
 }
 

@@ -34,7 +34,7 @@ using Members = std::vector<Member<Stage>>;
 // A new member of a variant belongs into the lists below.
 static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 &&
               std::variant_size_v<SelectStage> == 5 && std::variant_size_v<LogitStage> == 2 &&
-              std::variant_size_v<WeighStage> == 5 && std::variant_size_v<SecondStage> == 3 &&
+              std::variant_size_v<WeighStage> == 6 && std::variant_size_v<SecondStage> == 3 &&
               std::variant_size_v<CapacityStage> == 2);
 
 Members<NoiseStage> all_noise() {
@@ -69,7 +69,8 @@ Members<WeighStage> all_weighings() {
   Members<WeighStage> out = {{"chosen softmax", ChosenSoftmax{}},
                              {"token_softmax", TokenSoftmax{}},
                              {"one", UnitWeight{}},
-                             {"one plus scaled", OnePlusScaled{}}};
+                             {"one plus scaled", OnePlusScaled{}},
+                             {"scaled scores", ScaledScores{}}};
   for (auto renormalise : {Renormalise::never, Renormalise::before_drop, Renormalise::after_drop})
     for (float scale : {1.0f, 2.5f})
       out.push_back(

@@ -22,7 +22,8 @@ const WeighStage kStages[] = {ChosenScores{Renormalise::never, 2.5f},
                               ChosenSoftmax{},
                               TokenSoftmax{},
                               UnitWeight{},
-                              OnePlusScaled{}};
+                              OnePlusScaled{},
+                              ScaledScores{}};
 
 struct Case {
   size_t tokens, experts, slots;
@@ -105,9 +106,11 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
   for (const std::vector<size_t>& pairs : together) {
     T sum(0.0);
     for (size_t pair : pairs) {
-      w[pair] = std::holds_alternative<UnitWeight>(stage)     ? T(1.0)
-                : std::holds_alternative<ChosenScores>(stage) ? score(pair)
-                                                              : exp(score(pair));
+      w[pair] = std::holds_alternative<UnitWeight>(stage) ? T(1.0)
+                : std::holds_alternative<ChosenScores>(stage) ||
+                        std::holds_alternative<ScaledScores>(stage)
+                    ? score(pair)
+                    : exp(score(pair));
       sum += w[pair];
     }
     if (std::holds_alternative<OnePlusScaled>(stage))
@@ -116,6 +119,9 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
             T(1.0) + T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * score(pair);
     if (std::holds_alternative<ChosenSoftmax>(stage) || std::holds_alternative<TokenSoftmax>(stage))
       divide(pairs, sum);
+    if (std::holds_alternative<ScaledScores>(stage))
+      for (size_t pair : pairs)
+        w[pair] = T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * w[pair] / sum;
     if (const auto* c = std::get_if<ChosenScores>(&stage)) {
       if (c->renormalise == Renormalise::before_drop) divide(pairs, sum);
       divide(pairs, T(1.0 / static_cast<double>(c->scale)));
@@ -171,14 +177,22 @@ TEST(Weigh, TheScaleGetsTheGradientOfEveryWeightItIsIn) {
   Param scale;
   scale.value = d.scale;
   scale.grad = draw(run.saved, DType::f32, {8}, 16);
-  std::vector<double> want = values(scale.grad);
-  for (size_t pair = 0; pair < 36; ++pair)
-    if (d.taken(pair))
-      want[d.expert(pair)] +=
-          r[pair] *
-          static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
-  weigh_scale_backward(run, scale, dw, d.routing());
-  expect_near(scale.grad.reshape({1, 8}), want, kTwinF32, "the scale's gradient");
+  const std::vector<double> before = values(scale.grad);
+  const auto score = [&](size_t pair) {
+    return static_cast<double>(d.s.row<float>(static_cast<int64_t>(pair / 3))[d.expert(pair)]);
+  };
+  for (const bool shares : {false, true}) {
+    std::vector<double> want = before;
+    for (size_t pair = 0; pair < 36; ++pair) {
+      double sum = 0;
+      for (size_t i = pair / 3 * 3; i < pair / 3 * 3 + 3; ++i) sum += d.taken(i) ? score(i) : 0;
+      if (d.taken(pair)) want[d.expert(pair)] += r[pair] * score(pair) / (shares ? sum : 1);
+    }
+    fill(scale.grad, before);
+    weigh_scale_backward(run, scale, dw, d.routing(),
+                         shares ? WeighStage(ScaledScores{}) : WeighStage(OnePlusScaled{}));
+    expect_near(scale.grad.reshape({1, 8}), want, kTwinF32, "the scale's gradient");
+  }
 }
 
 TEST(Weigh, NoBoundsAreOneScope) {

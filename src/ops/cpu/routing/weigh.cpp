@@ -178,6 +178,21 @@ void weigh_one_plus_scale_backward(Run& run, Param& scale, Tensor dw, Tensor s, 
   });
 }
 
+void scale_by_expert_forward(Run& run, Tensor y, Tensor w, Tensor scale, Tensor choice) {
+  each_token(run, choice.rows(), [&](int64_t n) {
+    for (int64_t i = 0; i < choice.cols(); ++i)
+      y.row<float>(n)[i] = w.row<float>(n)[i] * scale.as<float>()[choice.row<int32_t>(n)[i]];
+  });
+}
+
+void scale_by_expert_backward(Run& run, Param& scale, Tensor dy, Tensor w, Tensor choice,
+                              Tensor selected) {
+  settle_grad(run, scale);
+  each_selected({0, choice.rows()}, choice, selected, [&](int64_t n, int64_t i, int64_t e) {
+    scale.grad.as<float>()[e] += dy.row<float>(n)[i] * w.row<float>(n)[i];
+  });
+}
+
 void weigh_kept_forward(Run& run, Tensor w, Tensor kept) {
   const int64_t k = w.cols();
   each_token(run, w.rows(), [&](int64_t n) {

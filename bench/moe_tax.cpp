@@ -60,8 +60,8 @@ double step(Run& run, Layer& l, Tensor x, Tensor dy, Tensor y, Tensor dx) {
   ArenaScope scope(run.saved);
   MoeLayer::Saved saved;
   const Pass pass{.routing = &l.spec, .keep = Keep::all, .wanted = Wanted::all()};
-  l.layer.forward(run, y, x, pass, saved);
-  l.layer.backward(run, dx, dy, x, pass, {0.01f, 0.001f}, saved);
+  l.layer.forward(run, y, x, {}, pass, saved);
+  l.layer.backward(run, dx, {}, dy, x, pass, {0.01f, 0.001f}, saved);
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 

@@ -48,6 +48,10 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   const FlopCount& f = cost.flops;
   fmt::print("{} layers of width {}, {} heads ({} key/value) of {}, vocabulary {}, context {}\n",
              c.layers, c.width, c.heads, c.kv_heads, c.head_width, c.vocab, c.context);
+  if (const AttentionShape last = c.attention(c.layers - 1); c.full.present())
+    fmt::print("layers without a window: {} heads ({} key/value) of {}{}\n", last.heads,
+               last.kv_heads, last.key_width,
+               last.values_of_keys ? ", values made of what keys are" : "");
   if (c.moe_layer_count() > 0)
     fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n",
                c.moe_layer_count(), c.routing.recipe, c.routing.top_k, c.routing.experts,

@@ -106,7 +106,7 @@ class Walk {
     stages_.fit->run(c);
 
     MoeLayer::Saved saved;
-    c.carved.forward(run_, y_, x, pass_, saved);
+    c.carved.forward(run_, y_, x, {}, pass_, saved);
     CarvedLayer measured = measure(c, saved, i);
     ops::add(run_, u_, u_, y_);
     leave(block, h_, u_);

@@ -68,6 +68,12 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("the multipliers of embedding, residual, attention and logits",
           fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
                       c.multipliers.attention, c.multipliers.logits));
+  decides("the cap of logits (final_logit_softcapping)", c.logit_cap);
+  decides("heads of layers without a window (global_head_dim and the like)",
+          fmt::format("{} of {}{}", c.full.kv_heads, c.full.head_width,
+                      c.full.values_of_keys ? ", values of keys" : ""));
+  decides("whether values are normalised", c.value_norm);
+  decides("whether layers have a scale", c.layer_scale);
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
   decides("the heads of linear attention (linear_num_key_heads and the like)",

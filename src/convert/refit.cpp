@@ -80,7 +80,7 @@ void refit(Carving& c) {
   ArenaScope saved_scope(run.saved), scope(run.scratch);
   MoeLayer::Saved saved;
   const Tensor given = run.scratch.alloc(DType::f32, {c.tokens(), c.a.x.cols()});
-  c.carved.forward(run, given, c.a.x, c.pass, saved);
+  c.carved.forward(run, given, c.a.x, {}, c.pass, saved);
   weigh_rows(c, given, given);
 
   const std::vector<int32_t> expert_of = c.partition.expert_of();

@@ -31,7 +31,7 @@ ops::KvView kv_of(const Batch& batch, const Attention::Saved& saved) {
 // Per head the norm runs over rows of C numbers, in full over rows of H*C: the same memory seen
 // with other rows.
 Tensor Attention::as_norm_rows(const Norm& norm, Tensor x) const {
-  const int64_t cols = norm.weight.value.numel();
+  const int64_t cols = norm.weight.present() ? norm.weight.value.numel() : shape.value_width;
   return x.reshape({x.numel() / cols, cols});
 }
 
@@ -52,28 +52,38 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto projected = [&](int64_t width) { return run.saved.alloc(x.dtype, {x.rows(), width}); };
   Tensor yq = projected(shape.q_width()), yk = projected(shape.k_width()),
-         yv = projected(shape.v_width());
-  if (gate.present()) {
+         yv = shape.values_of_keys ? yk : projected(shape.v_width());
+  if (shape.values_of_keys) {
+    ops::matmul_forward(run, {{q, yq}, {k, yk}}, x, all);
+  } else if (gate.present()) {
     saved.gate = projected(shape.o_width());
     ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}, {gate, saved.gate}}, x, all);
   } else {
     ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
   }
   std::optional<Norm> none;
-  Norm::Saved unused;
   saved.q = finish(run, yq, q_bias, shape.norm_turned ? none : q_norm, saved.q_norm);
   saved.k = finish(run, yk, k_bias, shape.norm_turned ? none : k_norm, saved.k_norm);
-  saved.v = finish(run, yv, v_bias, none, unused);
+  saved.v = finish(run, yv, v_bias, v_norm, saved.v_norm);
 }
 
 void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
                                  const Saved& saved) {
   if (latents) return project_latents_backward(run, dx, dq, dk, dv, x, saved);
   std::optional<Norm> none;
-  finish_backward(run, dx, false, dq, x, q, q_bias, shape.norm_turned ? none : q_norm,
-                  saved.q_norm);
-  finish_backward(run, dx, true, dk, x, k, k_bias, shape.norm_turned ? none : k_norm, saved.k_norm);
-  finish_backward(run, dx, true, dv, x, v, v_bias, none, {});
+  const auto back = [&](Tensor dy, std::optional<Norm>& norm, const Norm::Saved& of_norm) {
+    return before_norm(run, dy, norm, of_norm);
+  };
+  {
+    const ArenaScope scope(run.scratch);
+    dq = back(dq, shape.norm_turned ? none : q_norm, saved.q_norm);
+    projection_backward(run, dx, false, dq, x, q, q_bias);
+  }
+  dk = back(dk, shape.norm_turned ? none : k_norm, saved.k_norm);
+  dv = back(dv, v_norm, saved.v_norm);
+  if (shape.values_of_keys) ops::add(run, dk, dk, dv);
+  projection_backward(run, dx, true, dk, x, k, k_bias);
+  if (!shape.values_of_keys) projection_backward(run, dx, true, dv, x, v, v_bias);
 }
 
 void Attention::project_latents(Run& run, Tensor x, Saved& saved) {
@@ -121,15 +131,17 @@ void Attention::project_latents_backward(Run& run, Tensor dx, Tensor dq, Tensor 
   latents->backward_acc(run, dx, dqueries, dkv, dk_rope, x, saved.latents);
 }
 
-void Attention::finish_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x,
-                                Param& weight, Param& bias, std::optional<Norm>& norm,
-                                const Norm::Saved& saved) {
+Tensor Attention::before_norm(Run& run, Tensor dy, std::optional<Norm>& norm,
+                              const Norm::Saved& saved) {
+  if (!norm) return dy;
+  Tensor dx = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+  norm->backward(run, as_norm_rows(*norm, dx), as_norm_rows(*norm, dy), saved);
+  return dx;
+}
+
+void Attention::projection_backward(Run& run, Tensor dx, bool accumulate, Tensor dy, Tensor x,
+                                    Param& weight, Param& bias) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  if (norm) {
-    Tensor dprojected = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
-    norm->backward(run, as_norm_rows(*norm, dprojected), as_norm_rows(*norm, dy), saved);
-    dy = dprojected;
-  }
   ops::matmul_dw(run, weight, dy, x, all);
   if (bias.present()) ops::bias_backward(run, {}, bias, dy, {}, all);
   if (accumulate) ops::matmul_dx_acc(run, dx, dy, weight, all);
@@ -154,13 +166,8 @@ void Attention::norm_turned(Run& run, Saved& saved) {
 }
 
 void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Saved& saved) {
-  const auto back = [&](Norm& norm, Tensor dy, const Norm::Saved& of_norm) {
-    Tensor dx = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
-    norm.backward(run, as_norm_rows(norm, dx), as_norm_rows(norm, dy), of_norm);
-    return dx;
-  };
-  dq = back(*q_norm, dq, saved.q_norm);
-  dk = back(*k_norm, dk, saved.k_norm);
+  dq = before_norm(run, dq, q_norm, saved.q_norm);
+  dk = before_norm(run, dk, k_norm, saved.k_norm);
 }
 
 // y = o * sigmoid(gate)

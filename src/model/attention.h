@@ -7,19 +7,20 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/latents.h"
-#include "model/norm.h"
+#include "moe/norm.h"
 
 namespace moe {
 
 struct Attention {
   AttentionShape shape;
-  // [H*C,D], [G*C,D], [G*Cv,D], [D,H*Cv]; with latents of L numbers, of which queries are made of
-  // Lq, [H*C,Lq], [H*(C-R),L], [H*Cv,L]
+  // [H*C,D], [G*C,D], [G*Cv,D] (absent where values are of keys), [D,H*Cv]; with latents of L
+  // numbers, of which queries are made of Lq, [H*C,Lq], [H*(C-R),L], [H*Cv,L]
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
   Param gate;                            // [H*C,D], absent without
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
+  std::optional<Norm> v_norm;            // per head, no weight
   std::optional<Latents> latents;
 
   // Views into run.saved.
@@ -28,7 +29,7 @@ struct Attention {
     Tensor o;        // [N,H*Cv] A, before the gate
     Tensor gate;     // [N,H*C] A, before its sigmoid; absent without
     Tensor lse;      // [N,H] f32
-    Norm::Saved q_norm, k_norm;
+    Norm::Saved q_norm, k_norm, v_norm;
     Latents::Saved latents;
   };
 
@@ -63,8 +64,10 @@ struct Attention {
 
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
   Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);
-  void finish_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight,
-                       Param& bias, std::optional<Norm>& norm, const Norm::Saved&);
+  // The gradient of what a norm saw, in scratch, or dy itself where there is none.
+  Tensor before_norm(Run&, Tensor dy, std::optional<Norm>& norm, const Norm::Saved&);
+  void projection_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight,
+                           Param& bias);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
 
   Param k_bank_, v_bank_;  // views of k and v with a matrix for each head

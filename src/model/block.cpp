@@ -83,14 +83,21 @@ void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Sa
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
   sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
                    saved.ffn_in,
-                   [&](Tensor y, Tensor x) { ffn.forward(run, y, x, pass, saved.ffn); });
+                   [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); });
+  if (layer_scale.present()) ops::scale(run, out, out, layer_scale.value.as<float>()[0]);
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
-  sublayer_backward(
-      run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout), saved.ffn_in,
-      [&](Tensor dx, Tensor dy, Tensor x) { ffn.backward(run, dx, dy, x, pass, coef, saved.ffn); });
+  ArenaScope scope(run.scratch);
+  if (layer_scale.present()) ops::scale(run, dh, dh, layer_scale.value.as<float>()[0]);
+  Tensor du;  // [N,D] f32, beside what goes through ffn_norm
+  if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
+  sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
+                    saved.ffn_in, [&](Tensor dx, Tensor dy, Tensor x) {
+                      ffn.backward(run, dx, du, dy, x, pass, coef, saved.ffn);
+                    });
+  if (ffn.norms) ops::add(run, dh, dh, du);
   sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                     saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
                       if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);

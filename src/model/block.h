@@ -4,8 +4,8 @@
 #include "model/attention.h"
 #include "model/delta_net.h"
 #include "model/gated_conv.h"
-#include "model/norm.h"
 #include "moe/layer.h"
+#include "moe/norm.h"
 
 namespace moe {
 
@@ -13,6 +13,7 @@ namespace moe {
 // post:   u = attn_norm(h + s drop(attn(h)));  h' = ffn_norm(u + s drop(ffn(u)))
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
+// and, with a scale c of the layer, h' times c.
 // attn being linear attention, or a gated convolution, in layers that have it.
 struct Block {
   int64_t layer = 0;  // of the model
@@ -24,6 +25,7 @@ struct Block {
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise
+  Param layer_scale;               // [1], a buffer; absent without
   MoeLayer ffn;
 
   // One residual sublayer's views into run.saved.

@@ -9,6 +9,9 @@
 namespace moe {
 namespace {
 
+// keeps every product of two sizes far from overflow
+constexpr int64_t kMaxModelSize = int64_t{1} << 24;
+
 bool lists(const std::vector<int64_t>& layers, int64_t layer) {
   return std::find(layers.begin(), layers.end(), layer) != layers.end();
 }
@@ -25,13 +28,11 @@ void validate_sizes(const ModelConfig& c) {
   need_positive(c.kv_heads, "the number of key/value heads");
   need_positive(c.head_width, "the width of a head");
   need_positive(c.context, "the context");
-  constexpr int64_t kLimit = int64_t{1}
-                             << 24;  // keeps every product of two sizes far from overflow
   for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
                        c.expert_width, c.routing.experts, c.shared_experts, c.shared_width,
                        c.latent.width, c.latent.query_width, c.latent.value_width})
-    if (size > kLimit)
-      fail_usage("a size of {} is beyond what a model can have here ({})", size, kLimit);
+    if (size > kMaxModelSize)
+      fail_usage("a size of {} is beyond what a model can have here ({})", size, kMaxModelSize);
   if (c.heads % c.kv_heads != 0)
     fail_usage("{} heads cannot share {} key/value heads evenly; @kv_heads must divide @heads",
                c.heads, c.kv_heads);
@@ -85,6 +86,31 @@ void validate_latent(const ModelConfig& c) {
     fail_usage(
         "latent attention has rotary positions, no biases, no sinks, no gate, and no norms of "
         "queries and keys");
+}
+
+void validate_full(const ModelConfig& c) {
+  const FullAttention& f = c.full;
+  if (!f.present()) return;
+  if (f.kv_heads < 0 || f.head_width < 0 || f.head_width > kMaxModelSize)
+    fail_usage(
+        "layers without a window have {} key/value heads of width {}; neither may be below 0",
+        f.kv_heads, f.head_width);
+  if (c.attention_window == 0)
+    fail_usage("heads of layers without a window are given, but no layer has one");
+  if (f.kv_heads > 0 && c.heads % f.kv_heads != 0)
+    fail_usage("{} heads of layers without a window cannot share {} key/value heads evenly",
+               c.heads, f.kv_heads);
+  if (c.latent.present() || c.attention_gate || c.rotary_width > 0 || c.attention_bias ||
+      c.qk_norm == QkNorm::full)
+    fail_usage(
+        "layers without a window can have heads of their own only where all of a head turns, "
+        "without latents, gates, biases and norms over all heads");
+  if (f.values_of_keys && (c.qk_norm != QkNorm::head || c.qk_norm_turned || !c.value_norm))
+    fail_usage("values can be of keys only where both have norms of their own, before they turn");
+  if (f.head_width % 2 != 0)
+    fail_usage("rotary positions turn pairs, so the head width must be even, not {}", f.head_width);
+  if (f.head_width > 0 && f.head_width != c.head_width && c.window_rope_theta == 0)
+    fail_usage("heads of two widths turn by frequencies of their own; give both a rope theta");
 }
 
 void validate_linear(const ModelConfig& c) {
@@ -156,20 +182,25 @@ int64_t ModelConfig::state_numbers() const {
   return sum;
 }
 
-// Without latents heads are as wide in values as in keys.
+// Without latents heads are as wide in values as in keys. What layers with a window do not share is
+// decided by has_window.
 AttentionShape ModelConfig::attention(int64_t layer) const {
   const bool turns = positions == Positions::rope && !lists(nope_layers, layer);
+  const FullAttention own = has_window(layer) ? FullAttention{} : full;
+  const int64_t own_width = own.head_width > 0 ? own.head_width : head_width;
   float factor = latent.present() ? score_factor(rope_scaling) : 1;
   if (multipliers.attention > 0)
-    factor *= multipliers.attention * std::sqrt(static_cast<float>(head_width));
+    factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
   return {.heads = heads,
-          .kv_heads = kv_heads,
-          .key_width = head_width,
-          .value_width = latent.present() ? latent.value_width : head_width,
+          .kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads,
+          .key_width = own_width,
+          .value_width = latent.present() ? latent.value_width : own_width,
           .rotary_width = !turns             ? 0
                           : rotary_width > 0 ? rotary_width
-                                             : head_width,
+                                             : own_width,
           .window = has_window(layer) ? attention_window : 0,
+          .values_of_keys = own.values_of_keys,
+          .value_norm = value_norm,
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
           .score_factor = factor,
@@ -190,6 +221,7 @@ void validate(const ModelConfig& c) {
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
   validate_latent(c);
+  validate_full(c);
   validate_linear(c);
   validate_convolutions(c);
   if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
@@ -214,6 +246,10 @@ void validate(const ModelConfig& c) {
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   validate_layers(c, c.moe_layers, "MoE");
   if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
+  if (!(c.logit_cap >= 0 && std::isfinite(c.logit_cap)))
+    fail_usage("logits are held below {}; it must be above 0, or 0 for none", c.logit_cap);
+  if (c.value_norm && c.latent.present())
+    fail_usage("values of latent attention have no norm of their own");
   if (!find_recipe(c.routing.recipe).has_router()) return;
   if (c.moe_layer_count() == 0)
     fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first",
@@ -221,6 +257,8 @@ void validate(const ModelConfig& c) {
   need_positive(c.expert_width, "the expert width");
   if (c.shared_experts < 0)
     fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
+  if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
+    fail_usage("branches with norms of their own have shared experts without a gate beside them");
   if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
   train_spec(c.routing);
   eval_spec(c.routing);

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "moe/norm.h"
 #include "moe/recipes/recipes.h"
 #include "ops/ops.h"
 
 namespace moe {
 
-enum class NormKind { rms, layer };
 // h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h)),
 // h + out_norm(f(norm(h)))
 enum class NormPlacement { pre, post, output, both };
@@ -28,11 +28,12 @@ enum class QkNorm {
 struct RopeScaling {
   enum class Kind {
     none,
-    linear,  // f / factor
-    llama3,  // f where the wavelength is under original / high_freq_factor, f / factor over
-             // original / low_freq_factor, between them a blend
-    yarn,    // f and f / factor blended over the c whose rotations in `original` lie between
-             // beta_fast and beta_slow; scores grow (arXiv 2309.00071)
+    linear,        // f / factor
+    llama3,        // f where the wavelength is under original / high_freq_factor, f / factor over
+                   // original / low_freq_factor, between them a blend
+    yarn,          // f and f / factor blended over the c whose rotations in `original` lie between
+                   // beta_fast and beta_slow; scores grow (arXiv 2309.00071)
+    proportional,  // f / factor of the first `share` of pairs, 0 of the others (Gemma 4)
   };
   Kind kind = Kind::none;
   float factor = 1;
@@ -44,6 +45,7 @@ struct RopeScaling {
   // yarn, with latent attention: scores are multiplied by (0.1 score_mscale ln(factor) + 1)^2
   float score_mscale = 0;
   bool truncate = true;  // yarn: the blend's ends are rounded outwards to whole c
+  float share = 1;       // proportional: of pairs that turn
 };
 
 // Attention whose keys and values are made of few numbers that a token keeps, the same for all
@@ -74,6 +76,15 @@ struct LinearAttention {
   int64_t state() const { return conv_state() + v_width() * key_width; }
 };
 
+// The heads of layers without a window, where those with one have others (Gemma 4).
+struct FullAttention {
+  int64_t kv_heads = 0;         // G; 0: as in the other layers
+  int64_t head_width = 0;       // C likewise
+  bool values_of_keys = false;  // values are what keys are made of, before its norm
+
+  bool present() const { return kv_heads > 0 || head_width > 0 || values_of_keys; }
+};
+
 // What a layer mixes tokens by.
 enum class Mixer { attention, linear, conv };
 
@@ -83,10 +94,12 @@ struct AttentionShape {
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
-  int64_t window = 0;         // keys a token sees, itself among them; 0: all before it
-  bool norm_turned = false;   // norms of queries and keys see them as they are turned
-  bool window_turns = false;  // by the frequencies of layers with a window (window_rope_theta)
-  float score_factor = 1;     // of the scores, beside 1 / sqrt(C)
+  int64_t window = 0;           // keys a token sees, itself among them; 0: all before it
+  bool values_of_keys = false;  // values are what keys are made of, before its norm
+  bool value_norm = false;      // values are divided by their root mean square, head by head
+  bool norm_turned = false;     // norms of queries and keys see them as they are turned
+  bool window_turns = false;    // by the frequencies of layers with a window (window_rope_theta)
+  float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
 
   int64_t q_width() const { return heads * key_width; }
@@ -126,6 +139,7 @@ struct ModelConfig {
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
   LatentAttention latent;   // then G = H
+  FullAttention full;
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
   // same of keys in all heads); 0: all
   int64_t rotary_width = 0;
@@ -144,6 +158,7 @@ struct ModelConfig {
   float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_turned = false;         // of queries and keys as they are turned, not before
+  bool value_norm = false;             // of values too, without a weight
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
@@ -158,6 +173,11 @@ struct ModelConfig {
   bool tied = false;  // the head is the embedding
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
   Multipliers multipliers;
+  float logit_cap = 0;       // logits are cap tanh(logit / cap); 0: as they are
+  bool layer_scale = false;  // what a layer leaves is multiplied by a number of its own, a buffer
+  // The router and the routed experts see the residual stream by norms of their own, and norms
+  // stand behind the routed experts and behind the shared ones (moe/layer.h, BranchNorms).
+  bool branch_norms = false;
 
   LinearAttention linear;
   std::vector<int64_t> linear_layers;  // that have it in place of attention

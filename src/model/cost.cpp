@@ -84,11 +84,13 @@ double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int
 MemoryCount count_memory(const ModelConfig& c) {
   const ParamCount params = count_params(c);
   const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
-  const AttentionShape shape = c.attention(0);
-  return {4 * n + buffers, 2 * n + buffers,
-          2 * (c.layers - std::ssize(c.linear_layers) - std::ssize(c.conv_layers)) *
-              (shape.cached_key_width() + shape.cached_value_width()),
-          4 * c.state_numbers()};
+  int64_t cached = 0;                                              // numbers
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const AttentionShape shape = c.attention(i);
+    if (c.mixer(i) == Mixer::attention)
+      cached += shape.cached_key_width() + shape.cached_value_width();
+  }
+  return {4 * n + buffers, 2 * n + buffers, 2 * cached, 4 * c.state_numbers()};
 }
 
 ModelCost count_cost(const ModelConfig& config, int64_t context) {

@@ -7,7 +7,7 @@
 
 #include "model/config.h"
 #include "model/kv_cache.h"
-#include "model/norm.h"
+#include "moe/norm.h"
 
 namespace moe {
 

@@ -98,11 +98,12 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
       state_numbers_(config.state_numbers()) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
-  if (config.head_width % block_of(dtype).elements != 0)
-    fail_usage(
-        "keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; "
-        "take f16 or bf16",
-        name_of(dtype), block_of(dtype).elements, config.head_width);
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (const int64_t width = config.attention(i).key_width; width % block_of(dtype).elements != 0)
+      fail_usage(
+          "keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; "
+          "take f16 or bf16",
+          name_of(dtype), block_of(dtype).elements, width);
   if (config.latent.present() && is_quantised(dtype))
     fail_usage("what latent attention keeps of a token cannot be kept in {}; take f16 or bf16",
                name_of(dtype));

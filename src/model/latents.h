@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "model/norm.h"
+#include "moe/norm.h"
 
 namespace moe {
 

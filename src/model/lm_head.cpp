@@ -20,22 +20,23 @@ Tensor part(const Tensor& vector, int64_t begin, int64_t end) {
 // Rows [begin, end) of the teacher's logits, in scratch.
 Tensor teacher_logits(Run& run, const LmHeadTeacher& teacher, int64_t begin, int64_t end) {
   Tensor logits = run.scratch.alloc(DType::f32, {end - begin, teacher.weight->value.rows()});
-  lm_head_logits(run, logits, teacher.x.slice_rows(begin, end), *teacher.weight);
+  lm_head_logits(run, logits, teacher.x.slice_rows(begin, end), *teacher.weight, teacher.cap);
   return logits;
 }
 
 }  // namespace
 
-void lm_head_logits(Run& run, Tensor out, Tensor x, Param& weight) {
+void lm_head_logits(Run& run, Tensor out, Tensor x, Param& weight, float cap) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   ops::matmul_forward(run, out, x, weight, all);
+  if (cap > 0) ops::soft_cap_forward(run, out, out, cap);
 }
 
 void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weight,
-                          std::span<const int32_t> targets, const LmHeadTeacher& teacher,
+                          std::span<const int32_t> targets, const LmHeadTeacher& teacher, float cap,
                           LmHeadSaved& saved) {
   const int64_t rows = x.rows(), vocab = weight.value.rows();
-  saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}};
+  saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}, cap};
   if (teacher.weight != nullptr) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
   if (rows * vocab * 4 <= kKeptLogitBytes)
     saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
@@ -43,7 +44,7 @@ void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, Param& weig
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab})
                                          : saved.logits.slice_rows(begin, end);
-    lm_head_logits(run, logits, x.slice_rows(begin, end), weight);
+    lm_head_logits(run, logits, x.slice_rows(begin, end), weight, cap);
     const auto wanted =
         targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     ops::cross_entropy_forward(run, part(nll, begin, end), part(saved.lse, begin, end), logits,
@@ -64,7 +65,7 @@ void lm_head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const i
     const Tensor x = saved.x.slice_rows(begin, end);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab})
                                          : saved.logits.slice_rows(begin, end);
-    if (saved.logits.empty()) lm_head_logits(run, logits, x, weight);
+    if (saved.logits.empty()) lm_head_logits(run, logits, x, weight, saved.cap);
     Tensor dlogits = run.scratch.alloc(x.dtype, {end - begin, vocab});
     const auto wanted =
         targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
@@ -77,6 +78,7 @@ void lm_head_loss_backward(Run& run, Tensor dx, Param& weight, std::span<const i
                                part(saved.teacher_lse, begin, end), wanted, scale,
                                saved.teacher.share);
     }
+    if (saved.cap > 0) ops::soft_cap_backward(run, dlogits, dlogits, logits, saved.cap);
     ops::matmul_dx(run, dx.slice_rows(begin, end), dlogits, weight, all);
     ops::matmul_dw(run, weight, dlogits, x, all);
   });

@@ -15,6 +15,7 @@ struct LmHeadTeacher {
   Tensor x;                 // [N,D'] A, after its final norm; alive until backward
   Param* weight = nullptr;  // [V,D'] of its head; null: nobody teaches
   float share = 0;          // of the divergence in the loss
+  float cap = 0;            // of its logits
 };
 
 // Views into run.saved.
@@ -24,14 +25,16 @@ struct LmHeadSaved {
   Tensor logits;  // [N,V] f32, absent when they were too large to keep
   LmHeadTeacher teacher;
   Tensor teacher_lse;  // [N] f32, absent without a teacher
+  float cap = 0;
 };
 
-// out [N,V] f32; x [N,D] A; weight [V,D]
-void lm_head_logits(Run&, Tensor out, Tensor x, Param& weight);
+// out [N,V] f32; x [N,D] A; weight [V,D]; cap above 0: logits are cap tanh(logit / cap)
+void lm_head_logits(Run&, Tensor out, Tensor x, Param& weight, float cap);
 // nll [N] f32: -log p(target), 0 where ops::kIgnoreTarget; kl [N] f32: KL(teacher || student),
 // likewise, absent without a teacher.  x [N,D] A
 void lm_head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, Param& weight,
-                          std::span<const int32_t> targets, const LmHeadTeacher&, LmHeadSaved&);
+                          std::span<const int32_t> targets, const LmHeadTeacher&, float cap,
+                          LmHeadSaved&);
 // dx [N,D] f32: gradient of scale * sum(loss)
 void lm_head_loss_backward(Run&, Tensor dx, Param& weight, std::span<const int32_t> targets,
                            float scale, const LmHeadSaved&);

@@ -34,7 +34,9 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
     const bool of_one =
         role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm ||
                                param.kind == ParamKind::scale);
-    std::fill_n(x, n, of_one || param.kind == ParamKind::linear_dt_bias ? 1.0f : 0.0f);
+    const bool from_one =
+        of_one || param.kind == ParamKind::linear_dt_bias || param.kind == ParamKind::layer_scale;
+    std::fill_n(x, n, from_one ? 1.0f : 0.0f);
     return;
   }
   const float std = role == Role::residual && init.scale_residual
@@ -65,10 +67,14 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope) {
-    const int64_t turning = config_.rotary_width > 0 ? config_.rotary_width : config_.head_width;
-    rope_ = rope_frequencies(turning, config_.rope_theta, config_.rope_scaling);
-    if (config_.window_rope_theta > 0)
-      window_rope_ = rope_frequencies(turning, config_.window_rope_theta, {});
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      const AttentionShape shape = config_.attention(i);
+      if (shape.rotary_width == 0) continue;
+      if (shape.window_turns && !window_rope_)
+        window_rope_ = rope_frequencies(shape.rotary_width, config_.window_rope_theta, {});
+      if (!shape.window_turns && !rope_)
+        rope_ = rope_frequencies(shape.rotary_width, config_.rope_theta, config_.rope_scaling);
+    }
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
     Block& block = *blocks_.emplace_back(std::make_unique<Block>());
@@ -217,7 +223,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
 }
 
 void Model::logits(Run& run, Tensor out, Tensor hidden) {
-  lm_head_logits(run, out, hidden, lm_head_weight());
+  lm_head_logits(run, out, hidden, lm_head_weight(), config_.logit_cap);
 }
 
 void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets,
@@ -234,7 +240,7 @@ void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_
     fail("the teacher's vocabulary is {}, the model's {}; they must be the same",
          teacher.weight->value.rows(), config_.vocab);
   lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head_weight(), targets, teacher,
-                       saved.lm_head);
+                       config_.logit_cap, saved.lm_head);
 }
 
 void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {

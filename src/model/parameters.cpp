@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <map>
+#include <tuple>
+
 namespace moe {
 namespace {
 
@@ -34,6 +38,7 @@ class List {
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void router(Router& router) const;
+  void branch_norms(BranchNorms& norms) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
             bool down_bias) const;
 
@@ -88,8 +93,9 @@ void List::attention(Attention& attention) const {
              shape.q_width(), c.width);
   projection(attention.k, attention.k_bias, c.attention_bias, ParamKind::k, "attn.k", Role::matrix,
              shape.k_width(), c.width);
-  projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v", Role::matrix,
-             shape.v_width(), c.width);
+  if (!shape.values_of_keys)
+    projection(attention.v, attention.v_bias, c.attention_bias, ParamKind::v, "attn.v",
+               Role::matrix, shape.v_width(), c.width);
   projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o",
              Role::residual, c.width, shape.o_width());
   if (c.attention_gate)
@@ -98,6 +104,7 @@ void List::attention(Attention& attention) const {
   if (c.attention_sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
+  if (shape.value_norm) attention.v_norm.emplace().eps = c.norm_eps;
   if (c.qk_norm == QkNorm::none) return;
   const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name,
                            int64_t full) {
@@ -174,6 +181,14 @@ void List::router(Router& router) const {
     own(router.threshold, ParamKind::threshold, "ffn.router.threshold", Role::buffer, {experts});
 }
 
+void List::branch_norms(BranchNorms& norms) const {
+  norm(norms.router, ParamKind::router_norm, "ffn.router.norm");
+  norms.router_factor = 1 / std::sqrt(static_cast<float>(c.width));
+  norm(norms.experts, ParamKind::experts_norm, "ffn.experts.norm");
+  norm(norms.experts_out, ParamKind::experts_out_norm, "ffn.experts.norm_out");
+  norm(norms.shared_out, ParamKind::shared_out_norm, "ffn.shared.norm_out");
+}
+
 void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts,
                 int64_t width, bool down_bias) const {
   const int64_t d = c.width;
@@ -219,6 +234,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
     list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
   }
+  if (c.layer_scale)
+    list.add(block.layer_scale, Part::norms, ParamKind::layer_scale, "layer_scale", Role::buffer,
+             {1});
   list_ffn(c, layer, block.ffn, on_param);
 }
 
@@ -231,6 +249,7 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
   list.router(*ffn.router);
   list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width,
             down_bias);
+  if (c.branch_norms) list.branch_norms(ffn.norms.emplace());
   if (c.shared_experts == 0) return;
   list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width,
             down_bias);
@@ -253,15 +272,17 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   Param embedding, positions, head;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
-  for (const bool moe : {false, true})
-    for (const Mixer mixer : {Mixer::attention, Mixer::linear, Mixer::conv}) {
-      int64_t first = -1;
-      layers = 0;
-      for (int64_t i = c.layers - 1; i >= 0; --i)
-        if (c.is_moe(i) == moe && c.mixer(i) == mixer) ++layers, first = i;
-      Block block;
-      if (layers > 0) list_block(c, first, block, tell);
-    }
+  // Heads of layers with a window may be others.
+  const auto kind_of = [&](int64_t i) {
+    return std::tuple(c.is_moe(i), c.mixer(i), c.full.present() && c.has_window(i));
+  };
+  std::map<decltype(kind_of(0)), std::pair<int64_t, int64_t>> kinds;  // the first layer, how many
+  for (int64_t i = 0; i < c.layers; ++i) ++kinds.try_emplace(kind_of(i), i, 0).first->second.second;
+  for (const auto& [kind, of] : kinds) {
+    layers = of.second;
+    Block block;
+    list_block(c, of.first, block, tell);
+  }
   layers = 1;
   list_output(c, final_norm, head, tell);
 }

@@ -76,6 +76,13 @@ enum class ParamKind : uint8_t {
   conv_x,
   conv,
   conv_o,
+  // of branches of an MoE layer: before the router and the routed experts, behind these, behind the
+  // shared ones
+  router_norm,
+  experts_norm,
+  experts_out_norm,
+  shared_out_norm,
+  layer_scale,  // a buffer
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,

@@ -86,6 +86,8 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
   int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
+  if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
+    bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
   if (c.attention_gate) bytes += s.n * shape.o_width() * s.a;
   if (const LatentAttention& l = shape.latent; l.present())  // before and after the norms, k_rope
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.rotary_width) * s.a +
@@ -93,7 +95,7 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
   // before the norm, and its statistics
-  return bytes + q + k + s.n * kF32 * (head ? c.heads + c.kv_heads : 2);
+  return bytes + q + k + s.n * kF32 * (head ? shape.heads + shape.kv_heads : 2);
 }
 
 // Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits
@@ -124,6 +126,9 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
   bytes += saved_router(s);
   if (s.c.shared_experts > 0)
     bytes += s.n * s.shared_width() * s.a * matrices + (s.c.shared_gate ? s.n * kF32 : 0);
+  if (s.c.branch_norms)  // what the router and the experts see, what comes of them and of the
+                         // shared
+    bytes += 2 * (s.n * s.c.width * s.a + s.stream()) + 4 * s.statistics();
   return bytes;
 }
 
@@ -173,6 +178,8 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
   int64_t routed = rows * (kF32 + s.c.width * s.a);  // dweight; drows
   // Where rows travel: what goes to experts and what comes of it, and the same of the way back.
   if (s.spread(true)) routed += 4 * rows * s.c.width * s.a;
+  // of branches: of what the router sees and what experts see, and of what they and the shared give
+  if (s.c.branch_norms) routed += 2 * (s.stream() + s.n * s.c.width * s.a);
   const int64_t gradients = s.c.shared_experts > 0 ? s.stream() : 0,
                 shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
   if (s.spread(true))  // the shared ones' gradients are kept until the experts are done
@@ -204,7 +211,8 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
   const int64_t turned = s.c.qk_norm_turned ? q + s.n * shape.k_width() * s.a : 0;
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + turned +
+  const int64_t values = shape.value_norm ? s.n * (shape.k_width() + shape.v_width()) * s.a : 0;
+  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + turned + values +
          scratch_wave(s, s.n, s.c.width) +
          (s.c.attention_gate ? 2 * s.n * shape.o_width() * s.a : 0);
 }
@@ -216,7 +224,9 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
                       s.c.norm_placement == NormPlacement::both,
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
-  return sublayer + std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
+  const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;
+  return sublayer + beside +
+         std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
 }
 
 // Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are
@@ -316,10 +326,12 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
   // of every block, hidden
   const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();
-  const int64_t turns =
-      c.positions == Positions::rope
-          ? (shape.tokens * (c.rotary_width > 0 ? c.rotary_width : c.head_width) + s.n) * kF32
-          : 0;
+  int64_t turning[2] = {};  // numbers of a position's cosines and sines, of layers with a window
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const AttentionShape of = c.attention(layer);
+    if (of.rotary_width > 0) turning[of.window_turns] = of.rotary_width + 1;
+  }
+  const int64_t turns = s.n * (turning[0] + turning[1]) * kF32;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {

@@ -1,5 +1,5 @@
 // Formulas: transformers:modeling_rope_utils.py, in double. linear: Kaiokendev 2023; llama3:
-// Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2.
+// Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2; proportional: Gemma 4's release.
 #include "model/rope.h"
 
 #include <algorithm>
@@ -48,6 +48,10 @@ Ramp yarn_ramp(int64_t head_width, double theta, const RopeScaling& s) {
 
 }  // namespace
 
+int64_t turning_pairs(const RopeScaling& s, int64_t head_width) {
+  return static_cast<int64_t>(static_cast<double>(s.share) * static_cast<double>(head_width)) / 2;
+}
+
 ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling) {
   using Kind = RopeScaling::Kind;
   const double base = theta, factor = scaling.factor;
@@ -62,6 +66,9 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
       case Kind::llama3: table.frequency.push_back(llama3(f, scaling)); break;
       case Kind::yarn:
         table.frequency.push_back(f / factor * ramp.stretched(c) + f * (1 - ramp.stretched(c)));
+        break;
+      case Kind::proportional:
+        table.frequency.push_back(c < turning_pairs(scaling, head_width) ? f / factor : 0);
         break;
     }
   }
@@ -82,6 +89,11 @@ void validate(const RopeScaling& s) {
   if (!(s.factor > 0 && std::isfinite(s.factor)))
     fail_usage("the factor of the rotary scaling is {}; it must be above 0", s.factor);
   if (s.kind == Kind::linear) return;
+  if (s.kind == Kind::proportional) {
+    if (!(s.share > 0 && s.share <= 1))
+      fail_usage("a share of {} of each head turns; it must be above 0 and at most 1", s.share);
+    return;
+  }
   if (s.original_context < 1)
     fail_usage("the rotary scaling's original context is {}; it must be at least 1",
                s.original_context);

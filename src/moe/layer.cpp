@@ -55,66 +55,114 @@ ExpertBank::Saved part_of(const ExpertBank::Saved& saved, Span part) {
 
 }  // namespace
 
-void MoeLayer::forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
+MoeLayer::Branches MoeLayer::branches(Run& run, Tensor y, Tensor x, Tensor u, Saved& saved) {
+  if (!norms) return {x, x, y, y};
+  const auto alloc = [&](DType dtype) { return run.saved.alloc(dtype, {x.rows(), x.cols()}); };
+  const Branches of = {alloc(x.dtype), alloc(x.dtype), alloc(DType::f32), alloc(DType::f32)};
+  norms->router.forward(run, of.router, u, saved.norms.router);
+  ops::scale(run, of.router, of.router, norms->router_factor);
+  norms->experts.forward(run, of.experts, u, saved.norms.experts);
+  return of;
+}
+
+// Behind branches with norms.
+void MoeLayer::join(Run& run, Tensor y, const Branches& of, Saved& saved) {
+  norms->experts_out.forward(run, y, of.experts_out, saved.norms.experts_out);
+  const ArenaScope scope(run.scratch);
+  Tensor beside = run.scratch.alloc(DType::f32, {y.rows(), y.cols()});
+  norms->shared_out.forward(run, beside, of.shared_out, saved.norms.shared_out);
+  ops::add(run, y, y, beside);
+}
+
+void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass, Saved& saved) {
   saved.experts = saved.shared = {};
   if (!router) {
     saved.rows = whole(run.saved, x);
     experts.forward(run, y, saved.rows, saved.experts);
     return;
   }
+  const Branches of = branches(run, y, x, u, saved);
   saved.plan =
-      router->forward(run, x, pass, pass.key_of(router->layer, Site::router), saved.router);
-  saved.rows = dispatch(run, x, saved.plan, group, pass.same_everywhere);
+      router->forward(run, of.router, pass, pass.key_of(router->layer, Site::router), saved.router);
+  saved.rows = dispatch(run, of.experts, saved.plan, group, pass.same_everywhere);
   saved.experts = alloc_saved(run, experts, saved.rows);
   if (shared) saved.shared_rows = shared_rows_of(run, x, shared_gate);
   const bool together = shared && saved.rows.came.empty() && side_by_side(experts, x);
-  const Meanwhile share = [&] { shared->forward(run, y, saved.shared_rows, saved.shared); };
+  const Meanwhile share = [&] {
+    shared->forward(run, of.shared_out, saved.shared_rows, saved.shared);
+  };
   ArenaScope scope(run.scratch);
   Tensor out = alloc_output(run, saved.rows);
   const auto work = [&](const Piece& piece) {
     ExpertBank::Saved kept = part_of(saved.experts, piece.part);
     std::vector<BankPass> passes = {{&experts, part_of(out, piece.part), &piece.rows, &kept}};
-    if (together) passes.push_back({&*shared, y, &saved.shared_rows, &saved.shared});
+    if (together) passes.push_back({&*shared, of.shared_out, &saved.shared_rows, &saved.shared});
     forward_banks(run, passes);
   };
-  out = visit_experts(run, out, saved.rows.x.x, x, saved.plan, saved.rows,
+  out = visit_experts(run, out, saved.rows.x.x, of.experts, saved.plan, saved.rows,
                       shared && !together ? share : Meanwhile{}, work);
-  if (shared) combine_acc(run, y, out, saved.plan);
-  else combine(run, y, out, saved.plan);
+  if (shared && !norms) combine_acc(run, y, out, saved.plan);
+  else combine(run, of.experts_out, out, saved.plan);
+  if (norms) join(run, y, of, saved);
 }
 
-void MoeLayer::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
+void MoeLayer::backward(Run& run, Tensor dx, Tensor du, Tensor dy, Tensor x, const Pass& pass,
                         const RoutingLosses& coef, const Saved& saved) {
   if (!router) return experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
+  const ArenaScope scope(run.scratch);
+  const auto stream = [&](DType dtype) { return run.scratch.alloc(dtype, {x.rows(), x.cols()}); };
+  Tensor drouter = dx, dexperts = dx, dexperts_out = dy, dshared_out = dy;
+  if (norms) {
+    drouter = stream(DType::f32), dexperts = stream(DType::f32), dexperts_out = stream(x.dtype);
+    norms->experts_out.backward(run, dexperts_out, dy, saved.norms.experts_out);
+    dshared_out = stream(x.dtype);
+    norms->shared_out.backward(run, dshared_out, dy, saved.norms.shared_out);
+    ops::zero(run, drouter);
+    ops::zero(run, dx);  // of the shared experts only
+  }
   {
-    ArenaScope scope(run.scratch);
+    const ArenaScope routed(run.scratch);
     // While rows are on the way, as far as there is a way: kept until the experts are done, their
     // gradients take memory.
     const bool behind = shared && group.size > 1;
     SharedGradients dshared = behind ? alloc_shared_gradients(run, x) : SharedGradients{};
-    const Meanwhile share = [&] { shared_backward(run, dshared, dy, saved); };
-    // A router without a matrix learns nothing from the weights' gradient.
-    const int64_t rows = saved.rows.x.rows();
-    Tensor dweight =
-        router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
-    Tensor drows = run.scratch.alloc(x.dtype, {rows, x.cols()});
-    const auto work = [&](const Piece& piece) {
-      experts.backward(run, part_of(drows, piece.part), part_of(dweight, piece.part), piece.x,
-                       piece.rows, part_of(saved.experts, piece.part));
-    };
-    combine(run, dx,
-            visit_experts(run, drows, {}, dy, saved.plan, saved.rows, behind ? share : Meanwhile{},
-                          work),
-            saved.plan);
-    router->backward_acc(run, dx, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
-                         pass, coef, saved.router);
+    const Meanwhile share = [&] { shared_backward(run, dshared, dshared_out, saved); };
+    routed_backward(run, drouter, dexperts, dexperts_out, pass, coef, saved,
+                    behind ? share : Meanwhile{});
     if (behind) add_shared(run, dx, dshared, x, saved);
   }
+  if (norms) norms_backward(run, du, drouter, dexperts, saved);
   if (!shared || group.size > 1) return;
-  ArenaScope scope(run.scratch);
   SharedGradients dshared = alloc_shared_gradients(run, x);
-  shared_backward(run, dshared, dy, saved);
+  shared_backward(run, dshared, dshared_out, saved);
   add_shared(run, dx, dshared, x, saved);
+}
+
+// drouter [N,D] f32, added to; dexperts [N,D] f32, written before: they may be the same. dy [N,D] A
+void MoeLayer::routed_backward(Run& run, Tensor drouter, Tensor dexperts, Tensor dy,
+                               const Pass& pass, const RoutingLosses& coef, const Saved& saved,
+                               const Meanwhile& meanwhile) {
+  // A router without a matrix learns nothing from the weights' gradient.
+  const int64_t rows = saved.rows.x.rows();
+  Tensor dweight =
+      router->logit.weight.present() ? run.scratch.alloc(DType::f32, {rows}) : Tensor{};
+  Tensor drows = run.scratch.alloc(dy.dtype, {rows, dy.cols()});
+  const auto work = [&](const Piece& piece) {
+    experts.backward(run, part_of(drows, piece.part), part_of(dweight, piece.part), piece.x,
+                     piece.rows, part_of(saved.experts, piece.part));
+  };
+  combine(run, dexperts, visit_experts(run, drows, {}, dy, saved.plan, saved.rows, meanwhile, work),
+          saved.plan);
+  router->backward_acc(run, drouter, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
+                       pass, coef, saved.router);
+}
+
+void MoeLayer::norms_backward(Run& run, Tensor du, Tensor drouter, Tensor dexperts,
+                              const Saved& saved) {
+  norms->experts.backward(run, du, dexperts, saved.norms.experts);
+  ops::scale(run, drouter, drouter, norms->router_factor);
+  norms->router.backward(run, dexperts, drouter, saved.norms.router);
+  ops::add(run, du, du, dexperts);
 }
 
 MoeLayer::SharedGradients MoeLayer::alloc_shared_gradients(Run& run, Tensor x) const {

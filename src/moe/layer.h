@@ -4,13 +4,29 @@
 
 #include <optional>
 
+#include "moe/exchange.h"
 #include "moe/experts.h"
+#include "moe/norm.h"
 #include "moe/router.h"
 
 namespace moe {
 
+// Norms of an MoE layer's branches (Gemma 4: transformers:gemma4/modeling_gemma4.py,
+// Gemma4TextDecoderLayer). u being the residual stream and x what the layer is given,
+//   experts and weights are chosen by router(u) factor,
+//   y = experts_out(sum_i w_i FFN_i(experts(u))) + shared_out(FFN_shared(x))
+struct BranchNorms {
+  Norm router, experts, experts_out, shared_out;
+  float router_factor = 1;
+
+  struct Saved {
+    Norm::Saved router, experts, experts_out, shared_out;
+  };
+};
+
 // What a layer's forward leaves: views into run.saved.
 struct MoeLayerSaved {
+  BranchNorms::Saved norms;
   Routing router;
   RoutingPlan plan;
   Rows rows;
@@ -25,18 +41,31 @@ struct MoeLayer {
   ExpertBank experts;
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
+  std::optional<BranchNorms> norms;  // only with shared experts without a gate
   comm::Group group;  // whose processes hold a share of the routed experts each (moe/plan.h);
                       // forward and backward are then collective
 
   using Saved = MoeLayerSaved;
 
-  // y [N,D] f32; x [N,D] A
-  void forward(Run&, Tensor y, Tensor x, const Pass&, Saved&);
-  // dx [N,D] f32; dy [N,D] A
-  void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const RoutingLosses& coef,
-                const Saved&);
+  // y [N,D] f32; x [N,D] A; u [N,D] f32, what branches with norms of their own see: read only where
+  // there are such, and alive until backward
+  void forward(Run&, Tensor y, Tensor x, Tensor u, const Pass&, Saved&);
+  // dx [N,D] f32; du [N,D] f32, absent without norms of branches; dy [N,D] A
+  void backward(Run&, Tensor dx, Tensor du, Tensor dy, Tensor x, const Pass&,
+                const RoutingLosses& coef, const Saved&);
 
  private:
+  // What the branches see, and where they leave what they make of it: without norms the layer's own
+  // input and output.
+  struct Branches {
+    Tensor router, experts;          // [N,D] A
+    Tensor experts_out, shared_out;  // [N,D] f32
+  };
+  Branches branches(Run&, Tensor y, Tensor x, Tensor u, Saved&);
+  void join(Run&, Tensor y, const Branches&, Saved&);
+  void routed_backward(Run&, Tensor drouter, Tensor dexperts, Tensor dy, const Pass&,
+                       const RoutingLosses& coef, const Saved&, const Meanwhile& meanwhile);
+  void norms_backward(Run&, Tensor du, Tensor drouter, Tensor dexperts, const Saved&);
   // What the backward of the shared experts gives, in run.scratch.
   struct SharedGradients {
     Tensor x;       // [N,D] f32

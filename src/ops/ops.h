@@ -85,7 +85,7 @@ void bias_backward(Run&, Tensor dweight_acc, Param& bias, GatheredRows dy, Tenso
 
 // ---- row-wise (ops/cpu/rowwise/norm.cpp, elementwise.cpp) ---------------------------------------
 // y = x / rms(x) * (offset + weight), rms(x) = sqrt(mean(x^2) + eps).  y [N,D] f32|bf16; rstd [N]
-// f32; x [N,D] f32|bf16; weight [D]
+// f32; x [N,D] f32|bf16; weight [D], or absent (= 1 - offset)
 void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps,
                       float offset = 0);
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
@@ -105,6 +105,10 @@ void add(Run&, Tensor y, Tensor a, Tensor b);
 void multiply(Run&, Tensor y, Tensor a, Tensor b);
 // y = factor * x, between f32 and bf16 (or the same dtype); y may be x.  [N,D]
 void scale(Run&, Tensor y, Tensor x, float factor);
+// y = cap tanh(x / cap); y may be x.  [N,D] f32
+void soft_cap_forward(Run&, Tensor y, Tensor x, float cap);
+// dx = dy (1 - (y / cap)^2); dx may be dy.  dx, dy [N,D] f32|bf16, of one dtype; y [N,D] f32
+void soft_cap_backward(Run&, Tensor dx, Tensor dy, Tensor y, float cap);
 // y = 0
 void zero(Run&, Tensor y);
 

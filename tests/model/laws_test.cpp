@@ -183,6 +183,30 @@ INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws,
                            return name;
                          });
 
+TEST(HeadsOfTwoKinds, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("gemma4"));
+  c.norm_placement = NormPlacement::both;
+  c.qk_norm = QkNorm::head;
+  c.value_norm = c.layer_scale = c.branch_norms = true;
+  c.shared_experts = 1;
+  c.shared_width = 24;
+  c.attention_window = 20;
+  c.window_layers = {0};
+  c.window_rope_theta = 500;
+  c.full = {.kv_heads = 1, .head_width = 2 * c.head_width, .values_of_keys = true};
+  c.multipliers.attention = 1;
+  c.logit_cap = 20;
+  Model model(c);
+  draw_params(model, 4);
+  Eval eval(model, 2, DType::f32);
+  const Ids ids = text(100, 1);
+  const Logits want = eval.logits({ids});
+  for (const int64_t piece : {1, 7, 64})
+    EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
+  const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
+  EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+}
+
 TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("qwen3-moe"));
   c.attention_gate = c.norm_offset = true;

@@ -163,6 +163,20 @@ std::vector<Case> architectures() {
   c.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 4};
   list.push_back(
       {.name = "norms before and behind, from 1, windows that turn faster", .config = c});
+  c = routed("gemma4", 4, 2);
+  c.norm_placement = NormPlacement::both;
+  c.qk_norm = QkNorm::head;
+  c.value_norm = c.layer_scale = c.branch_norms = true;
+  c.shared_experts = 1;
+  c.shared_width = 5;
+  c.attention_window = 3;
+  c.window_layers = {0};
+  c.window_rope_theta = 50;
+  c.full = {.kv_heads = 1, .head_width = 6, .values_of_keys = true};
+  c.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.7f};
+  c.multipliers = {.embedding = 3, .attention = 0.5f};
+  c.logit_cap = 2;
+  list.push_back({.name = "branches with norms, heads of two kinds, capped logits", .config = c});
   c = routed("qwen3-moe", 4, 2);
   c.norm_offset = true;
   c.attention_gate = true;

@@ -64,6 +64,17 @@ std::vector<ModelConfig> configs() {
   all.push_back(c);
   c.moe_layers = {0, 1, 2};
   all.push_back(c);
+  ModelConfig gemma = small();
+  gemma.routing = test::small_routing("gemma4", 4, 2);
+  gemma.norm_placement = NormPlacement::both;
+  gemma.qk_norm = QkNorm::head;
+  gemma.value_norm = gemma.layer_scale = gemma.branch_norms = true;
+  gemma.shared_experts = gemma.shared_width = 1;
+  gemma.attention_window = 3;
+  gemma.window_layers = {0};
+  gemma.window_rope_theta = 50;
+  gemma.full = {.kv_heads = 1, .head_width = 6, .values_of_keys = true};
+  all.push_back(gemma);
   c.routing = {};
   all.push_back(c);
   return all;
@@ -123,15 +134,12 @@ head.weight f32 [9, 8]
 
 TEST(Parameters, EachIsWhatItsNameSays) {
   const std::map<std::string, Part> parts = {
-      {"embed", Part::embedding},
-      {"positions", Part::positions},
-      {"final_norm", Part::norms},
-      {"norm1", Part::norms},
-      {"norm2", Part::norms},
-      {"attn", Part::attention},
-      {"ffn.router", Part::router},
-      {"ffn.shared", Part::shared},
-      {"ffn.shared_gate", Part::shared},
+      {"embed", Part::embedding},   {"positions", Part::positions},
+      {"final_norm", Part::norms},  {"norm1", Part::norms},
+      {"norm2", Part::norms},       {"norm1_out", Part::norms},
+      {"norm2_out", Part::norms},   {"layer_scale", Part::norms},
+      {"attn", Part::attention},    {"ffn.router", Part::router},
+      {"ffn.shared", Part::shared}, {"ffn.shared_gate", Part::shared},
       {"head", Part::lm_head},
   };
   const std::map<std::string, ParamKind> kinds = {
@@ -150,6 +158,13 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"norm1", ParamKind::attn_norm},
       {"norm2", ParamKind::ffn_norm},
       {"final_norm", ParamKind::final_norm},
+      {"norm1_out", ParamKind::attn_out_norm},
+      {"norm2_out", ParamKind::ffn_out_norm},
+      {"layer_scale", ParamKind::layer_scale},
+      {"router.norm", ParamKind::router_norm},
+      {"experts.norm", ParamKind::experts_norm},
+      {"experts.norm_out", ParamKind::experts_out_norm},
+      {"shared.norm_out", ParamKind::shared_out_norm},
   };
   for (const ModelConfig& c : configs()) {
     const Model model(c);
@@ -160,11 +175,14 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       const Part ffn = p->layer >= 0 && c.is_moe(p->layer) ? Part::experts : Part::dense_ffn;
       Part want = ffn;
       for (const auto& [begin, part] : parts)
-        if (own.starts_with(begin + ".")) want = part;
+        if (own == begin || own.starts_with(begin + ".")) want = part;
+      if (own.starts_with("ffn.") && own.find(".norm") != std::string::npos) want = Part::norms;
       EXPECT_EQ(p->part, want) << p->name;
       const std::string stem =
           own.ends_with(".weight") || own.ends_with(".bias") ? own.substr(0, own.rfind('.')) : own;
-      const auto kind = kinds.find(stem.substr(stem.rfind('.') + 1));
+      auto kind = kinds.find(stem.substr(stem.rfind('.') + 1));
+      if (stem.starts_with("ffn.") && kinds.contains(stem.substr(4)))
+        kind = kinds.find(stem.substr(4));
       const ParamKind of_no_name =
           own.ends_with("router.bias") ? ParamKind::selection_bias : ParamKind::weight;
       EXPECT_EQ(p->kind, kind == kinds.end() ? of_no_name : kind->second) << p->name;

@@ -76,6 +76,18 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
   expect_foretold("convolutions", c, {.tokens = 1024, .loss = true});
+  c = config_of(default_options(find_recipe("gemma4"), 6, 2, 3));
+  c.norm_placement = NormPlacement::both;
+  c.qk_norm = QkNorm::head;
+  c.value_norm = c.layer_scale = c.branch_norms = true;
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.window_rope_theta = 500;
+  c.full = {.kv_heads = 1, .head_width = 2 * c.head_width, .values_of_keys = true};
+  c.logit_cap = 30;
+  expect_foretold("branches with norms", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.vocab = 20000;  // whose logits are not kept
   expect_foretold("a large vocabulary", c, {.tokens = 1024, .loss = true});

@@ -125,5 +125,13 @@ TEST(Processes, BesideSharedExpertsWithBiasesAndInBf16) {
     for (Keep keep : {Keep::all, Keep::inputs}) expect_spread_is_whole(c, dtype, 3, keep);
 }
 
+TEST(Processes, BranchesWithNormsOfTheirOwn) {
+  ModelConfig c = config_of(small_routing("gemma4", kExperts, 2));
+  c.branch_norms = true;
+  c.shared_experts = 1;
+  c.shared_width = 16;
+  for (DType dtype : {DType::f32, DType::bf16}) expect_spread_is_whole(c, dtype, 3, Keep::all);
+}
+
 }  // namespace
 }  // namespace moe::test

@@ -49,6 +49,18 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
   }
 }
 
+TEST(Rope, AShareOfPairsTurnsAndTheOthersStand) {
+  const ops::RopeFrequencies plain = rope_frequencies(32, 1e6f, {}),
+                             part = rope_frequencies(
+                                 32, 1e6f,
+                                 {.kind = Kind::proportional, .factor = 2, .share = 0.3f});
+  for (size_t c = 0; c < 16; ++c)
+    EXPECT_EQ(part.frequency[c], c < 4 ? plain.frequency[c] / 2 : 0) << c;  // 0.3 * 32 / 2 = 4.8
+  EXPECT_EQ(part.factor, 1);
+  for (const float share : {0.0f, -1.0f, 1.5f})
+    EXPECT_THROW(validate({.kind = Kind::proportional, .share = share}), Error);
+}
+
 // The plain case is the formula itself, whose bits every model so far depends on.
 TEST(Rope, PlainFrequenciesArePowersOfTheta) {
   for (int64_t width : {2, 6, 64, 128}) {

@@ -65,6 +65,36 @@ TEST(Add, EveryTripleOfTypesIsExactAndMayBeInPlace) {
         }
 }
 
+// With duals of double, whose tanh is the library's.
+TEST(SoftCap, AgreesWithItsFormulaAndMayBeInPlace) {
+  constexpr float kCap = 3;
+  moe::Run run(2);
+  const Tensor x = draw(run.saved, DType::f32, {5, 37}, 1);
+  for (int64_t i = 0; i < x.numel(); ++i) x.as<float>()[i] *= 4;
+  x.as<float>()[0] = 1e30f;
+  x.as<float>()[1] = -1e30f;
+  const std::vector<double> dy = drawn(static_cast<size_t>(x.numel()), 2);
+  const auto capped = [&](const DualVector& at) {
+    DualVector y;
+    for (const auto& v : at) y.push_back(Dual(3.0) * tanh(v / Dual(3.0)));
+    return y;
+  };
+  std::vector<double> want_dx =
+      dual_gradient(values(x), [&](const DualVector& at) { return inner(capped(at), dy); });
+  want_dx[0] = want_dx[1] = 0;
+  std::vector<double> want;
+  for (const double v : values(x)) want.push_back(3 * std::tanh(v / 3));
+  Tensor y = x;
+  ops::soft_cap_forward(run, y, x, kCap);
+  expect_near(y, want, kTwinF32, "capped");
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor dx = run.saved.alloc(dtype, {5, 37});
+    fill(dx, dy);
+    ops::soft_cap_backward(run, dx, dx, y, kCap);
+    expect_near(dx, want_dx, dtype == DType::f32 ? 1e-5 : 1e-2, "its gradient");
+  }
+}
+
 TEST(Zero, WritesTheViewAndNothingElse) {
   for (int64_t cols : kWidths)
     for (DType dtype : kFloats) {

@@ -20,6 +20,26 @@ Param weight_of(Arena& arena, int64_t cols, uint64_t seed) {
   return w;
 }
 
+TEST(Norm, WithoutAWeightIsOneOfOnes) {
+  moe::Run run(2);
+  const Tensor x = draw(run.saved, DType::f32, {5, 19}, 1),
+               dy = draw(run.saved, DType::f32, {5, 19}, 2);
+  Param ones, none;
+  ones.value = run.saved.alloc(DType::f32, {19});
+  for (int64_t c = 0; c < 19; ++c) ones.value.as<float>()[c] = 1;
+  std::vector<Tensor> out;
+  for (Param* weight : {&ones, &none}) {
+    const Tensor y = run.saved.alloc(DType::f32, {5, 19}),
+                 dx = run.saved.alloc(DType::f32, {5, 19}), rstd = run.saved.alloc(DType::f32, {5});
+    ops::rms_norm_forward(run, y, rstd, x, *weight, kEps);
+    ops::rms_norm_backward(run, dx, *weight, dy, x, rstd);
+    out.insert(out.end(), {y, dx});
+  }
+  EXPECT_TRUE(same_bits(out[0], out[2]));
+  EXPECT_TRUE(same_bits(out[1], out[3]));
+  EXPECT_EQ(run.scratch.mark().used, 0u);
+}
+
 TEST(NormTwin, RmsBackwardAgreesWithDual) {
   const size_t cols = 7;
   const auto x = drawn(3 * cols, 1), w = drawn(cols, 2), dy = drawn(3 * cols, 3);

@@ -57,6 +57,9 @@ class TwinModel {
     if (has_final_norm(c_)) h = norm(h, "final_norm");
     h = scaled(h, 1 / c_.multipliers.logits);
     out_.logits = linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, nullptr);
+    if (c_.logit_cap > 0)
+      for (auto& row : out_.logits)
+        for (T& v : row) v = capped(v);
     T ce{};
     int64_t predicted = 0;
     for (size_t n = 0; n < h.size(); ++n) {
@@ -75,6 +78,11 @@ class TwinModel {
   const std::vector<T>& p(const std::string& name) const { return p_.at(name); }
   const std::vector<T>* maybe(const std::string& name) const {
     return p_.count(name) ? &p_.at(name) : nullptr;
+  }
+  T capped(T x) const {
+    using std::tanh;
+    const T cap(static_cast<double>(c_.logit_cap));
+    return cap * tanh(x / cap);
   }
   RngKey fold(uint64_t part) const { return in_->key.empty() ? RngKey{} : in_->key.fold(part); }
 
@@ -165,8 +173,10 @@ class TwinModel {
     };
     const Matrix<T> x = pre ? norm(h, name + "norm1") : h;
     const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", 0);
-    return joined(u, ffn(pre ? norm(u, name + "norm2") : u, name + "ffn.", layer, site(2)), "norm2",
-                  1);
+    const Matrix<T> out = joined(
+        u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2", 1);
+    const std::vector<T>* scale = maybe(name + "layer_scale");
+    return scale ? scaled(out, static_cast<float>(value_of((*scale)[0]))) : out;
   }
 
   // Queries or keys of all heads, normalised, the first `turning` numbers of a head rotated;
@@ -196,7 +206,7 @@ class TwinModel {
 
   void turn(Matrix<T>& y, int64_t turning, bool in_window) const {
     if (turning == 0) return;
-    const auto width = static_cast<size_t>(c_.head_width);
+    const auto width = static_cast<size_t>(head_width(in_window));
     const bool own = in_window && c_.window_rope_theta > 0;
     const ops::RopeFrequencies rope =
         own ? rope_frequencies(turning, c_.window_rope_theta, {})
@@ -213,21 +223,40 @@ class TwinModel {
         }
   }
 
+  int64_t head_width(bool in_window) const {
+    return !in_window && c_.full.head_width > 0 ? c_.full.head_width : c_.head_width;
+  }
+  // Heads divided by their root mean square.
+  void normalise_values(Matrix<T>& v, size_t width) const {
+    for (auto& row : v)
+      for (size_t begin = 0; begin < row.size(); begin += width) {
+        const std::vector<T> head(row.begin() + static_cast<long>(begin),
+                                  row.begin() + static_cast<long>(begin + width));
+        const auto part =
+            norm_row(head, std::vector<T>(width, T(1.0)), nullptr, NormKind::rms, false);
+        std::copy(part.begin(), part.end(), row.begin() + static_cast<long>(begin));
+      }
+  }
+
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
     const bool nope = std::count(c_.nope_layers.begin(), c_.nope_layers.end(), layer) > 0;
-    const int64_t part = c_.rotary_width > 0 ? c_.rotary_width : c_.head_width,
-                  turning = nope || c_.positions != Positions::rope ? 0 : part,
-                  kv_width = c_.kv_heads * c_.head_width;
     const bool in_window = c_.has_window(layer);
-    const Matrix<T> q = project(x, name, "q", c_.q_width(), true, turning, in_window),
-                    k = project(x, name, "k", kv_width, true, turning, in_window),
-                    v = project(x, name, "v", kv_width, false, 0);
+    const int64_t wide = head_width(in_window), q_width = c_.heads * wide,
+                  part = c_.rotary_width > 0 ? c_.rotary_width : wide,
+                  turning = nope || c_.positions != Positions::rope ? 0 : part,
+                  kv_heads = !in_window && c_.full.kv_heads > 0 ? c_.full.kv_heads : c_.kv_heads,
+                  kv_width = kv_heads * wide;
+    const Matrix<T> q = project(x, name, "q", q_width, true, turning, in_window),
+                    k = project(x, name, "k", kv_width, true, turning, in_window);
+    const bool of_keys = !in_window && c_.full.values_of_keys;
+    Matrix<T> v = project(x, name, of_keys ? "k" : "v", kv_width, false, 0);
     const double scale = c_.multipliers.attention > 0
                              ? static_cast<double>(c_.multipliers.attention)
-                             : 1 / std::sqrt(static_cast<double>(c_.head_width));
-    const auto width = static_cast<size_t>(c_.head_width);
-    const auto group = static_cast<size_t>(c_.heads / c_.kv_heads);
-    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.q_width())));
+                             : 1 / std::sqrt(static_cast<double>(wide));
+    const auto width = static_cast<size_t>(wide);
+    if (c_.value_norm) normalise_values(v, width);
+    const auto group = static_cast<size_t>(c_.heads / kv_heads);
+    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(q_width)));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
       for (auto n = static_cast<size_t>(in_->bounds[s]);
            n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
@@ -349,7 +378,8 @@ class TwinModel {
     return linear(hidden, p(name + "down.weight"), c_.width, e, maybe(name + "down.bias"))[0];
   }
 
-  Matrix<T> ffn(const Matrix<T>& x, const std::string& name, int64_t layer, RngKey key) {
+  Matrix<T> ffn(const Matrix<T>& x, const Matrix<T>& u, const std::string& name, int64_t layer,
+                RngKey key) {
     Matrix<T> y(x.size(), std::vector<T>(static_cast<size_t>(c_.width)));
     const auto add_to = [&](size_t n, T weight, const std::vector<T>& what) {
       for (size_t d = 0; d < what.size(); ++d) y[n][d] += weight * what[d];
@@ -359,14 +389,26 @@ class TwinModel {
         add_to(n, T(1.0), expert(x[n], name + "experts.", 0, c_.dense_width));
       return y;
     }
-    const TwinRoute<T>& to = route(x, name, key);
+    const bool own = c_.branch_norms;
+    const Matrix<T> seen = own ? norm(u, name + "experts.norm") : x;
+    const TwinRoute<T>& to = route(
+        own ? scaled(norm(u, name + "router.norm"), 1 / std::sqrt(static_cast<float>(c_.width)))
+            : x,
+        name, key);
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t i = 0; i < to.choice[n].size(); ++i)
         if (to.kept[n][i])
           add_to(n, to.weights[n][i],
-                 expert(x[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]),
+                 expert(seen[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]),
                         c_.expert_width));
+    if (own) y = norm(y, name + "experts.norm_out");
     if (c_.shared_experts == 0) return y;
+    if (own) {
+      Matrix<T> beside;
+      for (size_t n = 0; n < x.size(); ++n)
+        beside.push_back(expert(x[n], name + "shared.", 0, c_.shared_experts * c_.shared_width));
+      return add(y, norm(beside, name + "shared.norm_out"));
+    }
     for (size_t n = 0; n < x.size(); ++n) {
       const T weight =
           c_.shared_gate

@@ -84,6 +84,21 @@ TEST(Memory, IsWhatShapesForetell) {
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
   expect_foretold("convolutions", c, DType::f32, false);
+  c = config_of("gemma4");
+  c.norm_placement = NormPlacement::both;
+  c.qk_norm = QkNorm::head;
+  c.value_norm = c.layer_scale = c.branch_norms = true;
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.window_rope_theta = 500;
+  c.full = {.kv_heads = 1, .head_width = 2 * c.head_width, .values_of_keys = true};
+  c.logit_cap = 30;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_foretold(fmt::format("branches with norms {} recompute {}", name_of(dtype), recompute),
+                      c, dtype, recompute);
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,

@@ -112,7 +112,7 @@ TEST(Teacher, ChunksOfTheHeadChangeNothing) {
     const std::span<const int32_t> some =
         std::span(targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some,
-                         {taught_x.slice_rows(begin, end), &other, 0.5f}, saved);
+                         {taught_x.slice_rows(begin, end), &other, 0.5f}, 0, saved);
     EXPECT_EQ(saved.logits.empty(), end - begin > 600);
     lm_head_loss_backward(run, dx, head, some, 1, saved);
   };

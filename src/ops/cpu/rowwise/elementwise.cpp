@@ -71,6 +71,32 @@ void MultiplySpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_
   });
 }
 
+void SoftCapSpan(Tensor y, Tensor x, float cap, int64_t row, int64_t col, int64_t count) {
+  const DF32 d;
+  float* to = y.row<float>(row) + col;
+  const float* from = x.row<float>(row) + col;
+  const VF32 by = hn::Set(d, cap), inverse = hn::Set(d, 1 / cap);
+  ForColumns(d, count, [&](int64_t c, auto part) HWY_ATTR {
+    Store(hn::Mul(by, Tanh(d, hn::Mul(Load(d, from + c, part), inverse))), d, to + c, part);
+  });
+}
+
+void SoftCapBackwardSpan(Tensor dx, Tensor dy, Tensor y, float cap, int64_t row, int64_t col,
+                         int64_t count) {
+  WithFloat(dx.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    const DF32 d;
+    T* to = dx.row<T>(row) + col;
+    const T* grad = dy.row<T>(row) + col;
+    const float* value = y.row<float>(row) + col;
+    const VF32 inverse = hn::Set(d, 1 / cap), one = hn::Set(d, 1.0f);
+    ForColumns(d, count, [&](int64_t c, auto part) HWY_ATTR {
+      const VF32 t = hn::Mul(Load(d, value + c, part), inverse);
+      Store(hn::Mul(Load(d, grad + c, part), hn::NegMulAdd(t, t, one)), d, to + c, part);
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops
 HWY_AFTER_NAMESPACE();
@@ -83,6 +109,8 @@ HWY_EXPORT(CastSpan);
 HWY_EXPORT(ScaleSpan);
 HWY_EXPORT(AddSpan);
 HWY_EXPORT(MultiplySpan);
+HWY_EXPORT(SoftCapSpan);
+HWY_EXPORT(SoftCapBackwardSpan);
 
 }  // namespace
 
@@ -111,6 +139,27 @@ void scale(Run& run, Tensor y, Tensor x, float factor) {
   for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
     HWY_DYNAMIC_DISPATCH(ScaleSpan)(y, x, factor, row, col, count);
   });
+}
+
+void soft_cap_forward(Run& run, Tensor y, Tensor x, float cap) {
+  choose_isa();
+  need(same_matrix(x, y) && x.dtype == DType::f32 && y.dtype == DType::f32 && cap > 0,
+       "soft_cap_forward", "x and y of one shape, f32, and a cap above 0", {{"y", y}, {"x", x}});
+  for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
+    HWY_DYNAMIC_DISPATCH(SoftCapSpan)(y, x, cap, row, col, count);
+  });
+}
+
+void soft_cap_backward(Run& run, Tensor dx, Tensor dy, Tensor y, float cap) {
+  choose_isa();
+  need(same_matrix(dx, dy) && same_matrix(dx, y) && is_float(dx) && dx.dtype == dy.dtype &&
+           y.dtype == DType::f32 && cap > 0,
+       "soft_cap_backward", "dx, dy and y of one shape, dx and dy of one dtype, y f32",
+       {{"dx", dx}, {"dy", dy}, {"y", y}});
+  for_spans(run, dx, dx.dense() && dy.dense() && y.dense(),
+            [&](int64_t row, int64_t col, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(SoftCapBackwardSpan)(dx, dy, y, cap, row, col, count);
+            });
 }
 
 void add(Run& run, Tensor y, Tensor a, Tensor b) {

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/check.h"
@@ -177,6 +178,14 @@ const float* widened(Run& run, const Tensor& w, float offset = 0) {
   return wide;
 }
 
+// offset + weight, or 1 without one, [cols]
+const float* factors(Run& run, const Tensor& w, float offset, int64_t cols) {
+  if (!w.empty()) return widened(run, w, offset);
+  float* ones = run.scratch.alloc(DType::f32, {cols}).as<float>();
+  std::fill_n(ones, cols, 1.0f);
+  return ones;
+}
+
 bool is_weight(const Tensor& w, int64_t cols) {
   return !w.empty() && is_float(w) && w.dense() && w.numel() == cols;
 }
@@ -214,9 +223,10 @@ void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& we
   need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
        {{"y", y}, {"x", x}});
   need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
+  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
+       {{"weight", weight.value}, {"x", x}});
   const ArenaScope scope(run.scratch);
-  const float* w = widened(run, weight.value, offset);
+  const float* w = factors(run, weight.value, offset, x.cols());
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(RmsNormRows)(y, rstd.as<float>(), x, w, eps, begin, end);
   });
@@ -229,11 +239,12 @@ void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, 
   need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
        "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
   need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
+  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
+       {{"weight", weight.value}, {"x", x}});
   need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op,
        "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
   const ArenaScope scope(run.scratch);
-  const float* w = widened(run, weight.value, offset);
+  const float* w = factors(run, weight.value, offset, x.cols());
   const GradPartials dw(run, weight);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()),
                [&](int64_t begin, int64_t end, int thread) {

@@ -1,4 +1,4 @@
-#include "model/norm.h"
+#include "moe/norm.h"
 
 namespace moe {
 

@@ -1,16 +1,17 @@
 // A norm with its parameters, RMSNorm or LayerNorm.
 #pragma once
 
-#include "model/config.h"
 #include "ops/ops.h"
 
 namespace moe {
+
+enum class NormKind { rms, layer };
 
 struct Norm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   float offset = 0;  // of an RMSNorm: added to its weight
-  Param weight;      // [D]
+  Param weight;      // [D]; absent of an RMSNorm that has none
   Param bias;        // [D], absent without bias
 
   // Views into run.saved.

@@ -43,6 +43,12 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::attention, ParamKind::conv, "model.layers.{i}.conv.conv.weight", Layout::as_channels},
     {Part::attention, ParamKind::conv_o, "model.layers.{i}.conv.out_proj.weight"},
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.attn_out_layernorm.{w}"},
+    {Part::norms, ParamKind::router_norm, "model.layers.{i}.mlp.gate_layernorm.{w}"},
+    {Part::norms, ParamKind::experts_norm, "model.layers.{i}.mlp.experts_layernorm.{w}"},
+    {Part::norms, ParamKind::experts_out_norm, "model.layers.{i}.mlp.experts_out_layernorm.{w}"},
+    {Part::norms, ParamKind::shared_out_norm, "model.layers.{i}.mlp.shared_out_layernorm.{w}"},
+    {Part::norms, ParamKind::layer_scale, "model.layers.{i}.layer_scale"},
+    {Part::router, ParamKind::scale, "model.layers.{i}.mlp.gate.expert_scale"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.ffn_out_layernorm.{w}"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.{w}", Layout::bank_of_one},
@@ -145,6 +151,28 @@ constexpr NameRow kGemma3Names[] = {
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_feedforward_layernorm.weight"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+};
+
+constexpr NameRow kGemma4Names[] = {
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_feedforward_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
+    {Part::norms, ParamKind::experts_norm, "model.layers.{i}.pre_feedforward_layernorm_2.weight"},
+    {Part::norms, ParamKind::experts_out_norm,
+     "model.layers.{i}.post_feedforward_layernorm_2.weight"},
+    {Part::norms, ParamKind::shared_out_norm,
+     "model.layers.{i}.post_feedforward_layernorm_1.weight"},
+    {Part::norms, ParamKind::router_norm, "model.layers.{i}.router.scale"},
+    {Part::norms, ParamKind::layer_scale, "model.layers.{i}.layer_scalar"},
+    {Part::router, ParamKind::weight, "model.layers.{i}.router.proj.weight"},
+    {Part::router, ParamKind::scale, "model.layers.{i}.router.per_expert_scale"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.experts.gate_up_proj", Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.experts.down_proj"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.up_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.down_proj.weight", Layout::bank_of_one},
 };
 
 // LFM2's: w1 is the gate, w3 up, w2 down.
@@ -357,6 +385,12 @@ constexpr NameRow kGgufNames[] = {
     {Part::router, ParamKind::weight, "blk.{i}.ffn_gate_inp.{w}"},
     {Part::router, ParamKind::up, "blk.{i}.ffn_gate_inp_up.weight"},
     {Part::router, ParamKind::scale, "blk.{i}.ffn_gate_inp.scale", Layout::same, true},
+    {Part::router, ParamKind::scale, "blk.{i}.ffn_down_exps.scale"},
+    {Part::norms, ParamKind::router_norm, "blk.{i}.ffn_gate_inp_norm.{w}"},
+    {Part::norms, ParamKind::experts_norm, "blk.{i}.pre_ffw_norm_2.{w}"},
+    {Part::norms, ParamKind::experts_out_norm, "blk.{i}.post_ffw_norm_2.{w}"},
+    {Part::norms, ParamKind::shared_out_norm, "blk.{i}.post_ffw_norm_1.{w}"},
+    {Part::norms, ParamKind::layer_scale, "blk.{i}.layer_output_scale.weight"},
     {Part::router, ParamKind::noise, "blk.{i}.ffn_gate_inp_noise.weight"},
     {Part::router, ParamKind::selection_bias, "blk.{i}.exp_probs_b.bias"},
     {Part::router, ParamKind::threshold, "blk.{i}.exp_probs_threshold.bias"},
@@ -472,6 +506,8 @@ const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHu
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
 const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
+                                    {},        {},           kHuggingFaceNames};
+const TensorNames kGemma4Tensors = {"Gemma 4", kGemma4Names, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kQwen3NextTensors = {"Qwen3-Next", kQwen3NextNames,  kTiedHeadName, {},
                                        {},           kHuggingFaceNames};

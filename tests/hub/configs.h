@@ -1,6 +1,7 @@
 // Small configs of every kind that a model folder must carry, for the tests of hub/.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,29 @@ inline std::vector<NamedConfig> small_families() {
   });
   add("qwen3_moe", "qwen3-moe",
       [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.expert_width = 6; });
+  const auto gemma4 = [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::both;
+    c.qk_norm = QkNorm::head;
+    c.act = ops::Act::gelu_tanh;
+    c.tied = c.value_norm = c.layer_scale = true;
+    c.layers = 3;
+    c.attention_window = 5;
+    c.window_layers = {0, 1};
+    c.window_rope_theta = 500;
+    c.head_width = 6;
+    c.full = {.kv_heads = c.kv_heads == 1 ? 2 : 1, .head_width = 10, .values_of_keys = true};
+    c.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.25f};
+    c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)), .attention = 1};
+    c.logit_cap = 30;
+  };
+  add("gemma4_text", "gemma4", [&](ModelConfig& c) {
+    gemma4(c);
+    c.branch_norms = true;
+    c.shared_experts = 1;
+    c.shared_width = 10;
+    c.expert_width = c.dense_width = 6;
+  });
+  add("gemma4_text", "dense", gemma4);
   add("gpt2", "dense", [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = true;

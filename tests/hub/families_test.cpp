@@ -296,7 +296,7 @@ TEST(Families, RopeScalings) {
       if (item.key() != "type" && item.key() != "rope_type")
         EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))),
                      fmt::format("\"{}\" is missing", item.key()));
-  for (const char* kind : {"dynamic", "longrope", "su", "proportional"})
+  for (const char* kind : {"dynamic", "longrope", "su"})
     EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})),
                  fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
   EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))),

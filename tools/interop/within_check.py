@@ -13,15 +13,16 @@ import torch
 import transformers
 
 import architectures
+import cases
 import delta_reference
 import scores
 
 TEXT = {
     "Qwen3_5Moe": {
-        key: size for key, size in architectures.LINEAR.items() if key != "intermediate_size"
+        key: size for key, size in cases.LINEAR.items() if key != "intermediate_size"
     },
     "Gemma3": dict(
-        architectures.DENSE,
+        cases.DENSE,
         num_hidden_layers=7,
         head_dim=16,
         sliding_window=100,

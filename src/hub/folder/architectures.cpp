@@ -17,6 +17,7 @@ bool routes(const ModelConfig& c) { return find_recipe(c.routing.recipe).has_rou
 
 std::string why_not_olmoe(const ModelConfig& c) {
   if (!routes(c)) return "no layer routes";
+  if (const std::string has = what_gemma4_has(c); !has.empty()) return has;
   if (c.moe_layer_count() != c.layers) return "some layers are dense";
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
@@ -50,6 +51,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
 std::string why_not_nanomoe(const ModelConfig& c) {
   if (routes(c) && c.routing.recipe != "nanomoe")
     return fmt::format("recipe '{}' is not nanoMoE's", c.routing.recipe);
+  if (const std::string has = what_gemma4_has(c); !has.empty()) return has;
   if (c.dense_first != 0 || !c.moe_layers.empty())
     return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
@@ -117,6 +119,7 @@ constexpr Architecture kArchitectures[] = {
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kOlmo3>("olmo3", "Olmo3ForCausalLM", kOlmo2Tensors),
     family<kGemma3>("gemma3_text", "Gemma3ForCausalLM", kGemma3Tensors),
+    family<kGemma4>("gemma4_text", "Gemma4ForCausalLM", kGemma4Tensors),
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
     family<kQwen35Moe>("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35MoeTensors, nullptr,
                        &kQwen35MoeApartTensors),
@@ -136,6 +139,7 @@ constexpr Architecture kArchitectures[] = {
 // Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/
 // configuration_gemma3.py).
 constexpr TextWithin kTextWithin[] = {
+    {"gemma4", "gemma4_text", "{}"},
     {"qwen3_5_moe", "qwen3_5_moe_text", "{}"},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
@@ -168,6 +172,15 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
                        routing.recipe);
   if (!routing.stages.empty()) return "its routing is a list of stages of its own";
   return "";
+}
+
+std::string what_gemma4_has(const ModelConfig& c) {
+  if (c.branch_norms) return "its router and its experts have norms of their own";
+  if (c.full.present()) return "layers without a window have heads of their own";
+  if (c.value_norm) return "its values are normalised";
+  if (c.layer_scale) return "its layers have a scale";
+  if (c.logit_cap > 0) return "its logits are held back";
+  return c.rope_scaling.kind == RopeScaling::Kind::proportional ? "a share of each head turns" : "";
 }
 
 const Architecture& architecture_of(const ModelConfig& config) {

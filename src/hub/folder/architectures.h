@@ -46,6 +46,9 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
+// What of Gemma 4's parts, which no other architecture knows, a model has; empty when it has none.
+std::string what_gemma4_has(const ModelConfig&);
+
 // A config.json, the row that it is of, and how its tensors are called and packed.
 struct FolderConfig {
   ModelConfig config;

@@ -32,6 +32,13 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("sliding_window", c.attention_window, 0, 1);
   v.layer_list("window_layers", c.window_layers);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
+  v.extra("global_head_dim", c.full.head_width, 0, 1);
+  v.extra("num_global_key_value_heads", c.full.kv_heads, 0, 1);
+  v.extra("attention_k_eq_v", c.full.values_of_keys, false);
+  v.extra("value_norm", c.value_norm, false);
+  v.extra("branch_norms", c.branch_norms, false);
+  v.extra("layer_scale", c.layer_scale, false);
+  v.extra("final_logit_softcapping", c.logit_cap, 0, 0);
   v.extra("attention_sinks", c.attention_sinks, false);
   v.extra("qk_norm_turned", c.qk_norm_turned, false);
   v.extra("conv_L_cache", c.conv_width, 0, 2);
@@ -126,7 +133,9 @@ void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
 }  // namespace
 
 bool renormalises(std::string_view recipe) {
-  const auto* weigh = std::get_if<ChosenScores>(&find_recipe(recipe).train.weigh);
+  const WeighStage& stage = find_recipe(recipe).train.weigh;
+  const auto* weigh = std::get_if<ChosenScores>(&stage);
+  if (std::holds_alternative<ScaledScores>(stage)) return true;
   return weigh != nullptr && weigh->renormalise != ChosenScores::Renormalise::never;
 }
 

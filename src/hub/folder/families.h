@@ -28,6 +28,9 @@ enum class HeadWidth { may, must, latent };
 // "layer_types" says which layers have a window, all but each `window_every`th where it is missing.
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
+// The embedding times sqrt(D), and the other words of Gemma's configs.
+enum class FamilyGemma { none, gemma3, gemma4 };
+
 // What layers with a window turn by. plain: the same base, never scaled; local:
 // "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
 // layers.
@@ -54,7 +57,8 @@ enum class FamilyExperts {
   gpt_oss,
   ernie,
   lfm2,
-  hunyuan
+  hunyuan,
+  gemma4
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -90,7 +94,7 @@ struct Family {
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
   bool multipliers = false;
-  bool gemma = false;  // the embedding times sqrt(D), and the other words of its configs
+  FamilyGemma gemma = FamilyGemma::none;
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing; the others have a gate; norms count from 1.
   bool linear = false;
@@ -108,14 +112,15 @@ struct Family {
   // Whether the experts' number is "num_experts".
   bool num_experts() const {
     return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2;
+           experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
+           experts == FamilyExperts::gemma4;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3_next ||
            experts == FamilyExperts::qwen3_5;
   }
-  bool norm_offset() const { return linear || gemma; }
+  bool norm_offset() const { return linear || gemma == FamilyGemma::gemma3; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
   bool rotary_share() const {
     return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter;
@@ -133,7 +138,8 @@ struct Family {
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
-    return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie;
+    return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie ||
+           experts == FamilyExperts::gemma4;
   }
   bool qwen() const {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
@@ -205,8 +211,19 @@ inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
                                    .window_rope = WindowRope::local,
                                    .qk_norm = QkNorm::head,
                                    .placement = NormPlacement::both,
-                                   .gemma = true,
+                                   .gemma = FamilyGemma::gemma3,
                                    .tied_unless_said = true};
+// "enable_moe_block" says whether it has experts.
+inline constexpr Family kGemma4 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .window_every = 6,
+                                   .window_rope = WindowRope::local,
+                                   .qk_norm = QkNorm::head,
+                                   .placement = NormPlacement::both,
+                                   .gemma = FamilyGemma::gemma4,
+                                   .tied_unless_said = true,
+                                   .experts = FamilyExperts::gemma4};
 inline constexpr Family kQwen3Next = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,

@@ -10,12 +10,18 @@ constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_l
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.experts != FamilyExperts::hunyuan)
-    v.size(f.experts == FamilyExperts::ernie ? "moe_k" : "num_experts_per_tok", c.routing.top_k, 1);
+    v.size(f.experts == FamilyExperts::ernie    ? "moe_k"
+           : f.experts == FamilyExperts::gemma4 ? "top_k_experts"
+                                                : "num_experts_per_tok",
+           c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
     case FamilyExperts::mixtral:
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::gemma4:  // what stands beside the experts is a shared one
+      v.size("intermediate_size", c.shared_width, 1);
+      return v.size("moe_intermediate_size", c.expert_width, 1);
     case FamilyExperts::qwen3_5:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
@@ -118,6 +124,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::olmo: return "olmoe";
     case FamilyExperts::gpt_oss: return "gpt-oss";
     case FamilyExperts::ernie: return "ernie-moe";
+    case FamilyExperts::gemma4: return "gemma4";
     case FamilyExperts::qwen3:
     case FamilyExperts::qwen3_next:
     case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
@@ -305,7 +312,8 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
   if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
-  read_plain_losses(reader, c, f.experts != FamilyExperts::hunyuan);
+  read_plain_losses(reader, c,
+                    f.experts != FamilyExperts::hunyuan && f.experts != FamilyExperts::gemma4);
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
@@ -362,6 +370,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
       return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
                  : "";
+    case FamilyExperts::gemma4: return c.shared_experts != 1 ? "it has not one shared expert" : "";
     case FamilyExperts::granite_shared:
       return !none && (c.shared_experts != 1 || c.shared_gate)
                  ? "it has not one shared expert without a gate"
@@ -402,6 +411,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   }
   if (f.qwen()) read_qwen_layers(reader, c);
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
+  if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);

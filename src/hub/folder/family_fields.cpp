@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "hub/folder/architectures.h"
 #include "hub/folder/family_parts.h"
 #include "hub/folder/rope_fields.h"
 
@@ -61,7 +62,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("max_position_embeddings", c.context, 1);
   v.number(f.lfm2 ? "norm_eps" : "rms_norm_eps", c.norm_eps, 0);
   if (f.experts != FamilyExperts::gpt_oss && !f.lfm2)
-    v.act(f.gemma ? "hidden_activation" : "hidden_act", c.act);
+    v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : "hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
@@ -119,7 +120,7 @@ void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family&
   c.attention_window = window_of(reader);
   std::vector<std::string> types;
   int64_t every = f.window_every;
-  if (f.gemma)  // transformers 5 writes it under another name
+  if (f.gemma == FamilyGemma::gemma3)  // transformers 5 writes it under another name
     for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"})
       every = reader.get_in<int64_t>(key, 1, kMaxLayers, every);
   if (reader.has("layer_types")) types = reader.get<std::vector<std::string>>("layer_types");
@@ -274,46 +275,27 @@ void write_clamped_swiglu(Json& json) {
   json["swiglu_limit"] = kSwigluLimit;
 }
 
-// Gemma 3's (transformers:gemma3/modeling_gemma3.py): what its code does, and what must be off.
-constexpr const char* kScoreScale = "query_pre_attn_scalar";
-
-float embedding_factor(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
-
-void read_gemma(const JsonReader& reader, ModelConfig& c) {
-  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
-    if (reader.has(key)) refuse(reader, key, "scores are not held back in this family, only null");
-  need_off(reader, "use_bidirectional_attention", "attention sees what is before only, only false");
-  c.multipliers.embedding = embedding_factor(c);
-  c.multipliers.attention =
-      1 / std::sqrt(static_cast<float>(reader.get_in<int64_t>(kScoreScale, 1, kMaxSize)));
-}
-
-// The whole number of which a multiplier of scores is 1 over the root; 0: there is none.
-int64_t score_scale(const ModelConfig& c) {
-  const auto m = static_cast<double>(c.multipliers.attention);
-  if (m == 0 || 1 / (m * m) > static_cast<double>(kMaxSize)) return 0;
-  const auto whole = static_cast<int64_t>(std::lround(1 / (m * m)));
-  return 1 / std::sqrt(static_cast<float>(whole)) == c.multipliers.attention ? whole : 0;
-}
-
-void write_gemma(Json& json, const ModelConfig& c) {
-  json[kScoreScale] = score_scale(c);
-  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) json[key] = nullptr;
-}
-
-std::string why_not_gemma(const ModelConfig& c) {
-  const Multipliers& m = c.multipliers;
-  if (m.embedding != embedding_factor(c) || m.residual != 1 || m.logits != 1)
-    return "its multipliers are others";
-  return score_scale(c) == 0 ? "its scores are not over the root of a whole number" : "";
-}
-
 template <class Visitor, class Config>
 void visit_multipliers(Visitor& v, Config& c) {
   v.number("embedding_multiplier", c.multipliers.embedding, 0);
   v.number("residual_multiplier", c.multipliers.residual, 0);
   v.number("attention_multiplier", c.multipliers.attention, 0);
   v.number("logits_scaling", c.multipliers.logits, 0);
+}
+
+constexpr const char* kExpertsSwitch = "enable_moe_block";
+
+bool has_experts(const JsonReader& reader, const Family& f) {
+  if (f.experts != FamilyExperts::gemma4) return f.experts != FamilyExperts::none;
+  if (reader.get<bool>(kExpertsSwitch)) return true;
+  for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
+    stands(reader, key);
+  return false;
+}
+
+// Of a family whose models have experts or not: that this one has none.
+bool may_be_dense(const ModelConfig& c, const Family& f) {
+  return f.experts == FamilyExperts::gemma4 && c.moe_layer_count() == 0;
 }
 
 }  // namespace
@@ -338,9 +320,10 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   c.norm_offset = f.norm_offset();
   c.qk_norm_turned = f.norm_turned;
   read_mixers(reader, c, f);
-  if (f.gemma) read_gemma(reader, c);
+  if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
   read_windows(reader, c, f);
+  if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.multipliers) visit_multipliers(fields, c);
@@ -349,7 +332,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
            "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");
   reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
-  if (f.experts != FamilyExperts::none) {
+  if (has_experts(reader, f)) {
     read_experts(reader, c, f);
     return c;
   }
@@ -363,7 +346,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.multipliers) visit_multipliers(fields, c);
-  if (f.gemma) write_gemma(json, c);
+  if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
@@ -372,7 +355,8 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   write_windows(json, c, f);
   json["attention_dropout"] = 0.0;
   write_token_ids(json);
-  if (f.experts != FamilyExperts::none) return write_experts(json, c, f);
+  if (f.experts == FamilyExperts::gemma4) json[kExpertsSwitch] = c.moe_layer_count() > 0;
+  if (f.experts != FamilyExperts::none && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);
 }
 
@@ -385,13 +369,15 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
+  if (f.gemma != FamilyGemma::gemma4)
+    if (const std::string reason = what_gemma4_has(c); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
     if (!reason.empty()) return reason;
   // Multipliers that do nothing can be said by a family that has them; of the scores it is one of
   // them.
-  if (f.gemma) {
-    if (const std::string reason = why_not_gemma(c); !reason.empty()) return reason;
+  if (f.gemma != FamilyGemma::none) {
+    if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
   } else if (!f.multipliers && !c.multipliers.none()) {
     return "it has multipliers";
   }
@@ -416,7 +402,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
   if (f.lfm2 && c.act != ops::Act::silu) return "its activation is no SiLU";
-  if (f.experts == FamilyExperts::none)
+  if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";
   return why_not_experts(c, f);

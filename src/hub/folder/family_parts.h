@@ -45,6 +45,13 @@ void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);
 std::string why_not_mixers(const ModelConfig&, const Family&);
 
+// What sets Gemma's families apart (family_gemma.cpp); of Gemma 4 also what layers without a window
+// have, once it is known which these are.
+void read_gemma(const JsonReader&, ModelConfig&, const Family&);
+void read_gemma4_layers(const JsonReader&, ModelConfig&);
+void write_gemma(Json&, const ModelConfig&, const Family&);
+std::string why_not_gemma(const ModelConfig&, const Family&);
+
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
 void write_experts(Json&, const ModelConfig&, const Family&);

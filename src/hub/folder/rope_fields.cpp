@@ -10,8 +10,10 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 
+constexpr const char* kShare = "partial_rotary_factor";
+
 // The place in the list is the Kind.
-const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn"};
+const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn", "proportional"};
 
 float number(const JsonReader& reader, const char* key) {
   return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX));
@@ -30,8 +32,10 @@ Kind kind_of(const JsonReader& reader) {
          text_of(reader, "rope_type"), text_of(reader, "type"));
   for (size_t i = 0; i < kKinds.size(); ++i)
     if (kKinds[i] == name) return static_cast<Kind>(i);
-  fail("{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3 or yarn",
-       reader.where(), key, text_of(reader, key));
+  fail(
+      "{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3, yarn "
+      "or proportional",
+      reader.where(), key, text_of(reader, key));
 }
 
 // transformers:modeling_rope_utils.py, after arXiv 2309.00071 section 3.4: scores grow with the
@@ -53,6 +57,11 @@ RopeScaling scaling_of(const JsonReader& reader) {
   RopeScaling s;
   s.kind = kind_of(reader);
   if (s.kind == Kind::none) return s;
+  if (s.kind == Kind::proportional) {
+    s.factor = static_cast<float>(reader.get_in<double>("factor", FLT_MIN, FLT_MAX, 1));
+    s.share = static_cast<float>(reader.get_in<double>(kShare, FLT_MIN, 1, 1));
+    return s;
+  }
   s.factor = number(reader, "factor");
   if (s.kind == Kind::linear) return s;
   s.original_context = reader.get_in<int64_t>("original_max_position_embeddings", 1, kMaxSize);
@@ -71,8 +80,6 @@ RopeScaling scaling_of(const JsonReader& reader) {
   s.score_mscale = number_or(reader, "mscale_all_dim", 0);
   return s;
 }
-
-constexpr const char* kShare = "partial_rotary_factor";
 
 void refuse_other_share(const JsonReader& rope, double share) {
   if (rope.get<double>(kShare, share) != share)
@@ -211,7 +218,9 @@ void read_rope_by_layers(const JsonReader& reader, ModelConfig& c, bool local) {
     if (kind_of(windowed) != Kind::none)
       fail("{}: \"rope_type\" is {}; layers with a window turn unscaled, only \"default\"",
            windowed.where(), text_of(windowed, "rope_type"));
-    for (const JsonReader* of : {&full, &windowed}) refuse_other_share(*of, 1);
+    const bool part = c.rope_scaling.kind == Kind::proportional;
+    refuse_other_share(full, part ? full.get<double>(kShare, 1) : 1);
+    refuse_other_share(windowed, 1);
     rope.refuse_unknown();
     for (const auto& [key, base] : {std::pair{"rope_theta", c.rope_theta}, {kLocalBase, window}})
       if (reader.has(key) && static_cast<float>(reader.get<double>(key)) != base)
@@ -242,6 +251,11 @@ Json rope_scaling_json(const RopeScaling& s) {
   Json json = {{"rope_type", kKinds.at(static_cast<size_t>(s.kind))}};
   if (s.kind == Kind::none) return json;
   FieldWriter fields(json);
+  if (s.kind == Kind::proportional) {
+    if (s.factor != 1) fields.number("factor", s.factor, 0);
+    fields.number(kShare, s.share, 0);
+    return json;
+  }
   fields.number("factor", s.factor, 0);
   if (s.kind == Kind::linear) return json;
   fields.size("original_max_position_embeddings", s.original_context, 1);

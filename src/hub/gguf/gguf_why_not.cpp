@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "hub/folder/architectures.h"
 #include "hub/gguf/gguf_architectures.h"
 
 namespace moe {
@@ -205,6 +206,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
+      what_gemma4_has(c),
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),
       why_not_positions(row, c),

@@ -1,0 +1,339 @@
+"""The tiny models of architectures.py: for each the class of its config and what that says."""
+
+SIZES = dict(
+    vocab_size=256,
+    hidden_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=1024,
+)
+DENSE = dict(SIZES, intermediate_size=64)
+EXPERTS = dict(
+    SIZES, intermediate_size=64, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24
+)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=4.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
+
+LINEAR = dict(
+    EXPERTS,
+    num_hidden_layers=4,
+    head_dim=16,
+    shared_expert_intermediate_size=40,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=16,
+)
+
+GEMMA4 = dict(
+    SIZES,
+    num_hidden_layers=4,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+    intermediate_size=64,
+    head_dim=16,
+    global_head_dim=32,
+    num_global_key_value_heads=1,
+    attention_k_eq_v=True,
+    hidden_size_per_layer_input=0,
+    sliding_window=100,
+    final_logit_softcapping=5.0,
+    enable_moe_block=True,
+    num_experts=8,
+    top_k_experts=3,
+    moe_intermediate_size=24,
+)
+
+HUNYUAN = dict(SIZES, intermediate_size=24, num_experts=8, moe_topk=3, head_dim=16)
+
+CASES = {
+    "llama": ("LlamaConfig", DENSE),
+    "llama-biases": (
+        "LlamaConfig",
+        dict(DENSE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, head_dim=16),
+    ),
+    "llama-linear": (
+        "LlamaConfig",
+        dict(DENSE, rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)),
+    ),
+    "llama-llama3": ("LlamaConfig", dict(DENSE, rope_parameters=LLAMA3)),
+    "llama-yarn": ("LlamaConfig", dict(DENSE, rope_parameters=YARN)),
+    "mistral": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
+    "mistral-window": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=100)),
+    "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
+    "qwen2-windows": (
+        "Qwen2Config",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=100,
+            max_window_layers=1,
+        ),
+    ),
+    "qwen3": ("Qwen3Config", dict(DENSE, head_dim=16)),
+    "gpt2": (
+        "GPT2Config",
+        dict(
+            vocab_size=256,
+            n_embd=48,
+            n_layer=2,
+            n_head=4,
+            n_positions=1024,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+        ),
+    ),
+    "olmoe": (
+        "OlmoeConfig",
+        dict(
+            SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3, num_key_value_heads=4
+        ),
+    ),
+    "olmoe-shared-kv": (
+        "OlmoeConfig",
+        dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3),
+    ),
+    "mixtral": (
+        "MixtralConfig",
+        dict(
+            SIZES,
+            intermediate_size=24,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+            sliding_window=None,
+        ),
+    ),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(EXPERTS, shared_expert_intermediate_size=40)),
+    "qwen2_moe-sparse": (
+        "Qwen2MoeConfig",
+        dict(
+            EXPERTS,
+            num_hidden_layers=4,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+            shared_expert_intermediate_size=40,
+        ),
+    ),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(EXPERTS, head_dim=16, norm_topk_prob=True)),
+    "deepseek": (
+        None,
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            n_shared_experts=2,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+            norm_topk_prob=False,
+            scoring_func="softmax",
+            aux_loss_alpha=0.001,
+            seq_aux=True,
+            hidden_act="silu",
+            rms_norm_eps=1e-6,
+            rope_theta=10000.0,
+            rope_scaling=None,
+            attention_bias=False,
+            tie_word_embeddings=False,
+            model_type="deepseek",
+            architectures=["DeepseekForCausalLM"],
+        ),
+    ),
+}
+LATENT = dict(
+    SIZES,
+    num_hidden_layers=3,
+    num_key_value_heads=4,
+    intermediate_size=64,
+    kv_lora_rank=32,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+)
+LATENT_YARN = dict(YARN, mscale=0.707, mscale_all_dim=0.707)
+CASES |= {
+    "deepseek_v2": ("DeepseekV2Config", dict(LATENT, q_lora_rank=None)),
+    "deepseek_v2-groups": (
+        "DeepseekV2Config",
+        dict(
+            LATENT,
+            q_lora_rank=24,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=2.0,
+            rope_parameters=LATENT_YARN,
+        ),
+    ),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
+    ),
+}
+GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
+LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
+SIGMOID = dict(
+    LLAMA_LIKE,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    n_shared_experts=2,
+    first_k_dense_replace=1,
+    norm_topk_prob=True,
+    routed_scaling_factor=2.5,
+)
+LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
+GRANITE = dict(
+    LOCAL_EXPERTS,
+    embedding_multiplier=12.0,
+    residual_multiplier=0.22,
+    attention_multiplier=0.2,
+    logits_scaling=6.0,
+)
+CASES |= {
+    "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
+    "glm4_moe-groups": (
+        "Glm4MoeConfig",
+        dict(SIGMOID, n_group=2, topk_group=1, partial_rotary_factor=0.75),
+    ),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(GLM_LATENT, q_lora_rank=24)),
+    "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
+    "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
+    "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeConfig",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            moe_num_experts=8,
+            moe_k=3,
+            moe_intermediate_size=24,
+            tie_word_embeddings=False,
+        ),
+    ),
+    "olmo2": ("Olmo2Config", DENSE),
+    "olmo3": ("Olmo3Config", dict(DENSE, num_hidden_layers=4, sliding_window=100)),
+    "olmo3-yarn": (
+        "Olmo3Config",
+        dict(
+            DENSE,
+            num_hidden_layers=4,
+            sliding_window=100,
+            rope_parameters=dict(
+                full_attention=YARN,
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            ),
+        ),
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        dict(
+            DENSE,
+            num_hidden_layers=7,
+            head_dim=16,
+            sliding_window=100,
+            query_pre_attn_scalar=16,
+        ),
+    ),
+    "gemma3-linear": (
+        "Gemma3TextConfig",
+        dict(
+            DENSE,
+            num_hidden_layers=6,
+            head_dim=16,
+            sliding_window=100,
+            query_pre_attn_scalar=24,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            ),
+        ),
+    ),
+    "gemma4_text": ("Gemma4TextConfig", GEMMA4),
+    "gemma4_text-dense": (
+        "Gemma4TextConfig",
+        dict(GEMMA4, enable_moe_block=False, attention_k_eq_v=False, final_logit_softcapping=None),
+    ),
+    "qwen3_next": ("Qwen3NextConfig", LINEAR),
+    "qwen3_next-sparse": (
+        "Qwen3NextConfig",
+        dict(LINEAR, mlp_only_layers=[1], linear_key_head_dim=12, linear_num_key_heads=4),
+    ),
+    "qwen3_5_moe_text": (
+        "Qwen3_5MoeTextConfig",
+        {key: size for key, size in LINEAR.items() if key != "intermediate_size"},
+    ),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        dict(
+            EXPERTS,
+            num_hidden_layers=4,
+            num_dense_layers=1,
+            layer_types=["conv", "full_attention", "conv", "full_attention"],
+        ),
+    ),
+    "hunyuan_v1_moe": ("HunYuanMoEV1Config", HUNYUAN),
+    "hunyuan_v1_moe-alpha": (
+        "HunYuanMoEV1Config",
+        dict(
+            HUNYUAN,
+            tie_word_embeddings=True,
+            rope_parameters=dict(
+                rope_type="dynamic", alpha=1000.0, rope_theta=10000.0, factor=1.0
+            ),
+        ),
+    ),
+    "flex_olmo": ("FlexOlmoConfig", dict(DENSE, num_experts=8, num_experts_per_tok=3, pad_token_id=None)),
+    "smollm3": ("SmolLM3Config", dict(DENSE, num_hidden_layers=4, pad_token_id=None)),
+    "gpt_oss": (
+        "GptOssConfig",
+        dict(
+            LOCAL_EXPERTS,
+            head_dim=16,
+            sliding_window=100,
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=4.0,
+                original_max_position_embeddings=64,
+                truncate=False,
+            ),
+        ),
+    ),
+    "granitemoe": ("GraniteMoeConfig", GRANITE),
+    "granitemoeshared": (
+        "GraniteMoeSharedConfig",
+        dict(GRANITE, shared_intermediate_size=40, tie_word_embeddings=True),
+    ),
+}
+# What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
+# moe.cpp's own form.
+NOT_FOR_LLAMA_CPP = {
+    "mistral-window": "window",
+    "qwen2-windows": "window",
+    "olmoe-shared-kv": "heads share keys and values",
+    "qwen2_moe-sparse": "is dense",
+    "deepseek_v2-groups": "as good as its best expert",
+    "dots1-windows": "window",
+    "flex_olmo": "norms are of what sublayers give",
+    "gemma3-linear": "multipliers are others",
+    "qwen3_next-sparse": "is dense",
+    "gemma4_text": "norms come before and behind",
+    "gemma4_text-dense": "norms come before and behind",
+}
+# Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
+EVEN = {24: 32, 40: 64, 48: 64}

@@ -441,6 +441,8 @@ constexpr BesideRow kBeside[] = {
     {"vision_tower.", kPictures}, {"model.vision_tower.", kPictures},
     {"vision_model.", kPictures}, {"multi_modal_projector.", kPictures},
     {"audio_tower.", kSound},     {"model.audio_tower.", kSound},
+    {"embed_vision.", kPictures}, {"model.embed_vision.", kPictures},
+    {"embed_audio.", kSound},     {"model.embed_audio.", kSound},
 };
 constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.layers.",
                                         "language_model.model.layers.",

@@ -28,6 +28,7 @@ TEXT = {
         sliding_window=100,
         query_pre_attn_scalar=16,
     ),
+    "Gemma4": cases.GEMMA4,
 }
 PICTURES = {
     "Qwen3_5Moe": dict(
@@ -45,6 +46,16 @@ PICTURES = {
         num_hidden_layers=1,
         num_attention_heads=2,
         image_size=16,
+        patch_size=4,
+    ),
+    "Gemma4": dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        position_embedding_size=16,
         patch_size=4,
     ),
 }

@@ -143,7 +143,7 @@ if [ -x "$bin" ]; then
   "$peers/bin/python" tools/interop/tokenizer_check.py --write "$work/mixed.txt"
   check "our BPE in tokenizers" encode_and_compare ours bpe:4096
   for family in gpt2 llama3 qwen2 smollm2 olmoe deepseek-llm deepseek-v3 gpt-oss glm4 llama2 \
-    mistral always never unigram unigram-whole unigram-bytes spm-unigram spm-unigram-bytes \
+    mistral always never gemma unigram unigram-whole unigram-bytes spm-unigram spm-unigram-bytes \
     spm-bpe spm-bpe-mapped; do
     check "a tokenizer in the form of $family" tokenize_and_compare "$family"
   done

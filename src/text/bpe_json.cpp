@@ -134,9 +134,24 @@ Metaspace read_metaspace(const Json& step, const std::string& where) {
   return metaspace;
 }
 
-void read_metaspace_step(const Json& file, Characters& form, const std::string& where) {
+// Gemma's files cut a text at spaces when the normalizer has left none.
+bool cuts_where_nothing_is(const Json& step, const std::vector<NormalizerStep>& normalizer,
+                           const std::string& where) {
+  const JsonReader split(step, where);
+  const JsonReader pattern = split.object("pattern");
+  return pattern.has("String") && pattern.get<std::string>("String") == " " &&
+         !split.get<bool>("invert", false) && !normalizer.empty() &&
+         normalizer.back() ==
+             NormalizerStep{NormalizerStep::Kind::replace, " ", std::string(kSpaceMark)};
+}
+
+void read_metaspace_step(const Json& file, const BpeParts& parts, Characters& form,
+                         const std::string& where) {
   if (!is_there(file, "pre_tokenizer")) return;
   std::vector<Json> steps = steps_of(file["pre_tokenizer"], "pretokenizers");
+  if (steps.size() == 1 && type_of(steps[0]) == "Split" &&
+      cuts_where_nothing_is(steps[0], parts.normalizer, where))
+    return;
   form.splits_at_space = steps.size() == 2 && type_of(steps[0]) == "WhitespaceSplit";
   if (form.splits_at_space) steps.erase(steps.begin());
   if (steps.size() != 1 || type_of(steps[0]) != "Metaspace")
@@ -172,7 +187,7 @@ void read_decoder(const Json& file, BpeParts& parts, const std::string& where) {
 
 // Byte-level steps must come last: they turn the text into the alphabet.
 void read_pre_tokenizer(const Json& file, BpeParts& parts, const std::string& where) {
-  if (parts.characters) return read_metaspace_step(file, *parts.characters, where);
+  if (parts.characters) return read_metaspace_step(file, parts, *parts.characters, where);
   if (!is_there(file, "pre_tokenizer")) fail("it has no pre_tokenizer");
   bool byte_level = false;
   for (const Json& step : steps_of(file["pre_tokenizer"], "pretokenizers")) {

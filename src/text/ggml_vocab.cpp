@@ -26,6 +26,7 @@ namespace moe {
 namespace {
 
 constexpr size_t kMostTokenBytes = 1024;
+constexpr std::string_view kMerged = "gemma4";  // over characters, as "llama", but with merges
 enum Type : int32_t {
   normal = 1,
   unknown = 2,
@@ -97,6 +98,28 @@ void add_marks(const GgmlVocab& vocab, BpeParts& parts) {
   }
 }
 
+int32_t id_in(const IdOf& ids, std::string_view token) {
+  const auto place = ids.find(token);
+  return place == ids.end() ? -1 : place->second;
+}
+
+std::vector<Merge> listed_merges(const GgmlVocab& vocab, const IdOf& ids) {
+  if (vocab.merges.size() > static_cast<size_t>(kMaxVocab))
+    fail("it has {} merges; at most {} are supported", vocab.merges.size(), kMaxVocab);
+  std::vector<Merge> merges;
+  for (size_t i = 0; i < vocab.merges.size(); ++i) {
+    const std::string& merge = vocab.merges[i];
+    const size_t space = merge.find(' ');
+    if (space == std::string::npos) fail("merge {} is not two tokens", i);
+    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    const Merge made{id_in(ids, left), id_in(ids, right), id_in(ids, left + right)};
+    if (made.left < 0 || made.right < 0 || made.result < 0)
+      fail("merge {} (\"{}\") names what is no token", i, printable(merge, 60));
+    merges.push_back(made);
+  }
+  return merges;
+}
+
 void read_bytes(const GgmlVocab& vocab, BpeParts& parts) {
   const GgmlPre& pre = ggml_pre(vocab.pre);
   parts.patterns = pre.patterns;
@@ -110,23 +133,8 @@ void read_bytes(const GgmlVocab& vocab, BpeParts& parts) {
     parts.in_vocab[id] = bytes.has_value() && type_of(vocab, id) == normal;
     parts.pieces[id] = bytes.value_or(vocab.tokens[id]);
   }
-  const auto id_of = [&](std::string_view token) {
-    const auto place = ids.find(token);
-    return place == ids.end() ? -1 : place->second;
-  };
-  for (size_t b = 0; b < 256; ++b) parts.byte_ids[b] = id_of(byte_alphabet()[b]);
-  if (vocab.merges.size() > static_cast<size_t>(kMaxVocab))
-    fail("it has {} merges; at most {} are supported", vocab.merges.size(), kMaxVocab);
-  for (size_t i = 0; i < vocab.merges.size(); ++i) {
-    const std::string& merge = vocab.merges[i];
-    const size_t space = merge.find(' ');
-    if (space == std::string::npos) fail("merge {} is not two tokens", i);
-    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
-    const Merge made{id_of(left), id_of(right), id_of(left + right)};
-    if (made.left < 0 || made.right < 0 || made.result < 0)
-      fail("merge {} (\"{}\") names what is no token", i, printable(merge, 60));
-    parts.merges.push_back(made);
-  }
+  for (size_t b = 0; b < 256; ++b) parts.byte_ids[b] = id_in(ids, byte_alphabet()[b]);
+  parts.merges = listed_merges(vocab, ids);
   add_marks(vocab, parts);
 }
 
@@ -182,9 +190,11 @@ std::vector<double> unigram_scores(const GgmlVocab& vocab) {
 }
 
 void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
-  if (vocab.scores.size() != vocab.tokens.size())
+  const bool scored = vocab.model != kMerged;
+  if (scored && vocab.scores.size() != vocab.tokens.size())
     fail("it has {} scores for {} tokens", vocab.scores.size(), vocab.tokens.size());
-  if (std::any_of(vocab.scores.begin(), vocab.scores.end(), [](float s) { return std::isnan(s); }))
+  if (scored &&
+      std::any_of(vocab.scores.begin(), vocab.scores.end(), [](float s) { return std::isnan(s); }))
     fail("one of its scores is no number");
   const IdOf ids = ids_of(vocab);
   Characters form;
@@ -199,8 +209,10 @@ void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
   for (int b = 0; b < 256 && form.byte_fallback; ++b)
     if (!ids.contains(byte_token(b))) fail("byte {} is no token", b);
   if (unigram) form.scores = unigram_scores(vocab);
-  else parts.merges = merges_of_scores(form.words, vocab.scores, ids);
-  const bool prepends = vocab.add_space_prefix.value_or(!unigram);  // as llama.cpp has it
+  else if (scored) parts.merges = merges_of_scores(form.words, vocab.scores, ids);
+  else parts.merges = listed_merges(vocab, ids);
+  // as llama.cpp has it
+  const bool prepends = vocab.add_space_prefix.value_or(scored && !unigram);
   parts.normalizer = normalizer_of(vocab, prepends);
   form.strip = prepends ? 1 : 0;
   parts.characters = std::move(form);
@@ -234,14 +246,15 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
     parts.pieces.resize(vocab.tokens.size());
     const bool over_bytes = vocab.model == "gpt2";
     if (over_bytes) read_bytes(vocab, parts);
-    else if (vocab.model == "llama" || vocab.model == "t5") read_characters(vocab, parts);
+    else if (vocab.model == "llama" || vocab.model == "t5" || vocab.model == kMerged)
+      read_characters(vocab, parts);
     else
-      fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2, llama and t5",
+      fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2, llama, t5 and gemma4",
            printable(vocab.model, 40));
     // Where a file does not say: as llama.cpp has it for these names.
     const bool add_bos =
         vocab.bos && vocab.add_bos.value_or(over_bytes ? ggml_pre(vocab.pre).names[0] == "llama-bpe"
-                                                       : vocab.model == "llama");
+                                                       : vocab.model != "t5");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));

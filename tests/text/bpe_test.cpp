@@ -411,6 +411,23 @@ TEST(BpeOverCharacters, TokensBeginWhereTheTextSays) {
   EXPECT_EQ(first->starts("ab a</s> b"), (std::vector<int64_t>{0, 1, 2, 4, 8, 9}));
 }
 
+// Gemma's files: marks are in the place of spaces before the text is cut at spaces.
+TEST(BpeOverCharacters, ACutAtSpacesBehindTheirMarksCutsNothing) {
+  const Json marks = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+  const Json cut = {{"type", "Split"},
+                    {"pattern", {{"String", " "}}},
+                    {"behavior", "MergedWithPrevious"},
+                    {"invert", false}};
+  const auto plain = parse(over_characters(kWords, marks, nullptr)),
+             same = parse(over_characters(kWords, marks, cut));
+  for (const char* text : {"ab a", "    a  b", " a", "a\nb a"})
+    EXPECT_EQ(same->encode(text), plain->encode(text)) << text;
+  EXPECT_FAILS(parse(over_characters(kWords, nullptr, cut)), "its pre_tokenizer is Split");
+  Json other = cut;
+  other["pattern"]["String"] = "a";
+  EXPECT_FAILS(parse(over_characters(kWords, marks, other)), "its pre_tokenizer is Split");
+}
+
 TEST(BpeOverCharacters, RefusesWhatItCannotHonour) {
   const auto expect = [](const auto& change, const char* reason) {
     Json json = over_characters(kWords, parse_json(kLlamaNormalizer, "t"), nullptr);

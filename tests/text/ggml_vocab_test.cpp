@@ -128,6 +128,22 @@ TEST(GgmlVocab, OverCharactersTheSpaceInFrontMayBeLeftOut) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(" a")), " a");
 }
 
+// "gemma4": over characters, with merges in place of scores.
+TEST(GgmlVocab, OverCharactersMergesAsListed) {
+  GgmlVocab vocab = over_characters({"\u2581", "a", "b", "ab", "ba", "\u2581a"});
+  vocab.model = "gemma4";
+  vocab.scores.clear();
+  vocab.merges = {"b a", "a b", "\u2581 a"};
+  const auto tokenizer = make_ggml_tokenizer(vocab, "m.gguf");
+  EXPECT_EQ(pieces_of(*tokenizer, "aba ab"), (Strings{"a", "ba", " ", "ab"}));
+  EXPECT_EQ(pieces_of(*tokenizer, " ac"), (Strings{" a", "c"}));
+  EXPECT_EQ(tokenizer->encode_text("b"), (Ids{1, 261}));
+  const auto again = parse_tokenizer(tokenizer->to_json(), "t.json");
+  EXPECT_EQ(again->encode("aba ab"), tokenizer->encode("aba ab"));
+  vocab.merges.push_back("a c");
+  EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), "names what is no token");
+}
+
 TEST(GgmlVocab, OfEqualScoresTheLeftmostPairIsMerged) {
   GgmlVocab vocab = over_characters({"a", "b", "c", "\u2581"});
   add(vocab, "bc", 1, -1);
@@ -187,7 +203,7 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
       "its tokenizer.ggml.pre is \"smolm\", which is not known; did you mean \"smollm\"?");
   expect(
       bytes, [](GgmlVocab& v) { v.model = "bert"; },
-      "its tokenizer.ggml.model is \"bert\"; supported are gpt2, llama and t5");
+      "its tokenizer.ggml.model is \"bert\"; supported are gpt2, llama, t5 and gemma4");
   expect(
       bytes, [](GgmlVocab& v) { v.tokens.clear(); }, "it has 0 tokens");
   expect(

@@ -231,8 +231,15 @@ SENTENCEPIECE = {
     },
     "spm-bpe-mapped": {"model_type": "bpe", "vocab_size": 3000, "byte_fallback": True},
 }
-# Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace.
-CHARACTERS = {"llama2": None, "mistral": "first", "always": "always", "never": "never"}
+# Over characters: the Metaspace's scheme; none: the normalizer Prepend and Replace; split: Replace, and
+# a cut at spaces of which it left none.
+CHARACTERS = {
+    "llama2": None,
+    "mistral": "first",
+    "always": "always",
+    "never": "never",
+    "gemma": "split",
+}
 
 
 def learn_bytes(text, normalizer, steps, ignore_merges, marks, front):
@@ -297,8 +304,11 @@ def learn_characters(text, scheme):
     tokenizer = Tokenizer(
         models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
-    strip = [decoders.Strip(" ", 1, 0)] if scheme != "never" else []
-    if scheme:
+    strip = [decoders.Strip(" ", 1, 0)] if scheme not in ("never", "split") else []
+    if scheme == "split":
+        tokenizer.normalizer = normalizers.Replace(" ", MARK)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif scheme:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
             prepend_scheme=scheme, split=scheme == "always"
         )

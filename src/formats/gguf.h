@@ -46,6 +46,7 @@ class Gguf : public NamedTensors {
   const std::vector<std::string>& texts(std::string_view key) const;
   const std::vector<int64_t>& integers(std::string_view key) const;
   const std::vector<double>& numbers(std::string_view key) const;
+  const std::vector<bool>& flags(std::string_view key) const;
 
  private:
   static Gguf open_one(const std::string& path);
@@ -65,7 +66,21 @@ class Gguf : public NamedTensors {
 // A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on
 // one.
 struct GgufEntry {
-  enum class Type { u16, u32, i32, f32, boolean, string, u64, strings, f32s, i32s, u32s, u8s };
+  enum class Type {
+    u16,
+    u32,
+    i32,
+    f32,
+    boolean,
+    string,
+    u64,
+    strings,
+    f32s,
+    i32s,
+    u32s,
+    u8s,
+    booleans
+  };
   std::string key;
   Type type;
   GgufValue value;

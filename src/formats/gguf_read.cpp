@@ -403,6 +403,9 @@ const std::vector<int64_t>& Gguf::integers(std::string_view key) const {
 const std::vector<double>& Gguf::numbers(std::string_view key) const {
   return typed<std::vector<double>>(key, "a list of numbers");
 }
+const std::vector<bool>& Gguf::flags(std::string_view key) const {
+  return typed<std::vector<bool>>(key, "a list of truth values");
+}
 
 int64_t Gguf::integer(std::string_view key, int64_t low, int64_t high) const {
   const int64_t x = typed<int64_t>(key, "an integer");

@@ -74,6 +74,8 @@ class ValueWriter {
         return list<int64_t>(Kind::u32, [&](int64_t x) { put(out_, whole<uint32_t>(x)); });
       case Type::u8s:
         return list<int64_t>(Kind::u8, [&](int64_t x) { put(out_, whole<uint8_t>(x)); });
+      case Type::booleans:
+        return list<bool>(Kind::boolean, [&](bool x) { put(out_, static_cast<uint8_t>(x)); });
     }
   }
 

@@ -449,6 +449,22 @@ constexpr NameRow kGgufGemma3[] = {
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
 };
+// What stands beside the experts of Gemma 4 has a dense FFN's names, and its router's norm the name
+// of a scale.
+constexpr NameRow kGgufGemma4[] = {
+    {Part::shared, ParamKind::gate, "blk.{i}.ffn_gate.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "blk.{i}.ffn_down.weight", Layout::bank_of_one},
+    {Part::norms, ParamKind::router_norm, "blk.{i}.ffn_gate_inp.scale"},
+};
+constexpr NameRow kGgufGemma4Fused[] = {
+    kGgufGemma4[0],
+    kGgufGemma4[1],
+    kGgufGemma4[2],
+    kGgufGemma4[3],
+    {Part::experts, ParamKind::gate, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
+    {Part::experts, ParamKind::up, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
+};
 constexpr NameRow kGgufQwen35[] = {
     {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
@@ -538,6 +554,10 @@ const TensorNames kGgufQwen3NextTensors = {"llama.cpp", kGgufQwen3Next, kGgufHea
                                            {},          kGgufNames};
 const TensorNames kGgufQwen35Tensors = {"llama.cpp", kGgufQwen35, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufGemma3Tensors = {"llama.cpp", kGgufGemma3, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufGemma4Tensors = {"llama.cpp",  kGgufGemma4, kGgufHead,
+                                        kRopeFactors, {},          kGgufNames};
+const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgufHead, kRopeFactors,
+                                             {},          kGgufNames};
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};

@@ -66,7 +66,8 @@ struct TensorNames {
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
     kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
-    kQwen35MoeApartTensors, kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors;
+    kQwen35MoeApartTensors, kGemma3Tensors, kGemma4Tensors, kGgufGemma4Tensors,
+    kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,
 // together; where the norm before an FFN is

@@ -160,6 +160,12 @@ void gguf_config_seeds(const std::string& folder) {
           .key_heads = 1, .value_heads = 2, .key_width = 4, .value_width = 4, .conv_width = 2};
       c.linear_layers = {0};
     }
+    if (row.gemma4) {
+      c.attention_window = 5;
+      c.window_layers = {0};
+      c.full = {.kv_heads = 1, .head_width = 8, .values_of_keys = true};
+      c.logit_cap = 30;
+    }
     if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
     if (row.latent()) {
       c.latent = {.width = 8, .query_width = 6, .value_width = 2};
@@ -186,7 +192,9 @@ void gguf_config_seeds(const std::string& folder) {
                       }};
     };
     std::vector<GgufItem> items = {tensor("token_embd.weight", {c.vocab, c.width})};
-    if (row.llama3_scaling) items.push_back(tensor("rope_freqs.weight", {c.head_width / 2}));
+    if (row.llama3_scaling || row.gemma4)
+      items.push_back(
+          tensor("rope_freqs.weight", {(row.gemma4 ? c.full.head_width : c.head_width) / 2}));
     write_gguf(folder + "/" + std::string(row.title), entries, items);
   }
 }

@@ -168,6 +168,21 @@ void add_configs_of_2025(std::vector<NamedConfig>& all) {
   for (int64_t i = 0; i < gemma.layers; ++i) gemma.window_layers.push_back(i);
   gemma.window_rope_theta = 500;
   all.push_back({"gemma3", gemma});
+  ModelConfig gemma4 = gemma;
+  gemma4.norm_offset = false;
+  gemma4.window_layers = {0};
+  gemma4.value_norm = gemma4.layer_scale = true;
+  gemma4.full = {.head_width = 24, .values_of_keys = true};
+  gemma4.multipliers.attention = 1;
+  gemma4.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.25f};
+  gemma4.logit_cap = 30;
+  all.push_back({"gemma4", gemma4});
+  gemma4.full.kv_heads = gemma4.kv_heads == 1 ? 2 : 1;
+  gemma4.branch_norms = true;
+  gemma4.shared_experts = 1;
+  gemma4.shared_width = 20;
+  gemma4.routing = default_options(find_recipe("gemma4"), 4, 2, gemma4.layers);
+  all.push_back({"gemma4", gemma4});
   ModelConfig next = moe_config("qwen3-moe");
   next.norm_offset = next.attention_gate = true;
   next.qk_norm = QkNorm::head;
@@ -448,6 +463,10 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     check("blk.1.attn_q.weight", "layers.1.attn.q.weight");
     check("blk.1.attn_k.weight", "layers.1.attn.k.weight");
     if (config.attention_bias) check("blk.1.attn_q.bias", "layers.1.attn.q.bias");
+    if (config.full.values_of_keys) {
+      EXPECT_FALSE(file.contains("blk.1.attn_v.weight"));
+      continue;
+    }
     const Tensor v = file.get("blk.1.attn_v.weight");
     EXPECT_EQ(std::memcmp(v.data, param_named(*model, "layers.1.attn.v.weight")->value.data,
                           static_cast<size_t>(v.bytes())),
@@ -735,6 +754,49 @@ TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
 }
 
 // What llama.cpp cannot say takes our own form, and why is said.
+// llama.cpp's converter keeps gates and ups of Gemma 4's experts in one tensor, and writes which
+// pairs of a head turn as factors.
+TEST(GgufModel, Gemma4AsItsConverterWritesIt) {
+  for (const auto& [name, config] : gguf_configs()) {
+    if (name != "gemma4" || config.moe_layer_count() == 0) continue;
+    TempFolder folder;
+    const auto model = drawn_model(config);
+    save(folder / "a.gguf", *model);
+    const Gguf file = Gguf::open(folder / "a.gguf");
+    const Tensor factors = file.get("rope_freqs.weight");
+    ASSERT_EQ(factors.numel(), 12);
+    for (int64_t i = 0; i < 12; ++i)
+      EXPECT_EQ(factors.as<float>()[i], i < 3 ? 1.0f : 1e30f) << i;  // 0.25 of 24 / 2
+    EXPECT_EQ(file.flags("gemma4.attention.sliding_window_pattern")[0], true);
+    std::vector<GgufItem> items;
+    std::vector<std::vector<float>> fused;
+    fused.reserve(static_cast<size_t>(config.layers));
+    for (const NamedTensor& t : file.tensors()) {
+      const Tensor value = t.value;
+      std::vector<int64_t> shape(value.shape.begin(), value.shape.begin() + value.rank);
+      if (t.name.find("ffn_up_exps") != std::string::npos) continue;
+      if (const size_t at = t.name.find("ffn_gate_exps"); at != std::string::npos) {
+        const Tensor up = file.get(t.name.substr(0, at) + "ffn_up_exps.weight");
+        const auto each = static_cast<size_t>(value.numel() / shape[0]);
+        std::vector<float>& both = fused.emplace_back();
+        for (size_t e = 0; e < static_cast<size_t>(shape[0]); ++e)
+          for (const float* from : {value.as<float>(), up.as<float>()})
+            both.insert(both.end(), from + e * each, from + (e + 1) * each);
+        shape[1] *= 2;
+        const int64_t cols = shape[2], rows = shape[0] * shape[1];
+        items.push_back({t.name.substr(0, at) + "ffn_gate_up_exps.weight", DType::f32, shape,
+                         [&both, rows, cols](int64_t) {
+                           return Tensor(both.data(), DType::f32, {rows, cols});
+                         }});
+        continue;
+      }
+      items.push_back({t.name, DType::f32, shape, [value](int64_t) { return value; }});
+    }
+    write_gguf(folder / "b.gguf", gguf_target(*model, *make_tokenizer("bytes")).metadata, items);
+    EXPECT_EQ(logits_of(*load_model(folder / "b.gguf").model), logits_of(*model));
+  }
+}
+
 TEST(GgufModel, WhyOwn) {
   const auto refused = [](const ModelConfig& config, const char* reason) {
     const auto [architecture, why_own] = gguf_form_of(config);

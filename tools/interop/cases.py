@@ -332,8 +332,6 @@ NOT_FOR_LLAMA_CPP = {
     "flex_olmo": "norms are of what sublayers give",
     "gemma3-linear": "multipliers are others",
     "qwen3_next-sparse": "is dense",
-    "gemma4_text": "norms come before and behind",
-    "gemma4_text-dense": "norms come before and behind",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {24: 32, 40: 64, 48: 64}

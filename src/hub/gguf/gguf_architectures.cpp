@@ -179,6 +179,27 @@ constexpr GgufArchitecture kRows[] = {
      .window_local = true,
      .norm_offset = true,
      .gemma = true},
+    {.name = "gemma4",
+     .title = "Gemma 4",
+     .tensors = &kGgufGemma4Tensors,
+     .placement = NormPlacement::both,
+     .qk_norm = QkNorm::head,
+     .act = ops::Act::gelu_tanh,
+     .free_head_width = true,
+     .gemma4 = true},
+    {.name = "gemma4",
+     .title = "Gemma 4 MoE",
+     .recipe = "gemma4",
+     .tensors = &kGgufGemma4Tensors,
+     .placement = NormPlacement::both,
+     .qk_norm = QkNorm::head,
+     .act = ops::Act::gelu_tanh,
+     .free_head_width = true,
+     .fused_experts = &kGgufGemma4FusedTensors,
+     .gemma4 = true,
+     .renormalises = true,
+     .shared = SharedExperts::beside,
+     .expert_width = "expert_feed_forward_length"},
     {.name = "qwen35moe",
      .title = "Qwen3.5 MoE",
      .recipe = "qwen3-moe",
@@ -296,9 +317,9 @@ const GgufArchitecture& find_gguf_architecture(std::string_view name, bool route
   const GgufArchitecture* first = nullptr;
   for (const GgufArchitecture& row : kRows) {
     if (row.name == name && row.routes() == routes) {
-      const bool unlike = windows != (row.window_every > 0);
+      const bool unlike = windows != row.windows();
       if (!unlike && static_cast<int64_t>(row.gating) == gating) return row;
-      if (first == nullptr || (first->window_every > 0) != windows) first = &row;
+      if (first == nullptr || first->windows() != windows) first = &row;
     }
     is_known = is_known || row.name == name;
     if (std::ranges::find(known, row.name) == known.end()) known.emplace_back(row.name);

@@ -21,6 +21,7 @@ enum class SharedExperts {
   gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
   sized,    // none, or one expert_shared_feed_forward_length wide, weighing 1
   one,      // the same, and never none
+  beside,   // one, feed_forward_length wide, weighing 1, behind norms of its own
   summed,   // none, or as many as a routed one goes into that width, weighing 1
 };
 
@@ -48,6 +49,8 @@ struct GgufArchitecture {
   bool shares_kv = true;         // fewer key/value heads than heads are possible
   // Attention is latent. Older files have keys and values in one matrix, under these names.
   const TensorNames* older_latents = nullptr;
+  // Names of files whose experts have gates and ups in one tensor.
+  const TensorNames* fused_experts = nullptr;
   bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
   int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
@@ -60,6 +63,7 @@ struct GgufArchitecture {
   bool norm_turned = false;   // norms of queries and keys see them turned
   bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
   bool gemma = false;         // the embedding times sqrt(D), scores by what else is there
+  bool gemma4 = false;        // all of what only Gemma 4 has (gguf_gemma4.cpp)
   bool sinks = false;         // of attention
   bool multipliers = false;   // Granite's
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
@@ -78,6 +82,7 @@ struct GgufArchitecture {
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }
+  bool windows() const { return window_every > 0 || gemma4; }
   bool latent() const { return older_latents != nullptr; }
   bool may_lack_shared() const {
     return shared == SharedExperts::sized || shared == SharedExperts::summed;

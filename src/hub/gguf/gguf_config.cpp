@@ -1,74 +1,17 @@
 #include "hub/gguf/gguf_config.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <numbers>
-#include <set>
 #include <string>
 
 #include "core/error.h"
-#include "core/nearest.h"
-#include "formats/gguf.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
+#include "hub/gguf/gguf_keys.h"
 
 namespace moe {
 namespace {
-
-// The keys of one architecture in a GGUF, "llama.block_count" and the like, each read at most once
-// by name, so that what nobody read is found.
-class GgufKeys {
- public:
-  GgufKeys(const Gguf& file, std::string_view architecture)
-      : file_(file), prefix_(std::string(architecture) + ".") {}
-
-  const std::string& where() const { return file_.path(); }
-  std::string name(std::string_view key) {
-    std::string full = prefix_ + std::string(key);
-    read_.insert(full);
-    return full;
-  }
-  bool has(std::string_view key) { return file_.has(name(key)); }
-  int64_t size(std::string_view key, int64_t low, int64_t high = int64_t{1} << 24) {
-    return file_.integer(name(key), low, high);
-  }
-  int64_t size_or(std::string_view key, int64_t low, int64_t otherwise) {
-    return has(key) ? size(key, low) : otherwise;
-  }
-  float number(std::string_view key, double low) {
-    const double x = file_.number(name(key));
-    if (!(x >= low && x <= FLT_MAX))
-      fail("{}: key \"{}\" is {}; it must be at least {}", where(), name(key), x, low);
-    return static_cast<float>(x);
-  }
-  float number_or(std::string_view key, double low, float otherwise) {
-    return has(key) ? number(key, low) : otherwise;
-  }
-  const std::string& text(std::string_view key) { return file_.text(name(key)); }
-  const std::vector<int64_t>& integers(std::string_view key) { return file_.integers(name(key)); }
-  bool flag(std::string_view key) { return file_.flag(name(key)); }
-  // A key that may stand there only with the one value that is what happens here.
-  void need_number(std::string_view key, double wanted, std::string_view why) {
-    if (!has(key)) return;
-    const double x = file_.number(name(key));
-    if (x != wanted)
-      fail("{}: key \"{}\" is {}; {}, so only {} is supported", where(), name(key), x, why, wanted);
-  }
-  void ignore(std::string_view key) { name(key); }
-  // What nobody read may change the mathematics.
-  void refuse_unknown() const {
-    for (const auto& [key, value] : file_.metadata())
-      if (key.starts_with(prefix_) && !read_.contains(key))
-        fail("{}: key \"{}\" is not known here, and it may change what the model computes{}",
-             where(), printable(key), suggestion(key, {read_.begin(), read_.end()}, 0));
-  }
-
- private:
-  const Gguf& file_;
-  std::string prefix_;
-  std::set<std::string> read_;
-};
 
 constexpr int64_t kMaxBlocks = 4096;  // as config.json has it
 constexpr const char* kEps = "attention.layer_norm_epsilon";
@@ -269,7 +212,7 @@ void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, c);
-  else read_heads(keys, row, c);
+  else if (!row.gemma4) read_heads(keys, row, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
@@ -285,6 +228,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear(keys, c);
   if (row.multipliers) read_multipliers(keys, c.multipliers);
+  if (row.gemma4) return read_gemma4(file, keys, c);
   if (row.gemma)
     c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)),
                      .attention = gemma_score_factor(c)};
@@ -341,6 +285,10 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (row.shared == SharedExperts::counted) {
     c.shared_experts = keys.size("expert_shared_count", 1);
     c.shared_width = c.expert_width;
+  } else if (row.shared == SharedExperts::beside) {
+    c.shared_experts = 1;
+    c.shared_width = keys.size("feed_forward_length", 1);
+    c.branch_norms = true;
   } else if (row.shared == SharedExperts::gated) {
     c.shared_experts = 1;
     c.shared_width = keys.size(kSharedWidth, 1);
@@ -385,6 +333,10 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
   };
   size("attention.head_count", c.heads);
+  if (row.gemma4) {
+    number(kRmsEps, c.norm_eps);
+    return add_gemma4(out, prefix, c);
+  }
   if (row.conv) {
     std::vector<int64_t> heads;
     for (int64_t i = 0; i < c.layers; ++i)
@@ -524,7 +476,8 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
     fail("{}: {}", file.path(), e.what());
   }
   const bool older = row.latent() && !keys.has("attention.key_length_mla");
-  return {c, &row, older ? row.older_latents : row.tensors};
+  const bool fused = row.fused_experts != nullptr && file.contains("blk.0.ffn_gate_up_exps.weight");
+  return {c, &row, older ? row.older_latents : fused ? row.fused_experts : row.tensors};
 }
 
 namespace {
@@ -539,7 +492,9 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + std::string(key), Type::f32, static_cast<double>(x)});
   };
   if (row.expert_width != "feed_forward_length")
-    size("feed_forward_length", row.dense_first ? c.dense_width : c.expert_width);
+    size("feed_forward_length", row.dense_first                       ? c.dense_width
+                                : row.shared == SharedExperts::beside ? c.shared_width
+                                                                      : c.expert_width);
   size(row.expert_width, c.expert_width);
   size("expert_count", c.routing.experts);
   size("expert_used_count", c.routing.top_k);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "hub/gguf/gguf_config.h"
+#include "hub/gguf/gguf_keys.h"
 #include "hub/gguf/gguf_vocab.h"
 #include "hub/gguf/quant_policy.h"
 #include "text/ggml_vocab.h"
@@ -83,9 +84,8 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
     if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head))
       target.tensors.push_back(std::move(tensor));
-  if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3) {
-    auto factors = std::make_shared<std::vector<float>>(
-        llama3_factors(c.rope_scaling, c.rope_theta, c.head_width));
+  auto factors = std::make_shared<std::vector<float>>(gguf_rope_factors(row, c));
+  if (!factors->empty()) {
     const auto n = static_cast<int64_t>(factors->size());
     target.tables.push_back({"rope_freqs.weight", DType::f32, {n}, [factors, n](int64_t) {
                                return Tensor(factors->data(), DType::f32, {n});

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "hub/folder/architectures.h"
-#include "hub/gguf/gguf_architectures.h"
+#include "hub/gguf/gguf_keys.h"
 
 namespace moe {
 namespace {
@@ -42,6 +42,11 @@ std::string why_not_routing(const GgufArchitecture& row, const ModelConfig& c) {
   if (!std::holds_alternative<KeepSecond>(spec.second) ||
       !std::holds_alternative<Dropless>(spec.capacity))
     return recipe("may drop choices");
+  if (std::holds_alternative<ScaledScores>(spec.weigh) || row.gemma4) {
+    const bool same = std::holds_alternative<ScaledScores>(spec.weigh) && row.gemma4 &&
+                      std::holds_alternative<SoftmaxScore>(spec.score);
+    return same ? "" : recipe("has a factor of each expert's weight, or has none");
+  }
   bool divides = std::holds_alternative<RawScore>(spec.score) &&
                  std::holds_alternative<ChosenSoftmax>(spec.weigh);
   if (!divides) {
@@ -96,6 +101,7 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
 }
 
 std::string why_not_windows(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.gemma4) return "";
   const bool all = c.attention_window == 0 || c.attention_window >= c.context;
   if (row.window_every == 0)
     return all ? "" : "its attention sees a window of the last tokens only";
@@ -108,6 +114,7 @@ std::string why_not_windows(const GgufArchitecture& row, const ModelConfig& c) {
 
 // What layers with a window turn by.
 std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.gemma4) return "";
   const bool scaled = c.rope_scaling.kind != RopeScaling::Kind::none,
              plain = c.window_rope_theta == 0 ? !scaled : c.window_rope_theta == c.rope_theta;
   if (row.window_local && c.window_rope_theta == 0 && scaled)
@@ -136,10 +143,10 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
 
 std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& c) {
   const Multipliers& m = c.multipliers;
-  if (!row.gemma) return row.multipliers || m.none() ? "" : "it has multipliers";
+  if (!row.gemma && !row.gemma4) return row.multipliers || m.none() ? "" : "it has multipliers";
+  const float scores = row.gemma4 ? 1 : gemma_score_factor(c);
   const bool same = m.embedding == std::sqrt(static_cast<float>(c.width)) && m.residual == 1 &&
-                    m.logits == 1 &&
-                    std::fabs(m.attention - gemma_score_factor(c)) <= 1e-6f * m.attention;
+                    m.logits == 1 && std::fabs(m.attention - scores) <= 1e-6f * m.attention;
   return same ? "" : "its multipliers are others";
 }
 
@@ -206,7 +213,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_gemma4_has(c),
+      row.gemma4 ? why_not_gemma4(c) : what_gemma4_has(c),
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),
       why_not_positions(row, c),

@@ -1,0 +1,164 @@
+// Gemma 4's keys (github ggml-org/llama.cpp, src/models/gemma4.cpp and conversion/gemma.py): layers
+// with a window and without have heads of their own, and of those without a share turns, which a
+// tensor of factors says.
+#include <algorithm>
+#include <cmath>
+
+#include "hub/gguf/gguf_config.h"
+#include "hub/gguf/gguf_keys.h"
+#include "model/rope.h"
+
+namespace moe {
+namespace {
+
+constexpr const char *kPattern = "attention.sliding_window_pattern",
+                     *kWindow = "attention.sliding_window", *kKvHeads = "attention.head_count_kv",
+                     *kKeys = "attention.key_length", *kValues = "attention.value_length",
+                     *kWindowKeys = "attention.key_length_swa",
+                     *kWindowValues = "attention.value_length_swa",
+                     *kTurning = "rope.dimension_count",
+                     *kWindowTurning = "rope.dimension_count_swa", *kBase = "rope.freq_base",
+                     *kWindowBase = "rope.freq_base_swa", *kCap = "final_logit_softcapping",
+                     *kSharedLayers = "attention.shared_kv_layers",
+                     *kPerLayer = "embedding_length_per_layer_input",
+                     *kFactors = "rope_freqs.weight";
+constexpr float kUsualCap = 30;   // of files that do not say one, as llama.cpp has it
+constexpr float kStands = 1e30f;  // the factor of a pair that does not turn
+
+void read_window_layers(GgufKeys& keys, ModelConfig& c) {
+  c.attention_window = keys.size(kWindow, 1);
+  const std::vector<bool>& pattern = keys.flags(kPattern);
+  if (std::ssize(pattern) != c.layers)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kPattern), pattern.size(),
+         c.layers);
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (pattern[static_cast<size_t>(i)]) c.window_layers.push_back(i);
+  if (c.window_layers.empty() || std::ssize(c.window_layers) == c.layers)
+    fail("{}: by key \"{}\" {} layers of {} have a window; some have one and some none",
+         keys.where(), keys.name(kPattern), c.window_layers.size(), c.layers);
+}
+
+// One number, or one for each layer: of those with a window and those without.
+void read_kv_heads(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
+  const auto found = file.metadata().find(keys.name(kKvHeads));
+  if (found == file.metadata().end() ||
+      !std::holds_alternative<std::vector<int64_t>>(found->second)) {
+    c.kv_heads = keys.size(kKvHeads, 1);
+    return;
+  }
+  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
+  if (std::ssize(heads) != c.layers)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
+         c.layers);
+  int64_t of[2] = {0, 0};
+  for (int64_t i = 0; i < c.layers; ++i) {
+    int64_t& wanted = of[c.has_window(i) ? 1 : 0];
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n < 1 || (wanted != 0 && n != wanted))
+      fail("{}: key \"{}\" has {} at layer {}; layers of a kind are alike here, and have some",
+           keys.where(), keys.name(kKvHeads), n, i);
+    wanted = n;
+  }
+  c.kv_heads = of[1];
+  if (of[0] != of[1]) c.full.kv_heads = of[0];
+}
+
+// The pairs whose factor is 1 turn, and stand before those that do not.
+RopeScaling read_factors(const Gguf& file, int64_t width) {
+  const Tensor stored = file.get(kFactors);
+  if (stored.dtype != DType::f32 || stored.numel() != width / 2)
+    fail("{}: tensor \"{}\" is {}; f32 [{}] is needed", file.path(), kFactors, describe(stored),
+         width / 2);
+  const float *x = stored.as<float>(), *end = x + stored.numel();
+  const float* stand = std::find_if(x, end, [](float f) { return f != 1; });
+  if (stand == x || std::any_of(stand, end, [](float f) { return !(f >= kStands / 2); }))
+    fail(
+        "{}: tensor \"{}\" divides the rotary frequencies in another way than by letting a share "
+        "of "
+        "them stand, which is not supported",
+        file.path(), kFactors);
+  if (stand == end) return {};
+  return {.kind = RopeScaling::Kind::proportional,
+          .share = 2 * static_cast<float>(stand - x) / static_cast<float>(width)};
+}
+
+}  // namespace
+
+void read_gemma4(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
+  keys.need_number(kPerLayer, 0, "embeddings of each layer are not supported");
+  keys.need_number(kSharedLayers, 0, "every layer has keys of its own");
+  read_window_layers(keys, c);
+  read_kv_heads(file, keys, c);
+  const int64_t width = keys.size(kKeys, 1);
+  c.head_width = keys.size(kWindowKeys, 1);
+  if (width != c.head_width) c.full.head_width = width;
+  for (const auto& [key, wanted] : {std::pair{kValues, width},
+                                    {kTurning, width},
+                                    {kWindowValues, c.head_width},
+                                    {kWindowTurning, c.head_width}})
+    keys.need_number(key, static_cast<double>(wanted), "a head's keys and values are as wide");
+  int64_t full = 0;
+  while (c.has_window(full)) ++full;
+  c.full.values_of_keys = !file.contains("blk." + std::to_string(full) + ".attn_v.weight");
+  c.rope_theta = keys.number(kBase, 0);
+  c.window_rope_theta = keys.number_or(kWindowBase, FLT_MIN, 10000);
+  c.rope_scaling = read_factors(file, width);
+  c.logit_cap = keys.number_or(kCap, 0, kUsualCap);
+  c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)), .attention = 1};
+  c.value_norm = true;
+  c.layer_scale = file.contains("blk.0.layer_output_scale.weight");
+}
+
+void add_gemma4(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
+  using Type = GgufEntry::Type;
+  const auto size = [&](const char* key, int64_t x) {
+    out.push_back({prefix + key, Type::u32, x});
+  };
+  const auto number = [&](const char* key, float x) {
+    out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
+  };
+  std::vector<bool> pattern;
+  std::vector<int64_t> kv_heads;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    pattern.push_back(c.has_window(i));
+    kv_heads.push_back(c.attention(i).kv_heads);
+  }
+  size(kPerLayer, 0);
+  size(kSharedLayers, 0);
+  size(kWindow, c.attention_window);
+  out.push_back({prefix + kPattern, Type::booleans, pattern});
+  if (c.full.kv_heads > 0) out.push_back({prefix + kKvHeads, Type::u32s, kv_heads});
+  else size(kKvHeads, c.kv_heads);
+  const int64_t width = c.full.head_width > 0 ? c.full.head_width : c.head_width;
+  for (const char* key : {kKeys, kValues, kTurning}) size(key, width);
+  for (const char* key : {kWindowKeys, kWindowValues, kWindowTurning}) size(key, c.head_width);
+  number(kBase, c.rope_theta);
+  number(kWindowBase, c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta);
+  number(kCap, c.logit_cap);
+}
+
+std::string why_not_gemma4(const ModelConfig& c) {
+  using Kind = RopeScaling::Kind;
+  if (!c.value_norm || !c.layer_scale) return "its values have no norm, or its layers no scale";
+  if (c.branch_norms != (c.moe_layer_count() > 0)) return "its experts have no norms of their own";
+  if (c.rope_scaling.kind != Kind::none &&
+      (c.rope_scaling.kind != Kind::proportional || c.rope_scaling.factor != 1))
+    return "its rotary frequencies are scaled";
+  if (c.attention_window == 0 || c.window_layers.empty() || std::ssize(c.window_layers) == c.layers)
+    return "its layers all have a window, or none has";
+  if (c.rope_scaling.kind == Kind::none || c.window_rope_theta > 0) return "";
+  return "layers with a window turn as the others do";
+}
+
+std::vector<float> gguf_rope_factors(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3)
+    return llama3_factors(c.rope_scaling, c.rope_theta, c.head_width);
+  if (!row.gemma4) return {};
+  const int64_t width = c.full.head_width > 0 ? c.full.head_width : c.head_width;
+  std::vector<float> factors(static_cast<size_t>(width / 2), 1);
+  if (c.rope_scaling.kind == RopeScaling::Kind::proportional)
+    std::fill(factors.begin() + turning_pairs(c.rope_scaling, width), factors.end(), kStands);
+  return factors;
+}
+
+}  // namespace moe

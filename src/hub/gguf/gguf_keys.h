@@ -1,0 +1,79 @@
+// What the readers of a GGUF's config share; for them only.
+#pragma once
+
+#include <cfloat>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/nearest.h"
+#include "formats/gguf.h"
+#include "hub/gguf/gguf_architectures.h"
+
+namespace moe {
+
+// The keys of one architecture in a GGUF, "llama.block_count" and the like, each read at most once
+// by name, so that what nobody read is found.
+class GgufKeys {
+ public:
+  GgufKeys(const Gguf& file, std::string_view architecture)
+      : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  const std::string& where() const { return file_.path(); }
+  std::string name(std::string_view key) {
+    std::string full = prefix_ + std::string(key);
+    read_.insert(full);
+    return full;
+  }
+  bool has(std::string_view key) { return file_.has(name(key)); }
+  int64_t size(std::string_view key, int64_t low, int64_t high = int64_t{1} << 24) {
+    return file_.integer(name(key), low, high);
+  }
+  int64_t size_or(std::string_view key, int64_t low, int64_t otherwise) {
+    return has(key) ? size(key, low) : otherwise;
+  }
+  float number(std::string_view key, double low) {
+    const double x = file_.number(name(key));
+    if (!(x >= low && x <= FLT_MAX))
+      fail("{}: key \"{}\" is {}; it must be at least {}", where(), name(key), x, low);
+    return static_cast<float>(x);
+  }
+  float number_or(std::string_view key, double low, float otherwise) {
+    return has(key) ? number(key, low) : otherwise;
+  }
+  const std::string& text(std::string_view key) { return file_.text(name(key)); }
+  const std::vector<int64_t>& integers(std::string_view key) { return file_.integers(name(key)); }
+  const std::vector<bool>& flags(std::string_view key) { return file_.flags(name(key)); }
+  bool flag(std::string_view key) { return file_.flag(name(key)); }
+  // A key that may stand there only with the one value that is what happens here.
+  void need_number(std::string_view key, double wanted, std::string_view why) {
+    if (!has(key)) return;
+    const double x = file_.number(name(key));
+    if (x != wanted)
+      fail("{}: key \"{}\" is {}; {}, so only {} is supported", where(), name(key), x, why, wanted);
+  }
+  void ignore(std::string_view key) { name(key); }
+  // What nobody read may change the mathematics.
+  void refuse_unknown() const {
+    for (const auto& [key, value] : file_.metadata())
+      if (key.starts_with(prefix_) && !read_.contains(key))
+        fail("{}: key \"{}\" is not known here, and it may change what the model computes{}",
+             where(), printable(key), suggestion(key, {read_.begin(), read_.end()}, 0));
+  }
+
+ private:
+  const Gguf& file_;
+  std::string prefix_;
+  std::set<std::string> read_;
+};
+
+// What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
+// of a head that turns; nothing of any other row.
+void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);
+void add_gemma4(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+std::string why_not_gemma4(const ModelConfig&);
+// Factors of the rotary frequencies that stand in a tensor, "rope_freqs.weight"; empty: none do.
+std::vector<float> gguf_rope_factors(const GgufArchitecture&, const ModelConfig&);
+
+}  // namespace moe

@@ -123,6 +123,7 @@ Json describe(const moe_layer& layer) {
           {"loss_order", all},
           {"needs_ids", !needs_logits(layer.train.select)},
           {"zero_init", recipe.zero_init},
+          {"first_expert_scale", first_expert_scale(layer.train.weigh)},
           {"shared_experts", recipe.shared.experts},
           {"shared_widths", recipe.shared.widths},
           {"shared_gate", recipe.shared.gate},

@@ -111,6 +111,17 @@ Tensor Assembly::own(Param& to, const std::string& became, int64_t before) {
   return to.value;
 }
 
+void Assembly::start_routers(int64_t layer) {
+  for (Param* param : model_->params()) {
+    if (param->part != Part::router || !param->value.empty() ||
+        (layer >= 0 && param->layer != layer))
+      continue;
+    const bool one = param->role == Role::norm;
+    const Tensor out = own(*param, one ? "1" : "0", 0);
+    std::fill_n(out.as<float>(), out.numel(), one ? 1.0f : 0.0f);
+  }
+}
+
 void Assembly::bank(Param& to, const std::vector<Tensor>& matrices, const std::string& became,
                     int64_t before) {
   const Tensor shape = to.value;

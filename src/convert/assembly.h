@@ -39,6 +39,9 @@ class Assembly {
             int64_t before);
   // Memory of the result's own, to be filled: f32.
   Tensor own(Param& to, const std::string& became, int64_t before);
+  // What no source has of the routers, of one layer or of all (-1): at 1 or 0, as it starts in a
+  // new model.
+  void start_routers(int64_t layer = -1);
   // Rows of a matrix or entries of a vector, in this order: an f32 copy.  to [n,...]; from [E,...]
   void rows(Param& to, const Param& from, std::span<const int64_t> chosen,
             const std::string& became);

@@ -259,11 +259,7 @@ void fill_routers(Assembly& assembly, Model& base, std::span<const MergeExpert> 
                                           [static_cast<size_t>(d)]);
     layers.push_back({i, condition_of(out)});
   }
-  for (Param* param : assembly.model().params())
-    if (param->value.empty() && param->part == Part::router) {
-      const Tensor out = assembly.own(*param, "0", 0);
-      std::fill_n(out.as<float>(), out.numel(), 0.0f);
-    }
+  assembly.start_routers();
 }
 
 // Enters what of the sources is not in the result; returns how many numbers they all have.

@@ -205,11 +205,7 @@ void draw_router(Assembly& assembly, const UpcycleOptions& o, int64_t layer, flo
   };
   draw(ParamKind::weight, o.router_std, kRouter);
   draw(ParamKind::noise, noise_std, kNoiseOfRouter);
-  for (Param* param : assembly.model().params())
-    if (param->part == Part::router && param->layer == layer && param->value.empty()) {
-      const Tensor out = assembly.own(*param, "0", 0);
-      std::fill_n(out.as<float>(), out.numel(), 0.0f);
-    }
+  assembly.start_routers(layer);
 }
 
 void check_options(const ModelConfig& dense, const UpcycleOptions& o) {

@@ -148,7 +148,9 @@ class MoE(nn.Module):
     def reset_parameters(self) -> None:
         """As nn.Linear: uniform within 1 / sqrt of what a row sums."""
         for name, param in self.named_parameters():
-            if name.endswith("bias") or name.endswith("scale"):
+            if name.endswith("scale"):
+                nn.init.constant_(param, self.router.about["first_expert_scale"])
+            elif name.endswith("bias"):
                 nn.init.zeros_(param)
             elif name.startswith("router.") and self.router.about["zero_init"]:
                 nn.init.zeros_(param)

@@ -185,7 +185,8 @@ def route(
     recipe, top_k
         As in MoE.
     selection_bias, scale, threshold : float tensor [E]
-        Of recipes that have them (deepseek-v3; expert choice evaluated by thresholds); default: 0.
+        Of recipes that have them (deepseek-v3; gemma4; expert choice evaluated by thresholds);
+        default: what a new layer starts at, 0, of gemma4's scale 1.
     sequences : list of int
         Lengths of the sequences that the tokens are; default: one.
     recorded, step_counts, seed
@@ -212,8 +213,12 @@ def route(
     for name, keyword in by_engine.items():
         if vectors[keyword] is not None and name not in engine.names:
             refuse(f"recipe {recipe!r} has no {keyword}; leave it out")
-    given_vectors = (vectors[by_engine[name]] for name in engine.names)
-    params = [torch.zeros(experts) if v is None else v.float() for v in given_vectors]
+    first = {"scale": engine.about["first_expert_scale"]}
+    params = []
+    for keyword in (by_engine[name] for name in engine.names):
+        vector = vectors[keyword]
+        start = torch.full((experts,), float(first.get(keyword, 0)))
+        params.append(start if vector is None else vector.float())
     bounds = None
     if sequences is not None:
         if sum(sequences) != flat.shape[0]:

@@ -151,16 +151,16 @@ void check_weigh(const RoutingSpec& spec) {
           "the combine weights are scaled by {}; give a finite scale above 0 (1 leaves them as "
           "they are)",
           w->scale);
-    if (is<RawScore>(spec.score))
-      fail_usage(
-          "raw logits as combine weights can be negative and have no scale; use the weighing "
-          "\"softmax\", or the score \"softmax\" or \"sigmoid\"");
     if (w->renormalise == Renormalise::after_drop && w->scale != 1)
       fail_usage(
           "weights divided by their sum after the drop add up to 1, which takes the scale of {} "
           "away again; use before_drop, or a scale of 1",
           w->scale);
   }
+  if (is<RawScore>(spec.score) && (is<ChosenScores>(spec.weigh) || is<ScaledScores>(spec.weigh)))
+    fail_usage(
+        "raw logits as combine weights can be negative and have no scale; use the weighing "
+        "\"softmax\", or the score \"softmax\" or \"sigmoid\"");
   const bool squashed = !is<RawScore>(spec.score);
   if (is<ChosenSoftmax>(spec.weigh) && squashed)
     fail_usage(

@@ -515,6 +515,7 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
        "always 1"},
       {[](RoutingSpec& s) { s.weigh = UnitWeight{}; }, "no gradient"},
       {[](RoutingSpec& s) { s.score = RawScore{}; }, "can be negative"},
+      {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = ScaledScores{}; }, "can be negative"},
       {[](RoutingSpec& s) { s.weigh = ChosenSoftmax{}; }, "nearly flat"},
       {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}; },
        "experts that choose"},

@@ -367,8 +367,10 @@ TEST(Weigh, IsTheSameForAnyThreads) {
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {
-  const bool constant[] = {false, true, true, true, false, true, false},
-             after[] = {false, false, true, false, false, false, false};
+  const bool constant[] = {false, true, true, true, false, true, false, true},
+             after[] = {false, false, true, false, false, false, false, false};
+  static_assert(std::size(constant) == std::size(kStages) &&
+                std::size(after) == std::size(kStages));
   for (size_t i = 0; i < std::size(kStages); ++i) {
     EXPECT_EQ(constant_when_alone(kStages[i]), constant[i]) << i;
     EXPECT_EQ(renormalises_after_drop(kStages[i]), after[i]) << i;

@@ -45,6 +45,21 @@ void shuffle_by_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t e
                     RngKey seed);
 void select_all(Tensor selected);
 
+// ---- near the best (ops/cpu/routing/near_best.cpp) ----------------------------------------------
+// SparseMixer's: a choice is made among those near the best of the experts that the selected
+// choices before it left. m being their largest score, e is near unless (m - s_e) / max(|s_e|, m) >
+// 2 eps; p is the softmax of the scores of those near, 0 of all others (transformers:phimoe/
+// modeling_phimoe.py, sparsemixer).
+// choice[n,i] drawn from p.  s without what is no number (top_experts looks)
+void draw_near_best(Run&, Tensor choice, Tensor s, float eps, RngKey key);
+// w = p[choice]; under a key, where the choice is not the best one, a third of it with a chance of
+// three in four. The gradient is that of p[choice] whatever was drawn (GRIN, arXiv 2409.12136,
+// section 2.2): ds_e += dw p[choice] ([e = choice] - p_e).
+void weigh_near_best_forward(Run&, Tensor w, Tensor s, Tensor choice, Tensor selected, float eps,
+                             RngKey key);
+void weigh_near_best_backward_acc(Run&, Tensor ds, Tensor dw, Tensor s, Tensor choice,
+                                  Tensor selected, float eps);
+
 // ---- weigh (ops/cpu/routing/weigh.cpp) ----------------------------------------------------------
 // Slots that are not selected weigh 0. Backward adds to ds [N,E]; dw [N,K], w as forward made it.
 // w = scale s[choice], divided by the token's sum over the selected (+ 1e-20) where `renormalise`.

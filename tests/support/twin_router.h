@@ -252,6 +252,11 @@ class TwinRouter {
   void select() {
     out_.selected.assign(tokens_, std::vector<bool>(slots_, true));
     for (size_t n = 0; n < tokens_; ++n) {
+      if (const auto* near = std::get_if<NearBestChoice>(&spec_.select);
+          near && near->draw && !in_.key.empty()) {
+        out_.choice.push_back(drawn_near(n, near->eps));
+        continue;
+      }
       if (const auto* hash = std::get_if<HashChoice>(&spec_.select)) {
         out_.choice.push_back(hashed(*hash, in_.ids[n]));
         continue;
@@ -276,6 +281,46 @@ class TwinRouter {
           decided_by(value_of(scores_[n][e]) - in_.threshold[e]);
           out_.selected[n][i] = value_of(scores_[n][e]) >= in_.threshold[e];
         }
+  }
+
+  // Of the experts left those near the best, and the best one itself, first.
+  std::vector<size_t> near_best(size_t n, const std::vector<bool>& left, float eps) {
+    std::vector<double> s;
+    for (size_t e = 0; e < experts_; ++e)
+      s.push_back(left[e] ? value_of(scores_[n][e]) : -INFINITY);
+    const std::vector<size_t> order = twin::falling(s);
+    const double top = s[order[0]], within = 2 * static_cast<double>(eps);
+    std::vector<size_t> near;
+    for (size_t e : order) {
+      if (!left[e]) continue;
+      const double away = (top - s[e]) / std::max(std::abs(s[e]), top);
+      if (e != order[0]) decided_by(away - within);
+      if (!(away > within)) near.push_back(e);
+    }
+    return near;
+  }
+
+  std::vector<size_t> drawn_near(size_t n, float eps) {
+    std::vector<bool> left(experts_, true);
+    std::vector<size_t> choice;
+    while (choice.size() < slots_) {
+      std::vector<size_t> near = near_best(n, left, eps);
+      std::sort(near.begin(), near.end());
+      std::vector<double> s;
+      for (size_t e : near) s.push_back(value_of(scores_[n][e]));
+      const std::vector<double> p = twin::softmax(s);
+      const double u = uniform(in_.key.fold(3), n * slots_ + choice.size());
+      double sum = 0;
+      size_t i = 0;
+      for (; i + 1 < p.size(); ++i) {
+        sum += p[i];
+        decided_by(sum - u);
+        if (u < sum) break;
+      }
+      choice.push_back(near[i]);
+      left[near[i]] = false;
+    }
+    return choice;
   }
 
   std::vector<size_t> hashed(const HashChoice& hash, int32_t id) const {
@@ -383,6 +428,8 @@ class TwinRouter {
           if (out_.selected[n][i])
             chosen[next] = (*scale_)[out_.choice[n][i]] * chosen[next] / sum, ++next;
       }
+      if (const auto* near = std::get_if<NearSoftmax>(&spec_.weigh))
+        chosen = weighed_near(n, near->eps);
       for (size_t i = 0, next = 0; i < slots_; ++i)
         if (out_.selected[n][i]) out_.before_drop[n][i] = chosen[next++];
     }
@@ -401,6 +448,28 @@ class TwinRouter {
         s = twin::softmax(s);
         for (size_t i = 0; i < s.size(); ++i) *column[i] = s[i];
       }
+  }
+
+  // Of the selected choices: the softmax among those near the best. A third of it counts where a
+  // draw says so, which the derivative does not see.
+  std::vector<T> weighed_near(size_t n, float eps) {
+    std::vector<bool> left(experts_, true);
+    std::vector<T> weights;
+    for (size_t i = 0; i < slots_; ++i) {
+      if (!out_.selected[n][i]) continue;
+      const size_t e = out_.choice[n][i];
+      const std::vector<size_t> near = near_best(n, left, eps);
+      std::vector<T> s;
+      for (size_t other : near) s.push_back(scores_[n][other]);
+      const std::vector<T> p = twin::softmax(s);
+      const auto at = static_cast<size_t>(std::find(near.begin(), near.end(), e) - near.begin());
+      T w = at < p.size() ? p[at] : T{};
+      if (!in_.key.empty() && e != near[0] && uniform(in_.key.fold(4), n * slots_ + i) < 0.75f)
+        w += T(value_of(w) * (1.0 / 3 - 1));
+      weights.push_back(w);
+      left[e] = false;
+    }
+    return weights;
   }
 
   // ---- second choice and capacity ---------------------------------------------------------------
@@ -532,10 +601,11 @@ class TwinRouter {
     const T tokens(twin::real(end - begin));
     for (size_t n = begin; n < end; ++n) {
       const T sum = kind == Probs::normalised_scores ? twin::sum_of(scores_[n]) : T(1.0);
+      const std::vector<T> of = kind == Probs::softmax ? twin::softmax(scores_[n]) : scores_[n];
       if (kind == Probs::chosen_weights)
         for (size_t i = 0; i < slots_; ++i) p[out_.choice[n][i]] += out_.before_drop[n][i] / tokens;
       else
-        for (size_t e = 0; e < experts_; ++e) p[e] += scores_[n][e] / sum / tokens;
+        for (size_t e = 0; e < experts_; ++e) p[e] += of[e] / sum / tokens;
     }
     return p;
   }

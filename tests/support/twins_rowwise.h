@@ -176,6 +176,7 @@ T activate(T x, ops::Act act) {
   using std::exp, std::erf, std::tanh, std::sqrt;
   switch (act) {
     case ops::Act::silu: return x / (T(1.0) + exp(-x));
+    case ops::Act::sigmoid: return T(1.0) / (T(1.0) + exp(-x));
     case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
     case ops::Act::gelu_tanh:
       return T(0.5) * x *
@@ -202,6 +203,10 @@ inline double activate_slope(double x, ops::Act act) {
     case ops::Act::silu: {
       const double s = 1 / (1 + std::exp(-x));
       return s * (1 + x * (1 - s));
+    }
+    case ops::Act::sigmoid: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s * (1 - s);
     }
     case ops::Act::gelu:
       return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +

@@ -95,6 +95,8 @@ class Draw:
             if self.has("every expert")
             else rng.randint(self.least_k, max(self.least_k, min(8, most)))
         )
+        if row == "sparsemixer" and rng.random() < 0.5:
+            self.k = 2  # as transformers' module
         if row in EXPERTS_CHOOSE:
             self.k = (
                 self.experts if self.has("every expert") else rng.randint(1, min(4, self.experts))
@@ -282,6 +284,7 @@ class Draw:
                 ]
         by_chance = (
             self.spec["second"]["type"] == "random"
+            or self.spec["select"]["type"] == "near_best"
             or self.spec["capacity"].get("order") == "random"
         )
         if drawn and (wants_x and noise != "none" or noise == "none" and by_chance):
@@ -365,7 +368,11 @@ def custom_stages(rng, draw):
         "renormalise": renormalise,
         "scale": 1.0 if renormalise == "after_drop" else rng.choice([1.0, 2.5]),
     }
-    if score == "raw" and k > 1:
+    if score == "raw" and kind == "top_k" and rng.random() < 0.4:
+        eps = rng.choice([0.01, 0.125])
+        stages["select"] = {"type": "near_best", "eps": eps}
+        stages["weigh"] = {"type": "near_softmax", "eps": eps}
+    elif score == "raw" and k > 1:
         stages["weigh"] = "softmax"
     elif score == "raw":
         stages["score"] = "softmax"
@@ -395,7 +402,8 @@ def custom_stages(rng, draw):
         probs = {
             "softmax": ["scores", "normalised_scores"],
             "sigmoid": ["normalised_scores"],
-            "raw": ["chosen_weights"],
+            "raw": ["softmax"]
+            + (["chosen_weights"] if stages["weigh"] == "softmax" else []),
         }[stages["score"]]
         shares = rng.choice(["own", "running", "step"])
         counts = ["first_choice", "all_choices"] + (

@@ -36,11 +36,13 @@ DEFAULTS = {
     "expert_choice": {"factor": 2.0, "scope": "micro_batch"},
     "threshold_choice": {},
     "hash": {"map": "random", "seed": 0},
+    "near_best": {"eps": 0.01, "draw": True},
     "scores": {"renormalise": "never", "scale": 1.0},
     "token_softmax": {},
     "one": {},
     "one_plus_scaled": {},
     "scaled_scores": {},
+    "near_softmax": {"eps": 0.01},
     "all": {},
     "threshold": {"least": 0.2, "relative": False},
     "random": {"full": 0.5},
@@ -231,6 +233,45 @@ def hash_choice(spec, ids, experts, k):
     return rows
 
 
+def near_best(scores, left, eps, n, origins):
+    """Of the experts `left` those near the best, by index, and the best one: (m - s) / max(|s|, m)
+    is at most 2 eps (transformers:phimoe/modeling_phimoe.py, sparsemixer)."""
+    best = left[ranked([(scores[e], origins[n][e], n) for e in left], "scores", 1)[0]]
+    top, near = scores[best], []
+    for e in left:
+        over = max(abs(scores[e]), top)
+        away = 0.0 if over == 0 else (top - scores[e]) / over
+        if e != best:
+            check_gap((away, None, n), (2 * eps, "eps", n), "near the best")
+        if away <= 2 * eps:
+            near.append(e)
+    return near, best
+
+
+def near_best_choice(spec, scores, k, key, origins):
+    """[N][k]: choice by choice the best of what is left, or one drawn by the softmax of those near
+    it (GRIN, arXiv 2409.12136, sec. 2.2)."""
+    rows = []
+    for n, row in enumerate(scores):
+        left, chosen = list(range(len(row))), []
+        while len(chosen) < k:
+            near, e = near_best(row, left, spec["eps"], n, origins)
+            if key is not None and spec["draw"]:
+                u = philox.uniform(philox.fold(key, 3), n * k + len(chosen))
+                total, sums = sum(math.exp(row[i] - row[e]) for i in near), 0.0
+                for i in near:
+                    sums += math.exp(row[i] - row[e]) / total
+                    if i != near[-1]:
+                        check_gap((sums, "sum", n), (u, "drawn", n), "draws")
+                    if u < sums:
+                        break
+                e = i
+            chosen.append(e)
+            left.remove(e)
+        rows.append(chosen)
+    return rows
+
+
 # ---- weigh
 # --------------------------------------------------------------------------------------------------------------------------------
 
@@ -238,9 +279,29 @@ def hash_choice(spec, ids, experts, k):
 SCALED = {"one_plus_scaled": 0.0, "scaled_scores": 1.0}  # weighings with a learned factor: its first value
 
 
-def weigh(spec, scores, rows, sequences, scope, scale=None):
+def near_softmax(spec, scores, rows, key, origins):
+    """The softmax among those near the best, of each choice; a draw leaves a third of it of one that
+    is not the best, of which the gradient knows nothing."""
+    out = []
+    for n, row in enumerate(rows):
+        values, left, weights = settled(scores[n].tolist()), list(range(scores.shape[1])), []
+        for i, e in enumerate(row):
+            near, best = near_best(values, left, spec["eps"], n, origins)
+            w = scores[n, near].softmax(0)[near.index(e)] if e in near else 0 * scores[n, e]
+            if key is not None and e != best:
+                if philox.uniform(philox.fold(key, 4), n * len(row) + i) < 0.75:
+                    w = w - 2 / 3 * w.detach()
+            weights.append(w)
+            left.remove(e)
+        out.append(torch.stack(weights))
+    return out
+
+
+def weigh(spec, scores, rows, sequences, scope, scale=None, key=None, origins=None):
     """One tensor of weights per token, before any drop; not yet divided where that happens after
     it. scale [E] of SCALED."""
+    if spec["type"] == "near_softmax":
+        return near_softmax(spec, scores, rows, key, origins)
     kind = spec["type"]
     if kind == "one":
         return [torch.ones(len(row), dtype=torch.float64) for row in rows]
@@ -378,6 +439,8 @@ def balance_loss(spec, scores, weights, rows, k, sequences, step_counts, origins
             )
     elif spec["probs"] == "normalised_scores":
         probs = scores / scores.sum(1, keepdim=True)
+    elif spec["probs"] == "softmax":
+        probs = scores.softmax(1)
     counted = rows
     if spec["counts"] == "first_choice":
         counted = [row[:1] for row in rows]
@@ -611,6 +674,8 @@ def answer(spec, case, k, experts=None):
         rows = expert_choice(select, values, sequences, origins)
     elif select["type"] == "threshold":
         rows = threshold_choice(values, case["threshold"], origins)
+    elif select["type"] == "near_best":
+        rows = near_best_choice(select, values, k, key, origins)
     else:
         rows = top_k(select, values, bias, k, origins)
     if losses.get("load") and k < experts:
@@ -620,7 +685,9 @@ def answer(spec, case, k, experts=None):
     if spec["weigh"]["type"] in SCALED:
         first = [SCALED[spec["weigh"]["type"]]] * experts
         of_weights["dscale"] = double(case.get("scale") or first).requires_grad_()
-    weights = weigh(spec["weigh"], scores, rows, sequences, scope, of_weights.get("dscale"))
+    weights = weigh(
+        spec["weigh"], scores, rows, sequences, scope, of_weights.get("dscale"), key, origins
+    )
     own = dict(scores=scores, rows=rows)
     value = {"z": z_loss(z.clean if losses.get("z_of_clean") else z.noisy)}
     if "balance" in losses:

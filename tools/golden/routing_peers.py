@@ -29,6 +29,7 @@ from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeTop2Router
 from transformers.models.olmoe import modeling_olmoe as olmoe
 from transformers.models.qwen2_moe import modeling_qwen2_moe as qwen2_moe
 from transformers.models.qwen3_moe import modeling_qwen3_moe as qwen3_moe
+from transformers.models.phimoe import modeling_phimoe as phimoe
 from transformers.models.switch_transformers import modeling_switch_transformers as switch
 
 from routing_formulas import capacity_of, double, scopes_of
@@ -250,7 +251,30 @@ def nllb_peer(spec, case, k):
     return _finish(case, hidden, matrix, every, weights, kept, experts, value)
 
 
+def phimoe_peer(spec, case, k):
+    """Of two choices, drawing nothing."""
+    if case.get("draw") or k != 2 or spec["select"]["eps"] != spec["weigh"]["eps"]:
+        return None
+    hidden, matrix = _inputs(case)
+    logits = hidden @ matrix.requires_grad_().T
+    weights, experts = phimoe.sparsemixer(logits, spec["select"]["eps"], False, k)
+    value = {"z": switch.router_z_loss_func(logits.unsqueeze(0))}
+    if own_loss(spec, case, "micro_batch"):
+        value["balance"] = phimoe.load_balancing_loss_func((logits,), logits.shape[1], k) / k
+    return _finish(
+        case,
+        hidden,
+        matrix,
+        [logits],
+        list(weights),
+        [[True] * k] * len(experts),
+        experts.tolist(),
+        value,
+    )
+
+
 PEERS = {
+    "sparsemixer": phimoe_peer,
     "mixtral": _token_choice(mixtral.MixtralTopKRouter, mixtral.load_balancing_loss_func),
     "olmoe": _token_choice(olmoe.OlmoeTopKRouter, olmoe.load_balancing_loss_func),
     "qwen2-moe": _token_choice(qwen2_moe.Qwen2MoeTopKRouter, qwen2_moe.load_balancing_loss_func),

@@ -167,6 +167,16 @@ def gemma4(options):
     return {**mixtral(options), "weigh": "scaled_scores"}
 
 
+def sparsemixer(options):
+    """Phi-3.5-MoE's; balanced as Switch, over the whole softmax."""
+    return {
+        "score": "raw",
+        "select": {"type": "near_best", "eps": 0.01},
+        "weigh": {"type": "near_softmax", "eps": 0.01},
+        "losses": {"balance": balance(probs="softmax")},
+    }
+
+
 def qwen3_moe(options):
     """Balanced over the global batch: the counts of the step so far."""
     return softmax_row(
@@ -216,6 +226,7 @@ ROWS = {
     "mixtral": mixtral,
     "gpt-oss": gpt_oss,
     "gemma4": gemma4,
+    "sparsemixer": sparsemixer,
     "ernie-moe": ernie_moe,
     "qwen2-moe": olmoe,
     "qwen3-moe": qwen3_moe,

@@ -17,11 +17,9 @@ struct BalanceLoss {
   // unbiased: the top-K of the scores over all experts, without the selection bias and without
   // groups (DeepSeek-V3, eq. 18)
   enum class Counts { first_choice, all_choices, unbiased_choices };
-  enum class Probs {
-    scores,
-    chosen_weights,
-    normalised_scores
-  };  // chosen_weights: zero outside the chosen (nanoMoE); normalised: s / sum s (DeepSeek-V3)
+  // chosen_weights: zero outside the chosen (nanoMoE); normalised: s / sum s (DeepSeek-V3);
+  // softmax: of scores that are the logits
+  enum class Probs { scores, chosen_weights, normalised_scores, softmax };
   // Whose counts f is made of: this micro-batch's; those of the optimizer step so far, this
   // micro-batch included (Megatron's global_aux_loss); or the whole step's, known beforehand, so
   // that k micro-batches give exactly the gradient of one batch. The last two need scope =

@@ -5,6 +5,7 @@
 // over scopes is weighted by their tokens, and (1/N) f_d for every expert e of device d for the
 // others. So the slopes are all that differs.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "moe/losses/loss_parts.h"
@@ -60,12 +61,31 @@ double sum_of(const float* x, int64_t n) {
   return std::accumulate(x, x + n, static_cast<double>(kRenormFloor));
 }
 
+// p = softmax(s) in double, expert by expert.
+class Softmax {
+ public:
+  Softmax(const float* s, int64_t n) : s_(s), top_(*std::max_element(s, s + n)), sum_(0) {
+    for (int64_t i = 0; i < n; ++i) sum_ += std::exp(static_cast<double>(s[i]) - top_);
+  }
+  double operator[](int64_t i) const { return std::exp(static_cast<double>(s_[i]) - top_) / sum_; }
+
+ private:
+  const float* s_;
+  double top_, sum_;
+};
+
 // One token's term.
 double weighed(const Routing& in, Probs probs, int64_t n, const double* slope) {
   if (probs == Probs::scores) return dot(slope, in.scores.row<float>(n), in.experts);
   if (probs == Probs::normalised_scores)
     return dot(slope, in.scores.row<float>(n), in.experts) /
            sum_of(in.scores.row<float>(n), in.experts);
+  if (probs == Probs::softmax) {
+    const Softmax p(in.scores.row<float>(n), in.experts);
+    double sum = 0;
+    for (int64_t e = 0; e < in.experts; ++e) sum += slope[e] * p[e];
+    return sum;
+  }
   double sum = 0;
   for (int64_t i = 0; i < in.choice.cols(); ++i)
     if (in.selected.row<int32_t>(n)[i] != 0)
@@ -84,7 +104,8 @@ float forward(Run& run, const Routing& in, Probs probs, const Slopes& slopes) {
   return static_cast<float>(std::accumulate(of_token, of_token + slopes.tokens(), 0.0));
 }
 
-// Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S.
+// Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S; of a softmax
+// p_j times that difference.
 void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs,
                   const Slopes& slopes, double coef) {
   if (probs == Probs::scores) {  // the same for all tokens of a scope
@@ -105,9 +126,15 @@ void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs
           dw.row<float>(n)[i] += static_cast<float>(coef * slope[in.choice.row<int32_t>(n)[i]]);
       return;
     }
-    const double mean = weighed(in, probs, n, slope),
-                 factor = coef / sum_of(in.scores.row<float>(n), in.experts);
+    const double mean = weighed(in, probs, n, slope);
     float* out = ds.row<float>(n);
+    if (probs == Probs::softmax) {
+      const Softmax p(in.scores.row<float>(n), in.experts);
+      for (int64_t e = 0; e < in.experts; ++e)
+        out[e] += static_cast<float>(coef * p[e] * (slope[e] - mean));
+      return;
+    }
+    const double factor = coef / sum_of(in.scores.row<float>(n), in.experts);
     for (int64_t e = 0; e < in.experts; ++e)
       out[e] += static_cast<float>(factor * (slope[e] - mean));
   });

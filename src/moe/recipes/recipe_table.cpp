@@ -430,6 +430,31 @@ Recipe gemma4() {
   return r;
 }
 
+Recipe sparsemixer() {
+  Recipe r;
+  r.name = "sparsemixer";
+  r.title = "experts drawn one after the other among those near the best, SparseMixer-2's gradient";
+  r.source =
+      "Liu et al. 2024 (GRIN), arXiv 2409.12136, section 2.2; github huggingface/transformers, "
+      "models/phimoe, sparsemixer";
+  r.formula =
+      "z = Wg x;  choice by choice, m the largest z left, near: (m - z_e) / max(|z_e|, m) <= 0.02; "
+      " p = softmax of those near;  e ~ p, w = p_e, a third of it with probability 3/4 where e is "
+      "not the best;  dw/dz as if w were p_e;  evaluated: the best one, w = p_e";
+  r.differs =
+      "The balance loss is Switch's over the whole softmax, one for each layer; transformers' adds "
+      "the tokens of all layers up. Its jitter of the layer's input in training changes what the "
+      "experts see too; none is drawn here. llama.cpp takes two experts and a softmax over them.";
+  r.default_experts = 16;
+  r.default_top_k = 2;
+  r.losses = {.coef = coefficients(0.01f), .uniform_is_k = true, .sum_over_layers = false};
+  r.train.score = RawScore{};
+  r.train.select = NearBestChoice{};
+  r.train.weigh = NearSoftmax{};
+  r.train.losses = only(balance(Counts::all_choices, Probs::softmax));
+  return r;
+}
+
 Recipe ernie_moe() {
   Recipe r = mixtral();
   r.name = "ernie-moe";
@@ -567,12 +592,12 @@ Recipe custom() {
 }  // namespace
 
 std::vector<Recipe> make_recipe_table() {
-  return {dense(),     shazeer(),      gshard(),        switch_transformer(),
-          glam(),      st_moe(),       expert_choice(), expert_choice_notes(),
-          nanomoe(),   deepseek_moe(), deepseek_v2(),   deepseek_v3(),
-          olmoe(),     mixtral(),      gpt_oss(),       gemma4(),
-          ernie_moe(), qwen2_moe(),    qwen3_moe(),     hash(),
-          cmoe(),      carved(),       custom()};
+  return {dense(),       shazeer(),      gshard(),        switch_transformer(),
+          glam(),        st_moe(),       expert_choice(), expert_choice_notes(),
+          nanomoe(),     deepseek_moe(), deepseek_v2(),   deepseek_v3(),
+          olmoe(),       mixtral(),      gpt_oss(),       gemma4(),
+          sparsemixer(), ernie_moe(),    qwen2_moe(),     qwen3_moe(),
+          hash(),        cmoe(),         carved(),        custom()};
 }
 
 }  // namespace moe

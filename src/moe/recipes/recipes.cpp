@@ -285,6 +285,7 @@ RoutingSpec train_spec(const RoutingOptions& options) {
           "it its noise, or take another recipe",
           recipe.name);
     spec.noise = NoNoise{};
+    if (auto* near = std::get_if<NearBestChoice>(&spec.select)) near->draw = false;
   }
   validate(spec);
   check_coefficients(recipe, options.coef);

@@ -45,7 +45,7 @@ const Names& names_of(BalanceLoss::Counts) {
   return names;
 }
 const Names& names_of(BalanceLoss::Probs) {
-  static const Names names = {"scores", "chosen_weights", "normalised_scores"};
+  static const Names names = {"scores", "chosen_weights", "normalised_scores", "softmax"};
   return names;
 }
 const Names& names_of(BalanceLoss::Shares) {

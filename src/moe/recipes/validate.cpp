@@ -64,6 +64,14 @@ void check_noise(const RoutingSpec& spec) {
         learned->floor);
 }
 
+void check_near(float eps) {
+  if (!(eps >= 0 && std::isfinite(eps)))
+    fail_usage(
+        "experts count as near the best within 2 times {} of it; give an eps of 0 (the best alone) "
+        "or more (0.01 is usual)",
+        eps);
+}
+
 void check_groups(const RoutingSpec& spec, const GroupedTopK& s) {
   const int64_t experts = spec.experts;
   if (s.groups < 1 || experts % s.groups != 0)
@@ -96,6 +104,7 @@ void check_select(const RoutingSpec& spec) {
           s->factor, spec.experts, spec.experts);
     check_scope(s->scope, "expert choice");
   }
+  if (const auto* s = std::get_if<NearBestChoice>(&spec.select)) check_near(s->eps);
   if (const SelectionBias* bias = selection_bias(spec.select);
       bias && !(bias->rate >= 0 && std::isfinite(bias->rate)))
     fail_usage(
@@ -187,6 +196,21 @@ void check_weigh(const RoutingSpec& spec) {
           "1; give larger groups or raise the factor",
           choice->scope.group);
   }
+  if (const auto* near = std::get_if<NearSoftmax>(&spec.weigh)) {
+    check_near(near->eps);
+    if (near->eps == 0)
+      fail_usage(
+          "near the best within 0 there is the best alone, whose weight is always 1; give an eps "
+          "above 0 (0.01 is usual), or use the weighing \"softmax\"");
+    if (squashed)
+      fail_usage(
+          "a softmax of scores that are squashed into 0..1 already is nearly flat; use the score "
+          "\"raw\"");
+    if (!is<NearBestChoice>(spec.select))
+      fail_usage(
+          "weights among the experts near the best need choices that are made so; use the "
+          "selection \"near_best\", or the weighing \"softmax\"");
+  }
   if (!experts_choose(spec.select) && spec.slots() == 1 && spec.experts > 1 &&
       constant_when_alone(spec.weigh))
     fail_usage(
@@ -214,9 +238,10 @@ void check_second(const RoutingSpec& spec) {
   const auto* threshold = std::get_if<ThresholdSecond>(&spec.second);
   if (!threshold) return;
   const auto* w = std::get_if<ChosenScores>(&spec.weigh);
-  // The second of two numbers that add up to at most 1 is at most 1/2. A selection bias may choose
-  // the larger one second.
+  // The second of two numbers that add up to at most 1 is at most 1/2. A selection bias or a draw
+  // may choose the larger one second.
   const bool half = !threshold->relative && !selection_bias(spec.select) &&
+                    !is<NearBestChoice>(spec.select) &&
                     (adds_up(spec) || is<SoftmaxScore>(spec.score));
   const float most = (half ? 0.5f : 1.f) * (w && !threshold->relative ? w->scale : 1.f);
   if (!(threshold->least >= 0 && threshold->least <= most))
@@ -262,11 +287,15 @@ void check_balance(const RoutingSpec& spec, const BalanceLoss& b) {
         "the balance loss needs probabilities, and {} scores do not add up to 1; use probs {}, or "
         "the score \"softmax\"",
         is<RawScore>(spec.score) ? "raw" : "sigmoid",
-        is<RawScore>(spec.score) ? "\"chosen_weights\"" : "\"normalised_scores\"");
+        is<RawScore>(spec.score) ? "\"softmax\" or \"chosen_weights\"" : "\"normalised_scores\"");
+  if (b.probs == Probs::softmax && !is<RawScore>(spec.score))
+    fail_usage(
+        "a softmax of scores that are squashed into 0..1 already is nearly flat; use probs "
+        "\"scores\" or \"normalised_scores\", or the score \"raw\"");
   if (b.probs == Probs::normalised_scores && is<RawScore>(spec.score))
     fail_usage(
-        "raw logits divided by their sum are not probabilities; use probs \"chosen_weights\", or "
-        "the score \"softmax\" or \"sigmoid\"");
+        "raw logits divided by their sum are not probabilities; use probs \"softmax\" or "
+        "\"chosen_weights\", or the score \"softmax\" or \"sigmoid\"");
   if (b.probs != Probs::chosen_weights) return;
   const auto* w = std::get_if<ChosenScores>(&spec.weigh);
   if (!adds_up(spec) || (w && w->scale != 1))

@@ -64,6 +64,11 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
                    const ops::ExpertGroups groups{g.groups, g.keep, g.group_top};
                    ops::top_experts(run, r.choice, r.scores, r.bias, &groups);
                  },
+                 [&](const NearBestChoice& near) {
+                   ops::top_experts(run, r.choice, r.scores, {});
+                   if (near.draw && !r.key.empty())
+                     ops::draw_near_best(run, r.choice, r.scores, near.eps, r.key.fold(3));
+                 },
                  [&](const ExpertChoice& by_expert) {
                    r.scopes = scope_bounds(by_expert.scope, pass.batch.bounds, tokens);
                    std::vector<int64_t> take;

@@ -89,7 +89,22 @@ struct HashChoice {
   Map map = Map::random;
   int64_t seed = 0;
 };
-using SelectStage = std::variant<TopK, GroupedTopK, ExpertChoice, ThresholdChoice, HashChoice>;
+// Choice after choice, drawn by the softmax over the experts whose score is near the best of those
+// left (ops::draw_near_best); the best one where nothing is drawn (SparseMixer-2: GRIN, arXiv
+// 2409.12136, section 2.2).
+struct NearBestChoice {
+  static constexpr std::string_view kName = "near_best";
+  template <class V, class S>
+  static void fields(V& v, S& s) {
+    v("eps", s.eps);
+    v("draw", s.draw);
+  }
+  int64_t k = 2;
+  float eps = 1e-2f;
+  bool draw = true;  // in training
+};
+using SelectStage =
+    std::variant<TopK, GroupedTopK, ExpertChoice, ThresholdChoice, HashChoice, NearBestChoice>;
 
 // K: the most pairs a token can have. Every expert for expert choice and thresholds.
 int64_t slots_per_token(const SelectStage&, int64_t experts);

@@ -16,6 +16,7 @@ bool constant_when_alone(const WeighStage& stage) {
                         [](UnitWeight) { return true; },
                         [](OnePlusScaled) { return false; },
                         [](ScaledScores) { return true; },
+                        [](NearSoftmax) { return false; },
                     },
                     stage);
 }
@@ -57,6 +58,11 @@ void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
             ops::weigh_scores_forward(run, r.weights, r.scores, r.choice, r.selected, true, 1);
             ops::scale_by_expert_forward(run, r.weights, r.weights, r.scale, r.choice);
           },
+          [&](const NearSoftmax& near) {
+            const RngKey key = r.key.empty() ? RngKey{} : r.key.fold(4);
+            ops::weigh_near_best_forward(run, r.weights, r.scores, r.choice, r.selected, near.eps,
+                                         key);
+          },
       },
       stage);
 }
@@ -96,6 +102,10 @@ void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const 
                    ops::scale_by_expert_forward(run, dshare, dw, r.scale, r.choice);
                    ops::weigh_scores_backward_acc(run, ds, dshare, shares_of(run, r), r.scores,
                                                   r.choice, r.selected, true, 1);
+                 },
+                 [&](const NearSoftmax& near) {
+                   ops::weigh_near_best_backward_acc(run, ds, dw, r.scores, r.choice, r.selected,
+                                                     near.eps);
                  },
              },
              stage);

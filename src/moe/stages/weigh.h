@@ -56,8 +56,19 @@ struct ScaledScores {
   template <class V, class S>
   static void fields(V&, S&) {}
 };
+// w = softmax over the scores near the best of those that the choices before left, of this choice
+// (ops::weigh_near_best_forward). Where choices are drawn, three in four of those that are not the
+// best weigh a third of it, which the gradient knows nothing of.
+struct NearSoftmax {
+  static constexpr std::string_view kName = "near_softmax";
+  template <class V, class S>
+  static void fields(V& v, S& s) {
+    v("eps", s.eps);
+  }
+  float eps = 1e-2f;
+};
 using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight,
-                                OnePlusScaled, ScaledScores>;
+                                OnePlusScaled, ScaledScores, NearSoftmax>;
 
 // Whether experts have a factor each that is learned, and from what number on.
 bool has_expert_scale(const WeighStage&);

@@ -20,10 +20,11 @@ RoutingOptions options_of(const Recipe& recipe, int64_t experts = 0, int64_t top
 TEST(Recipes, AreTheNamedOnes) {
   std::string names;
   for (const Recipe& recipe : recipes()) names += std::string(recipe.name) + " ";
-  EXPECT_EQ(names,
-            "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
-            "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss gemma4 ernie-moe "
-            "qwen2-moe qwen3-moe hash cmoe carved custom ");
+  EXPECT_EQ(
+      names,
+      "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
+      "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss gemma4 sparsemixer ernie-moe "
+      "qwen2-moe qwen3-moe hash cmoe carved custom ");
 }
 
 TEST(Recipes, EveryRowTrainsAndEvaluatesByItsDefaults) {

@@ -33,8 +33,8 @@ using Members = std::vector<Member<Stage>>;
 
 // A new member of a variant belongs into the lists below.
 static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 &&
-              std::variant_size_v<SelectStage> == 5 && std::variant_size_v<LogitStage> == 2 &&
-              std::variant_size_v<WeighStage> == 6 && std::variant_size_v<SecondStage> == 3 &&
+              std::variant_size_v<SelectStage> == 6 && std::variant_size_v<LogitStage> == 2 &&
+              std::variant_size_v<WeighStage> == 7 && std::variant_size_v<SecondStage> == 3 &&
               std::variant_size_v<CapacityStage> == 2);
 
 Members<NoiseStage> all_noise() {
@@ -49,6 +49,7 @@ Members<SelectStage> all_selections() {
     const std::string top = fmt::format(", k {}", k);
     out.push_back({"top_k" + top, TopK{k, {}}});
     out.push_back({"top_k, bias" + top, TopK{k, SelectionBias{}}});
+    out.push_back({"near_best" + top, NearBestChoice{k, 0.3f, false}});
     for (int64_t group_top : {1, 2}) {
       out.push_back({fmt::format("grouped, group_top {}", group_top) + top,
                      GroupedTopK{k, 3, 2, group_top, {}}});
@@ -70,7 +71,8 @@ Members<WeighStage> all_weighings() {
                              {"token_softmax", TokenSoftmax{}},
                              {"one", UnitWeight{}},
                              {"one plus scaled", OnePlusScaled{}},
-                             {"scaled scores", ScaledScores{}}};
+                             {"scaled scores", ScaledScores{}},
+                             {"near softmax", NearSoftmax{0.3f}}};
   for (auto renormalise : {Renormalise::never, Renormalise::before_drop, Renormalise::after_drop})
     for (float scale : {1.0f, 2.5f})
       out.push_back(
@@ -108,7 +110,8 @@ std::vector<BalanceLoss> all_balance_losses() {
   using B = BalanceLoss;
   std::vector<BalanceLoss> out;
   for (auto counts : {B::Counts::first_choice, B::Counts::all_choices, B::Counts::unbiased_choices})
-    for (auto probs : {B::Probs::scores, B::Probs::chosen_weights, B::Probs::normalised_scores})
+    for (auto probs : {B::Probs::scores, B::Probs::chosen_weights, B::Probs::normalised_scores,
+                       B::Probs::softmax})
       for (const Scope& scope : kScopes)
         for (auto shares : {B::Shares::own, B::Shares::running, B::Shares::step})
           out.push_back({counts, probs, scope, shares});
@@ -554,7 +557,7 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
        },
        "goes before another"},
       {[&](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{}; },
-       "raw scores do not add up to 1; use probs \"chosen_weights\""},
+       "raw scores do not add up to 1; use probs \"softmax\" or \"chosen_weights\""},
       {[](RoutingSpec& s) { s.score = SigmoidScore{}, s.losses.balance = BalanceLoss{}; },
        "use probs \"normalised_scores\""},
       {[&](RoutingSpec& s) {

@@ -23,7 +23,8 @@ const WeighStage kStages[] = {ChosenScores{Renormalise::never, 2.5f},
                               TokenSoftmax{},
                               UnitWeight{},
                               OnePlusScaled{},
-                              ScaledScores{}};
+                              ScaledScores{},
+                              NearSoftmax{0.3f}};
 
 struct Case {
   size_t tokens, experts, slots;
@@ -80,11 +81,41 @@ void weigh(moe::Run& run, Routing& r, const WeighStage& stage) {
   weigh_forward(run, r, stage);
 }
 
+// w [N,K]; s [N,E]: a softmax of those near the best that the choices before left
+template <class T>
+std::vector<T> near_twin(const std::vector<T>& s, const Drawn& d, double eps) {
+  using std::exp;
+  const size_t k = d.shape.slots, experts = d.shape.experts;
+  std::vector<T> w(d.shape.tokens * k, T(0.0));
+  for (size_t n = 0; n < d.shape.tokens; ++n) {
+    std::vector<bool> left(experts, true);
+    for (size_t pair = n * k; pair < (n + 1) * k; ++pair) {
+      if (!d.taken(pair)) continue;
+      double top = -INFINITY;
+      for (size_t e = 0; e < experts; ++e)
+        if (left[e]) top = std::max(top, value_of(s[n * experts + e]));
+      T sum(0.0), own(0.0);
+      for (size_t e = 0; e < experts; ++e) {
+        const T& score = s[n * experts + e];
+        const double over = std::max(std::abs(value_of(score)), top);
+        if (!left[e] || (top - value_of(score)) / over > 2 * eps) continue;
+        sum += exp(score);
+        if (e == d.expert(pair)) own = exp(score);
+      }
+      w[pair] = own / sum;
+      left[d.expert(pair)] = false;
+    }
+  }
+  return w;
+}
+
 // w [N,K]; s [N,E]; `bounds` the scopes
 template <class T>
 std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
                           const std::vector<int64_t>& bounds, const WeighStage& stage) {
   using std::exp;
+  if (const auto* near = std::get_if<NearSoftmax>(&stage))
+    return near_twin(s, d, static_cast<double>(near->eps));
   const size_t k = d.shape.slots;
   std::vector<T> w(d.shape.tokens * k, T(0.0));
   const auto score = [&](size_t pair) { return s[pair / k * d.shape.experts + d.expert(pair)]; };
@@ -258,6 +289,64 @@ TEST(Weigh, TiesShareEquallyAndTheUnchosenGetNothing) {
   }
 }
 
+// ---- near the best ------------------------------------------------------------------------------
+// m = 2: 1.97 is near (0.015), 1.9 is not (0.05); of what is left 1.97, 1.9 is not near either.
+TEST(WeighNear, OfTwoChoicesEachAmongThoseNearTheBest) {
+  moe::Run run(1);
+  float scores[] = {2, 1.97f, 1.9f, -3, -1, -1.01f, -1.5f, -1.0f};
+  Routing r{.experts = 4, .scores = Tensor(scores, DType::f32, {2, 4})};
+  select_forward(run, r, {}, NearBestChoice{});
+  weigh(run, r, NearSoftmax{});
+  const float* w = r.weights.as<float>();
+  EXPECT_NEAR(w[0], 1 / (1 + std::exp(-0.03)), 1e-6);
+  EXPECT_EQ(w[1], 1);
+  // Below 0 the distance is a share of the score that is farther away.
+  EXPECT_NEAR(w[2], 1 / (2 + std::exp(-0.01)), 1e-6);
+  EXPECT_NEAR(w[3], 1 / (1 + std::exp(-0.01)), 1e-6);
+}
+
+// Under a key choices follow the softmax, and three in four of those that are not the best weigh a
+// third; the gradient is that of the whole weight.
+TEST(WeighNear, DrawnChoicesAreWeaker) {
+  moe::Run run(2);
+  const int64_t tokens = 20000;
+  const Tensor s = run.saved.alloc(DType::f32, {tokens, 3});
+  for (int64_t n = 0; n < tokens; ++n) {
+    float* row = s.row<float>(n);
+    row[0] = 0.5f, row[1] = 1, row[2] = -4;
+  }
+  Routing r{.experts = 3, .key = RngKey::from_seed(9), .scores = s};
+  select_forward(run, r, {}, NearBestChoice{.k = 1, .eps = 0.25f});
+  weigh(run, r, NearSoftmax{0.25f});
+  const double p = 1 / (1 + std::exp(0.5));
+  double others = 0, weak = 0;
+  for (int64_t n = 0; n < tokens; ++n) {
+    const int32_t e = r.choice.as<int32_t>()[n];
+    const double w = static_cast<double>(r.weights.as<float>()[n]);
+    ASSERT_NE(e, 2);
+    if (e == 1) {
+      ASSERT_NEAR(w, 1 - p, 1e-6);
+      continue;
+    }
+    ++others;
+    weak += std::abs(w - p / 3) < 1e-6;
+    if (std::abs(w - p / 3) >= 1e-6) ASSERT_NEAR(w, p, 1e-6);
+  }
+  const double n = static_cast<double>(tokens);
+  EXPECT_NEAR(others / n, p, 4 * std::sqrt(p * (1 - p) / n));
+  EXPECT_NEAR(weak / others, 0.75, 4 * std::sqrt(0.75 * 0.25 / others));
+
+  const Tensor dw = run.saved.alloc(DType::f32, {tokens, 1}),
+               ds = run.saved.alloc_zeroed(DType::f32, {tokens, 3});
+  std::fill_n(dw.as<float>(), tokens, 1.0f);
+  weigh_backward_acc(run, ds, dw, r, NearSoftmax{0.25f});
+  for (int64_t i : {int64_t{0}, tokens - 1}) {
+    const bool second = r.choice.as<int32_t>()[i] == 0;
+    EXPECT_NEAR(ds.row<float>(i)[0], (second ? 1 : -1) * p * (1 - p), 1e-6);
+    EXPECT_EQ(ds.row<float>(i)[2], 0);
+  }
+}
+
 // ---- after the drops ----------------------------------------------------------------------------
 TEST(WeighKept, ForwardAndBackwardMatchTheTwin) {
   moe::Run run(2);
@@ -367,8 +456,8 @@ TEST(Weigh, IsTheSameForAnyThreads) {
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {
-  const bool constant[] = {false, true, true, true, false, true, false, true},
-             after[] = {false, false, true, false, false, false, false, false};
+  const bool constant[] = {false, true, true, true, false, true, false, true, false},
+             after[] = {false, false, true, false, false, false, false, false, false};
   static_assert(std::size(constant) == std::size(kStages) &&
                 std::size(after) == std::size(kStages));
   for (size_t i = 0; i < std::size(kStages); ++i) {

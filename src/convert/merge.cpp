@@ -68,6 +68,7 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("the multipliers of embedding, residual, attention and logits",
           fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
                       c.multipliers.attention, c.multipliers.logits));
+  decides("whether the head has a bias (lm_head_bias)", c.head_bias);
   decides("the cap of logits (final_logit_softcapping)", c.logit_cap);
   decides("heads of layers without a window (global_head_dim and the like)",
           fmt::format("{} of {}{}", c.full.kv_heads, c.full.head_width,

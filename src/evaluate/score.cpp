@@ -24,7 +24,7 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pa
   std::vector<int32_t> slots;
   if (chunk > 0) {
     pass.cache = &cache.emplace(model.config(), run.compute, window);
-    slots = {cache->open()};
+    slots = {cache->open(window)};
     cache->extend(slots[0], window);
   } else {
     chunk = window;

@@ -363,10 +363,10 @@ std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
   std::vector<FileTensor> map;
   for (Param* param : model.params()) add_piece(map, row_of(names, *param), *param, model.config());
   if (model.config().tied && !names.tied_head.empty()) {
-    Param& embedding = model.lm_head_weight();
+    Param* embedding = model.lm_head().weight;
     map.push_back({.name = std::string(names.tied_head),
-                   .shape = shape_of(embedding.value),
-                   .pieces = {{&embedding}},
+                   .shape = shape_of(embedding->value),
+                   .pieces = {{embedding}},
                    .alias = true});
   }
   for (const std::string_view buffer : names.buffers) {

@@ -75,6 +75,7 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::shared, ParamKind::weight, "model.layers.{i}.mlp.shared_expert_gate.weight"},
     {Part::norms, ParamKind::final_norm, "model.norm.{w}"},
     {Part::lm_head, ParamKind::weight, kTiedHeadName},
+    {Part::lm_head, ParamKind::weight, "lm_head.bias", Layout::same, true},
 };
 
 // Mixtral's own, the experts: w1 is the gate, w3 up, w2 down.
@@ -403,6 +404,7 @@ constexpr NameRow kGgufNames[] = {
     {Part::shared, ParamKind::weight, "blk.{i}.ffn_gate_inp_shexp.weight", Layout::bank_of_one},
     {Part::norms, ParamKind::final_norm, "output_norm.{w}"},
     {Part::lm_head, ParamKind::weight, kGgufHead},
+    {Part::lm_head, ParamKind::weight, "output.bias", Layout::same, true},
 };
 
 // Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and

@@ -72,6 +72,11 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab) {
 }
 
 // Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
+// The most tokens that its text will hold.
+int64_t limit_of(const TextRequest& request) {
+  return std::ssize(request.prompt) + request.options.max_tokens;
+}
+
 bool all_read(const TextRequest& request) {
   return request.routing || request.prompt_logprobs || !request.recorded.empty();
 }
@@ -190,7 +195,8 @@ std::deque<TextRequest>::iterator Batcher::next_in_turn() {
 bool Batcher::begins_like_one_being_read(const TextRequest& request) const {
   if (all_read(request)) return false;
   const auto& ids = request.prompt;
-  const int64_t held = prefixes_.held(ids), left = std::ssize(ids) - held;
+  const int64_t held = prefixes_.held(ids, runner_.cache().stretches(limit_of(request))),
+                left = std::ssize(ids) - held;
   return std::any_of(active_.begin(), active_.end(), [&](const auto& text) {
     if (!text->reads()) return false;
     const auto& other = text->request.prompt;
@@ -204,7 +210,7 @@ void Batcher::admit() {
   while (active() < parallel_) {
     const auto request = next_in_turn();
     if (request == waiting_.end()) return;
-    int64_t reserved = in_blocks(std::ssize(request->prompt) + request->options.max_tokens);
+    int64_t reserved = in_blocks(limit_of(*request));
     for (const auto& text : active_) reserved += text->reserved;
     if (reserved > runner_.cache().capacity() && active() > 0) return;
     turns_[request->client] = ++turn_;
@@ -215,9 +221,9 @@ void Batcher::admit() {
 }
 
 void Batcher::begin(TextRequest request) {
-  const int64_t room = in_blocks(std::ssize(request.prompt) + request.options.max_tokens);
+  const int64_t limit = limit_of(request), room = in_blocks(limit);
   const auto on_end = request.on_end;
-  const int32_t slot = runner_.cache().open();
+  const int32_t slot = runner_.cache().open(limit);
   try {
     active_.push_back(std::make_unique<Text>(std::move(request), tokenizer_, slot, room));
   } catch (...) {  // a grammar that has too many ways to begin, say

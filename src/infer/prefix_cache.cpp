@@ -24,8 +24,9 @@ PrefixCache::~PrefixCache() {
 }
 
 template <class F>
-void PrefixCache::walk(auto& nodes, std::span<const int32_t> ids, int64_t blocks, const F& f) {
-  int64_t parent = kRoot;
+void PrefixCache::walk(auto& nodes, int64_t root, std::span<const int32_t> ids, int64_t blocks,
+                       const F& f) {
+  int64_t parent = root;
   for (int64_t i = 0; i < blocks; ++i) {
     const auto found = nodes.find({parent, tokens_of_block<Tokens>(ids, i)});
     if (found == nodes.end()) return;
@@ -37,7 +38,7 @@ void PrefixCache::walk(auto& nodes, std::span<const int32_t> ids, int64_t blocks
 int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
   std::vector<int32_t> blocks;
   ++clock_;
-  walk(nodes_, ids, blocks_to_take(ids), [&](Node& node) {
+  walk(nodes_, root(cache_.stretched(slot)), ids, blocks_to_take(ids), [&](Node& node) {
     node.used = clock_;
     blocks.push_back(node.block);
   });
@@ -45,9 +46,9 @@ int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
   return std::ssize(blocks) * ops::kKeyBlock;
 }
 
-int64_t PrefixCache::held(std::span<const int32_t> ids) const {
+int64_t PrefixCache::held(std::span<const int32_t> ids, bool stretched) const {
   int64_t blocks = 0;
-  walk(nodes_, ids, blocks_to_take(ids), [&](const Node&) { ++blocks; });
+  walk(nodes_, root(stretched), ids, blocks_to_take(ids), [&](const Node&) { ++blocks; });
   return blocks * ops::kKeyBlock;
 }
 
@@ -55,17 +56,18 @@ void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
   if (cache_.has_states()) return;  // of blocks alone nothing could go on
   const std::span<const int32_t> blocks = cache_.blocks(slot);
   const int64_t full = std::min(std::ssize(ids), cache_.length(slot)) / ops::kKeyBlock;
+  const int64_t root = PrefixCache::root(cache_.stretched(slot));
   Node* parent = nullptr;
   int64_t at = 0;
   ++clock_;
-  walk(nodes_, ids, full, [&](Node& node) {
+  walk(nodes_, root, ids, full, [&](Node& node) {
     node.used = clock_;
     parent = &node;
     ++at;
   });
   for (; at < full; ++at) {
     const int32_t block = blocks[static_cast<size_t>(at)];
-    const Key key{parent != nullptr ? parent->number : kRoot, tokens_of_block<Tokens>(ids, at)};
+    const Key key{parent != nullptr ? parent->number : root, tokens_of_block<Tokens>(ids, at)};
     Node& node = nodes_[key] = {parent, ++last_number_, block, 0, clock_};
     cache_.retain(block);
     if (parent != nullptr) ++parent->children;

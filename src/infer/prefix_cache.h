@@ -13,7 +13,8 @@
 namespace moe {
 
 // A tree of full blocks: a child's tokens follow its parent's, so that a block stands for all
-// tokens from the first one on. It holds its blocks of the cache, which outlives it, beside the
+// tokens from the first one on. Sequences that stretch (KvCache::stretched) have a root of their
+// own, since their keys are others. It holds its blocks of the cache, which outlives it, beside the
 // sequences that have them. For one thread at a time.
 class PrefixCache {
  public:
@@ -25,8 +26,8 @@ class PrefixCache {
   // Lets a sequence without tokens begin with the blocks that agree with `ids`, and returns how
   // many tokens that is; at least the last of `ids` stays to be read, since its logits are wanted.
   int64_t adopt(int32_t slot, std::span<const int32_t> ids);
-  // As many as adopt() would find.
-  int64_t held(std::span<const int32_t> ids) const;
+  // As many as adopt() would find for a sequence that stretches or does not.
+  int64_t held(std::span<const int32_t> ids, bool stretched = false) const;
   // Holds the full blocks of a sequence, whose tokens are `ids`.
   void keep(int32_t slot, std::span<const int32_t> ids);
   // Lets go of blocks that no sequence has, those that were asked for longest ago first, until the
@@ -44,10 +45,12 @@ class PrefixCache {
     uint64_t used = 0;  // when it was asked for last
   };
 
-  static constexpr int64_t kRoot = 0;
+  static constexpr int64_t kRoot = 0, kStretchedRoot = -1;
+  static int64_t root(bool stretched) { return stretched ? kStretchedRoot : kRoot; }
   // f(node) along the held blocks that agree with `ids`, at most `blocks` of them.
   template <class F>
-  static void walk(auto& nodes, std::span<const int32_t> ids, int64_t blocks, const F& f);
+  static void walk(auto& nodes, int64_t root, std::span<const int32_t> ids, int64_t blocks,
+                   const F& f);
   bool drop_oldest();
 
   KvCache& cache_;

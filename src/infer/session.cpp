@@ -8,12 +8,12 @@
 namespace moe {
 
 Session::Session(ModelRunner& runner, int64_t capacity)
-    : runner_(runner), slot_(runner.cache().open()), capacity_(capacity) {}
+    : runner_(runner), slot_(runner.cache().open(capacity)), capacity_(capacity) {}
 
 Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions& options)
     : own_(std::make_unique<ModelRunner>(model, run, capacity, options)),
       runner_(*own_),
-      slot_(own_->cache().open()),
+      slot_(own_->cache().open(capacity)),
       capacity_(capacity) {}
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t rows,

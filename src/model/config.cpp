@@ -213,6 +213,21 @@ int64_t ModelConfig::moe_layer_count() const {
   return count;
 }
 
+namespace {
+
+void validate_longrope(const ModelConfig& c) {
+  if (c.rope_scaling.kind != RopeScaling::Kind::longrope) return;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const AttentionShape shape = c.attention(layer);
+    const auto pairs = static_cast<size_t>(shape.rotary_width / 2);
+    if (pairs > 0 && pairs != c.rope_scaling.short_factors.size())
+      fail_usage("longrope has {} factors, but {} pairs of a head turn in layer {}; give one each",
+                 c.rope_scaling.short_factors.size(), pairs, layer);
+  }
+}
+
+}  // namespace
+
 void validate(const ModelConfig& c) {
   validate_sizes(c);
   if (!(c.dropout >= 0 && c.dropout < 1))
@@ -233,6 +248,7 @@ void validate(const ModelConfig& c) {
         "sees",
         c.attention_window);
   validate_rotary(c);
+  validate_longrope(c);
   validate_multipliers(c.multipliers);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");

@@ -34,14 +34,19 @@ struct RopeScaling {
     yarn,          // f and f / factor blended over the c whose rotations in `original` lie between
                    // beta_fast and beta_slow; scores grow (arXiv 2309.00071)
     proportional,  // f / factor of the first `share` of pairs, 0 of the others (Gemma 4)
+    longrope,      // f / short_factors[c]; of texts that may grow beyond `original` f /
+                   // long_factors[c] from their first token on (arXiv 2402.13753)
   };
   Kind kind = Kind::none;
   float factor = 1;
-  int64_t original_context = 0;                     // llama3 and yarn
+  int64_t original_context = 0;                     // llama3, yarn and longrope
   float low_freq_factor = 1, high_freq_factor = 4;  // llama3
   float beta_fast = 32, beta_slow = 1;              // yarn
-  // yarn: what cosines and sines are multiplied by; the reader of a config works it out
+  // yarn and longrope: what cosines and sines are multiplied by; the reader of a config works it
+  // out
   float attention_factor = 1;
+  float long_attention_factor = 1;  // longrope: the same of texts that may grow beyond
+  std::vector<float> short_factors, long_factors;  // longrope, [R/2]
   // yarn, with latent attention: scores are multiplied by (0.1 score_mscale ln(factor) + 1)^2
   float score_mscale = 0;
   bool truncate = true;  // yarn: the blend's ends are rounded outwards to whole c
@@ -171,6 +176,7 @@ struct ModelConfig {
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
   bool tied = false;  // the head is the embedding
+  bool head_bias = false;
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
   Multipliers multipliers;
   float logit_cap = 0;       // logits are cap tanh(logit / cap); 0: as they are

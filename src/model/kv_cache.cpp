@@ -95,6 +95,7 @@ void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& ro
 KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
     : blocks_(blocks_for(capacity)),
       holders_(static_cast<size_t>(blocks_)),
+      rope_(config.rope_scaling),
       state_numbers_(config.state_numbers()) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
@@ -132,16 +133,18 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
   for (int64_t block = blocks_; block-- > 0;) free_blocks_.push_back(static_cast<int32_t>(block));
 }
 
-int32_t KvCache::open() {
+int32_t KvCache::open(int64_t limit) {
   const auto unused = std::find(lengths_.begin(), lengths_.end(), kNoSequence);
   const auto slot = static_cast<int32_t>(unused - lengths_.begin());
   if (unused == lengths_.end()) {
     lengths_.push_back(0);
     tables_.emplace_back();
     states_.emplace_back();
+    stretched_.emplace_back();
   } else {
     *unused = 0;
   }
+  stretched_[static_cast<size_t>(slot)] = stretches(limit);
   states_[static_cast<size_t>(slot)].assign(static_cast<size_t>(state_numbers_), 0);
   return slot;
 }

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/config.h"
+#include "model/rope.h"
 #include "moe/pass.h"
 #include "tensor/arena.h"
 #include "tensor/run.h"
@@ -33,8 +33,12 @@ class KvCache {
     return std::ssize(free_blocks_) * ops::kKeyBlock;
   }  // tokens, in blocks that no sequence has
 
-  // The slot of a new sequence without tokens.
-  int32_t open();
+  // The slot of a new sequence without tokens. `limit`: the most tokens that it will ever hold,
+  // by which a model that has two sets of rotary frequencies chooses; 0: few.
+  int32_t open(int64_t limit = 0);
+  // Whether keys of a sequence of that limit are turned by the other set.
+  bool stretches(int64_t limit) const { return moe::stretches(rope_, limit); }
+  bool stretched(int32_t slot) const { return stretched_[static_cast<size_t>(slot)]; }
   void close(int32_t slot);
   int64_t length(int32_t slot) const { return lengths_[static_cast<size_t>(slot)]; }
   // Room for so many tokens more, whose keys and values store() brings. Fails, and changes nothing,
@@ -47,8 +51,8 @@ class KvCache {
 
   // The blocks of a sequence, in order.
   std::span<const int32_t> blocks(int32_t slot) const { return tables_[static_cast<size_t>(slot)]; }
-  // Lets a sequence without tokens begin with full blocks that somebody holds. Fails where there
-  // are states.
+  // Lets a sequence without tokens begin with full blocks that somebody holds, of a sequence that
+  // stretches as this one does. Fails where there are states.
   void adopt(int32_t slot, std::span<const int32_t> blocks);
   // One holder of a block more, beside the sequences that have it; release() takes it back.
   void retain(int32_t block) { ++holders_[static_cast<size_t>(block)]; }
@@ -78,9 +82,11 @@ class KvCache {
   std::vector<int32_t> holders_;              // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot
   std::vector<int64_t> lengths_;              // of each slot; -1: it has no sequence
-  int64_t state_numbers_;                     // of a sequence in all layers
-  std::vector<int64_t> state_at_;             // of each layer, where its state begins among them
-  std::vector<std::vector<float>> states_;    // of each slot
+  std::vector<bool> stretched_;               // of each slot
+  RopeScaling rope_;
+  int64_t state_numbers_;                   // of a sequence in all layers
+  std::vector<int64_t> state_at_;           // of each layer, where its state begins among them
+  std::vector<std::vector<float>> states_;  // of each slot
 };
 
 }  // namespace moe

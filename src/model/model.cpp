@@ -74,6 +74,9 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
         window_rope_ = rope_frequencies(shape.rotary_width, config_.window_rope_theta, {});
       if (!shape.window_turns && !rope_)
         rope_ = rope_frequencies(shape.rotary_width, config_.rope_theta, config_.rope_scaling);
+      if (!long_rope_ && config_.rope_scaling.kind == RopeScaling::Kind::longrope)
+        long_rope_ =
+            rope_frequencies(shape.rotary_width, config_.rope_theta, config_.rope_scaling, true);
     }
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
@@ -84,7 +87,7 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
     block.ffn.group = experts_;
     moe_blocks_.push_back(&block);
   }
-  list_output(config_, final_norm_, lm_head_, take);
+  list_output(config_, final_norm_, lm_head_, lm_head_bias_, take);
   // so that no run is without a limit
   if (storage_ == Storage::bound) ops::limit_copies(params_, {});
 }
@@ -184,10 +187,22 @@ void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of,
 }
 
 void Model::set_cos_sin(Run& run, Arena& memory, Pass& pass) const {
+  const Batch& batch = pass.batch;
   const auto table = [&](const std::optional<ops::RopeFrequencies>& rope) {
-    return rope ? ops::cos_sin_table(run, memory, pass.batch.positions, *rope) : ops::CosSinTable{};
+    return rope ? ops::cos_sin_table(run, memory, batch.positions, *rope) : ops::CosSinTable{};
   };
-  pass.cos_sin = table(rope_);
+  if (long_rope_) {
+    std::vector<bool> stretch;
+    for (size_t s = 0; s + 1 < batch.bounds.size(); ++s) {
+      const auto last = static_cast<size_t>(batch.bounds[s + 1]);
+      stretch.push_back(
+          pass.cache ? pass.cache->stretched(batch.slots[s])
+                     : last > 0 && stretches(config_.rope_scaling, batch.positions[last - 1] + 1));
+    }
+    pass.cos_sin = cos_sin_of(run, memory, batch, *rope_, *long_rope_, stretch);
+  } else {
+    pass.cos_sin = table(rope_);
+  }
   pass.window_cos_sin = table(window_rope_);
 }
 
@@ -223,7 +238,11 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
 }
 
 void Model::logits(Run& run, Tensor out, Tensor hidden) {
-  lm_head_logits(run, out, hidden, lm_head_weight(), config_.logit_cap);
+  lm_head_logits(run, out, hidden, lm_head());
+}
+
+LmHead Model::lm_head() {
+  return {config_.tied ? &embedding_ : &lm_head_, &lm_head_bias_, config_.logit_cap};
 }
 
 void Model::loss_forward(Run& run, Tensor nll, std::span<const int32_t> targets,
@@ -236,11 +255,10 @@ void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_
   for (int32_t t : targets)
     if (t != ops::kIgnoreTarget && (t < 0 || t >= config_.vocab))
       fail("target id {} is outside the vocabulary of {}", t, config_.vocab);
-  if (teacher.weight && teacher.weight->value.rows() != config_.vocab)
+  if (teacher.present() && teacher.head.vocab() != config_.vocab)
     fail("the teacher's vocabulary is {}, the model's {}; they must be the same",
-         teacher.weight->value.rows(), config_.vocab);
-  lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head_weight(), targets, teacher,
-                       config_.logit_cap, saved.lm_head);
+         teacher.head.vocab(), config_.vocab);
+  lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head(), targets, teacher, saved.lm_head);
 }
 
 void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {
@@ -258,7 +276,7 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
   const bool normed = has_final_norm(config_);
   Tensor dhidden = normed ? run.scratch.alloc(DType::f32, {tokens, d}) : dh;
-  lm_head_loss_backward(run, dhidden, lm_head_weight(), targets, scale, saved.lm_head);
+  lm_head_loss_backward(run, dhidden, lm_head(), targets, scale, saved.lm_head);
   if (const float by = config_.multipliers.logits; by != 1)
     ops::scale(run, dhidden, dhidden, 1 / by);
   if (normed) final_norm_.backward(run, dh, dhidden, saved.final_norm);

@@ -108,8 +108,8 @@ class Model {
   // Fills in what attention turns by at the batch's positions; nothing where they are not rotary.
   // Views into `memory`.
   void set_cos_sin(Run&, Arena& memory, Pass&) const;
-  // The matrix of the head: its own or the embedding's.
-  Param& lm_head_weight() { return config_.tied ? embedding_ : lm_head_; }
+  // The head. Its matrix is its own or the embedding's.
+  LmHead lm_head();
 
  private:
   void take(Param&);
@@ -123,10 +123,12 @@ class Model {
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
   Param embedding_;                                // [V,D]
   Param positions_;                                // [context,D], learned positions only
-  std::optional<ops::RopeFrequencies> rope_, window_rope_;
+  // of texts that stretch: long_rope_, absent where they turn as all others
+  std::optional<ops::RopeFrequencies> rope_, window_rope_, long_rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
   Norm final_norm_;
   Param lm_head_;                   // [V,D], untied only
+  Param lm_head_bias_;              // [V], absent without
   std::vector<Block*> moe_blocks_;  // MoE layers in order
   std::vector<Param*> params_;
 };

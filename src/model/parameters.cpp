@@ -258,18 +258,21 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
              Role::matrix, {1, c.width});
 }
 
-void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, const OnParam& on_param) {
+void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, Param& lm_head_bias,
+                 const OnParam& on_param) {
   const List list(c, on_param);
   if (has_final_norm(c)) list.norm(final_norm, ParamKind::final_norm, "final_norm");
   if (!c.tied)
     list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix,
              {c.vocab, c.width});
+  if (c.head_bias)
+    list.add(lm_head_bias, Part::lm_head, ParamKind::weight, "head.bias", Role::bias, {c.vocab});
 }
 
 void each_param(const ModelConfig& c, const std::function<void(const Param&, int64_t layers)>& f) {
   int64_t layers = 1;
   const OnParam tell = [&](Param& param) { f(param, layers); };
-  Param embedding, positions, head;
+  Param embedding, positions, head, head_bias;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
   // Heads of layers with a window may be others.
@@ -284,7 +287,7 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
     list_block(c, of.first, block, tell);
   }
   layers = 1;
-  list_output(c, final_norm, head, tell);
+  list_output(c, final_norm, head, head_bias, tell);
 }
 
 std::string_view name_of(Part part) {

@@ -110,7 +110,8 @@ void list_input(const ModelConfig&, Param& embedding, Param& positions, const On
 void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
 // Of a block its feed-forward layer alone.
 void list_ffn(const ModelConfig&, int64_t layer, MoeLayer&, const OnParam&);
-void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, const OnParam&);
+void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, Param& lm_head_bias,
+                 const OnParam&);
 
 // The list of a config alone, no model being made: each parameter once for all layers that have one
 // like it, `layers` being their number; 1 outside of layers.

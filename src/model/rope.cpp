@@ -1,5 +1,6 @@
 // Formulas: transformers:modeling_rope_utils.py, in double. linear: Kaiokendev 2023; llama3:
-// Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2; proportional: Gemma 4's release.
+// Llama 3.1's release; yarn: arXiv 2309.00071, section 3.2; proportional: Gemma 4's release;
+// longrope: arXiv 2402.13753, with one rule for all positions of a text, as its makers run it.
 #include "model/rope.h"
 
 #include <algorithm>
@@ -52,7 +53,8 @@ int64_t turning_pairs(const RopeScaling& s, int64_t head_width) {
   return static_cast<int64_t>(static_cast<double>(s.share) * static_cast<double>(head_width)) / 2;
 }
 
-ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling) {
+ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling,
+                                      bool stretched) {
   using Kind = RopeScaling::Kind;
   const double base = theta, factor = scaling.factor;
   const Ramp ramp = scaling.kind == Kind::yarn ? yarn_ramp(head_width, base, scaling) : Ramp{0, 1};
@@ -70,10 +72,42 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
       case Kind::proportional:
         table.frequency.push_back(c < turning_pairs(scaling, head_width) ? f / factor : 0);
         break;
+      case Kind::longrope: {
+        const std::vector<float>& of = stretched ? scaling.long_factors : scaling.short_factors;
+        table.frequency.push_back(f / static_cast<double>(of.at(static_cast<size_t>(c))));
+        break;
+      }
     }
   }
-  if (scaling.kind == Kind::yarn) table.factor = scaling.attention_factor;
+  if (scaling.kind == Kind::yarn || scaling.kind == Kind::longrope)
+    table.factor = stretched ? scaling.long_attention_factor : scaling.attention_factor;
   return table;
+}
+
+bool stretches(const RopeScaling& s, int64_t limit) {
+  return s.kind == RopeScaling::Kind::longrope && limit > s.original_context;
+}
+
+ops::CosSinTable cos_sin_of(Run& run, Arena& memory, const Batch& batch,
+                            const ops::RopeFrequencies& usual,
+                            const ops::RopeFrequencies& stretched,
+                            const std::vector<bool>& stretch) {
+  const auto all = [&](bool value) {
+    return std::find(stretch.begin(), stretch.end(), !value) == stretch.end();
+  };
+  if (all(false)) return ops::cos_sin_table(run, memory, batch.positions, usual);
+  if (all(true)) return ops::cos_sin_table(run, memory, batch.positions, stretched);
+  const ops::CosSinTable a = ops::cos_sin_table(run, memory, batch.positions, usual),
+                         b = ops::cos_sin_table(run, memory, batch.positions, stretched);
+  // The rows of both, one below the other; a row's place is the same in each.
+  const int64_t count = a.table.rows(), width = a.table.cols();
+  ops::CosSinTable out{memory.alloc(DType::f32, {2 * count, width}), a.slot};
+  std::copy_n(a.table.as<float>(), count * width, out.table.as<float>());
+  std::copy_n(b.table.as<float>(), count * width, out.table.row<float>(count));
+  for (size_t s = 0; s < stretch.size(); ++s)
+    for (int64_t n = batch.bounds[s]; stretch[s] && n < batch.bounds[s + 1]; ++n)
+      out.slot.as<int32_t>()[n] += static_cast<int32_t>(count);
+  return out;
 }
 
 float score_factor(const RopeScaling& s) {
@@ -82,6 +116,23 @@ float score_factor(const RopeScaling& s) {
       0.1 * static_cast<double>(s.score_mscale) * std::log(static_cast<double>(s.factor)) + 1;
   return static_cast<float>(m * m);
 }
+
+namespace {
+
+void validate_longrope(const RopeScaling& s) {
+  const auto positive = [](float x) { return x > 0 && std::isfinite(x); };
+  if (s.short_factors.size() != s.long_factors.size())
+    fail_usage("longrope has {} factors of short texts and {} of long ones; it needs as many",
+               s.short_factors.size(), s.long_factors.size());
+  for (const std::vector<float>* factors : {&s.short_factors, &s.long_factors})
+    if (!std::all_of(factors->begin(), factors->end(), positive))
+      fail_usage("a factor of longrope is not above 0 and finite; each divides a frequency");
+  if (!positive(s.attention_factor) || !positive(s.long_attention_factor))
+    fail_usage("longrope multiplies cosines by {} and {}; both must be above 0", s.attention_factor,
+               s.long_attention_factor);
+}
+
+}  // namespace
 
 void validate(const RopeScaling& s) {
   using Kind = RopeScaling::Kind;
@@ -94,6 +145,8 @@ void validate(const RopeScaling& s) {
       fail_usage("a share of {} of each head turns; it must be above 0 and at most 1", s.share);
     return;
   }
+  if (s.kind != Kind::longrope && !s.short_factors.empty())
+    fail_usage("factors of each pair belong to rotary scaling of the kind longrope alone");
   if (s.original_context < 1)
     fail_usage("the rotary scaling's original context is {}; it must be at least 1",
                s.original_context);
@@ -103,6 +156,7 @@ void validate(const RopeScaling& s) {
         "the rotary scaling goes from low_freq_factor {} to high_freq_factor {}; it must rise from "
         "above 0",
         s.low_freq_factor, s.high_freq_factor);
+  if (s.kind == Kind::longrope) return validate_longrope(s);
   if (s.kind != Kind::yarn) return;
   if (!(s.beta_slow > 0 && s.beta_fast >= s.beta_slow && std::isfinite(s.beta_fast)))
     fail_usage(

@@ -2,11 +2,23 @@
 #pragma once
 
 #include "model/config.h"
+#include "moe/pass.h"
 
 namespace moe {
 
 // frequency[c] = theta^(-2c/C), changed as `scaling` says; factor is its attention_factor.
-ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling);
+// stretched: of texts that stretch.
+ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const RopeScaling& scaling,
+                                      bool stretched = false);
+
+// Whether a text that will hold up to `limit` tokens turns by other frequencies than shorter ones.
+bool stretches(const RopeScaling&, int64_t limit);
+
+// What the batch's rows turn by: `stretched` for the sequences that `stretch` [S] says it of,
+// `usual` for the others. Views into `memory`.
+ops::CosSinTable cos_sin_of(Run&, Arena& memory, const Batch&, const ops::RopeFrequencies& usual,
+                            const ops::RopeFrequencies& stretched,
+                            const std::vector<bool>& stretch);
 
 // Of a proportional scaling: how many of a head's pairs turn, the first ones.
 int64_t turning_pairs(const RopeScaling&, int64_t head_width);

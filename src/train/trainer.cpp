@@ -374,8 +374,7 @@ void Trainer::forward(const Pass& pass, ModelSaved& saved) {
 LmHeadTeacher Trainer::teach(const Batch& batch) {
   if (!teacher_) return {};
   LmHeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}),
-                    &teacher_->lm_head_weight(), static_cast<float>(options_.teacher_weight),
-                    teacher_->config().logit_cap};
+                    teacher_->lm_head(), static_cast<float>(options_.teacher_weight)};
   ArenaScope scope(run_.saved);
   ModelSaved saved;
   teacher_->forward(

@@ -48,6 +48,33 @@ TEST(PrefixCache, FindsWhatATextBeginsWith) {
   EXPECT_EQ(f.read({ids.begin(), ids.begin() + 129}), 128);
 }
 
+TEST(PrefixCache, KeysThatAreTurnedOtherwiseAreOthers) {
+  ModelConfig config = plain_config();
+  const std::vector<float> ones(static_cast<size_t>(config.head_width / 2), 1);
+  config.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                         .original_context = 200,
+                         .short_factors = ones,
+                         .long_factors = ones};
+  KvCache cache(config, DType::f32, 640);
+  PrefixCache prefixes(cache);
+  const auto ids = count_from(0, 200);
+  const auto read = [&](int64_t limit) {
+    const int32_t slot = cache.open(limit);
+    const int64_t held = prefixes.adopt(slot, ids);
+    cache.extend(slot, std::ssize(ids) - held);
+    prefixes.keep(slot, ids);
+    cache.close(slot);
+    return held;
+  };
+  EXPECT_EQ(read(200), 0);
+  EXPECT_EQ(prefixes.held(ids, false), 192);
+  EXPECT_EQ(prefixes.held(ids, true), 0);
+  EXPECT_EQ(read(201), 0);
+  EXPECT_EQ(prefixes.held(ids, true), 192);
+  EXPECT_EQ(read(300), 192);
+  EXPECT_EQ(read(100), 192);
+}
+
 TEST(PrefixCache, GivesBackWhatWasAskedForLongestAgo) {
   Fixture f;
   f.read(count_from(0, 192));

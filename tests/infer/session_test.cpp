@@ -50,6 +50,47 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
   }
 }
 
+// A text turns by what it may grow to, not by what it holds so far.
+TEST(Session, OfTwoSetsOfFrequenciesTurnsByItsCapacity) {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  const auto pairs = static_cast<size_t>(config.head_width / 2);
+  config.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                         .original_context = 100,
+                         .attention_factor = 1.1f,
+                         .long_attention_factor = 1.2f,
+                         .short_factors = std::vector<float>(pairs, 1),
+                         .long_factors = std::vector<float>(pairs, 3)};
+  const auto model = fresh(config);
+  moe::Run run(2, DType::f32);
+  const Ids ids = drawn_ids(150);
+  Session whole(*model, run, 150), single(*model, run, 150), shorter(*model, run, 100);
+  const std::vector<float> want = copy(whole.prefill(std::span(ids).first(100)));
+  std::vector<float> got;
+  for (size_t i = 0; i < 100; ++i) got = copy(single.decode(std::span(ids).subspan(i, 1)));
+  EXPECT_TRUE(same_rows(got, want, DType::f32));
+  EXPECT_FALSE(same_rows(copy(shorter.prefill(std::span(ids).first(100))), want, DType::f32));
+
+  // Without a cache the sequences of a batch turn each by its own length, whatever the others are.
+  const auto last_hidden = [&](const std::vector<Ids>& texts) {
+    Ids all, positions;
+    std::vector<int64_t> bounds = {0};
+    for (const Ids& text : texts) {
+      for (size_t i = 0; i < text.size(); ++i) positions.push_back(static_cast<int32_t>(i));
+      all.insert(all.end(), text.begin(), text.end());
+      bounds.push_back(std::ssize(all));
+    }
+    const RoutingSpec spec = eval_spec(config.routing);
+    ModelSaved saved;
+    model->forward(run, {.batch = {all, positions, bounds}, .routing = &spec}, saved);
+    const float* row = saved.hidden.row<float>(std::ssize(all) - 1);
+    return std::vector<float>(row, row + config.width);
+  };
+  const Ids first(ids.begin(), ids.begin() + 40);
+  EXPECT_TRUE(same_rows(last_hidden({ids, first}), last_hidden({first}), DType::f32));
+  EXPECT_TRUE(same_rows(last_hidden({first, ids}), last_hidden({ids}), DType::f32));
+}
+
 ModelConfig linear_config() {
   ModelConfig config = plain_config();
   config.init.std = 0.3f;

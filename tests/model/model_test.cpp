@@ -177,6 +177,10 @@ std::vector<Case> architectures() {
   c.multipliers = {.embedding = 3, .attention = 0.5f};
   c.logit_cap = 2;
   list.push_back({.name = "branches with norms, heads of two kinds, capped logits", .config = c});
+  c = routed("sparsemixer", 4, 2);
+  c.norm = NormKind::layer;
+  c.norm_bias = c.head_bias = true;
+  list.push_back({.name = "LayerNorms and a bias of the head", .config = c});
   c = routed("qwen3-moe", 4, 2);
   c.norm_offset = true;
   c.attention_gate = true;

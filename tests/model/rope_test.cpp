@@ -18,10 +18,13 @@ using Kind = RopeScaling::Kind;
 RopeScaling scaling_of(const Json& p, double factor) {
   RopeScaling s;
   const std::string kind = p.at("rope_type");
-  s.kind = kind == "linear"   ? Kind::linear
-           : kind == "llama3" ? Kind::llama3
-           : kind == "yarn"   ? Kind::yarn
-                              : Kind::none;
+  s.kind = kind == "linear"     ? Kind::linear
+           : kind == "llama3"   ? Kind::llama3
+           : kind == "yarn"     ? Kind::yarn
+           : kind == "longrope" ? Kind::longrope
+                                : Kind::none;
+  s.short_factors = p.value("short_factor", std::vector<float>{});
+  s.long_factors = p.value("long_factor", std::vector<float>{});
   s.factor = p.value("factor", 1.0f);
   s.original_context = p.value("original_max_position_embeddings", int64_t{0});
   s.low_freq_factor = p.value("low_freq_factor", s.low_freq_factor);
@@ -29,23 +32,30 @@ RopeScaling scaling_of(const Json& p, double factor) {
   s.beta_fast = p.value("beta_fast", s.beta_fast);
   s.beta_slow = p.value("beta_slow", s.beta_slow);
   s.truncate = p.value("truncate", s.truncate);
-  s.attention_factor = static_cast<float>(factor);
+  s.attention_factor = s.long_attention_factor = static_cast<float>(factor);
   return s;
 }
 
 TEST(Rope, FrequenciesAreThoseOfTransformers) {
   const Json file = read_json(MOE_TEST_DATA "/golden/rope.json");
-  EXPECT_GE(file.at("cases").size(), 11u);
+  EXPECT_GE(file.at("cases").size(), 12u);
   for (const Json& c : file.at("cases")) {
     const RopeScaling scaling = scaling_of(c.at("parameters"), c.at("factor"));
     validate(scaling);
     const ops::RopeFrequencies table = rope_frequencies(c.at("head_width"), c.at("theta"), scaling);
-    const auto want = c.at("frequencies").get<std::vector<double>>();
-    ASSERT_EQ(table.frequency.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i)
-      EXPECT_NEAR(table.frequency[i], want[i], 2e-6 * want[i]) << c.at("parameters") << " at " << i;
+    const auto expect_frequencies = [&](const ops::RopeFrequencies& got, const char* key) {
+      const auto want = c.at(key).get<std::vector<double>>();
+      ASSERT_EQ(got.frequency.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_NEAR(got.frequency[i], want[i], 2e-6 * want[i]) << c.at("parameters") << " at " << i;
+    };
+    expect_frequencies(table, "frequencies");
+    const bool scores_grow = scaling.kind == Kind::yarn || scaling.kind == Kind::longrope;
     EXPECT_FLOAT_EQ(static_cast<float>(table.factor),
-                    scaling.kind == Kind::yarn ? c.at("factor").get<float>() : 1.0f);
+                    scores_grow ? c.at("factor").get<float>() : 1.0f);
+    if (scaling.kind == Kind::longrope)
+      expect_frequencies(rope_frequencies(c.at("head_width"), c.at("theta"), scaling, true),
+                         "long_frequencies");
   }
 }
 
@@ -59,6 +69,40 @@ TEST(Rope, AShareOfPairsTurnsAndTheOthersStand) {
   EXPECT_EQ(part.factor, 1);
   for (const float share : {0.0f, -1.0f, 1.5f})
     EXPECT_THROW(validate({.kind = Kind::proportional, .share = share}), Error);
+}
+
+RopeScaling longrope() {
+  return {.kind = Kind::longrope,
+          .original_context = 64,
+          .attention_factor = 1.25f,
+          .long_attention_factor = 1.5f,
+          .short_factors = {1, 1.5f},
+          .long_factors = {2, 5}};
+}
+
+TEST(Rope, LongTextsStretchFromTheirFirstTokenOn) {
+  EXPECT_FALSE(stretches(longrope(), 64));
+  EXPECT_TRUE(stretches(longrope(), 65));
+  EXPECT_FALSE(stretches({.kind = Kind::yarn, .original_context = 64}, 65));
+  const ops::RopeFrequencies usual = rope_frequencies(4, 10000, longrope()),
+                             longer = rope_frequencies(4, 10000, longrope(), true);
+  EXPECT_EQ(usual.factor, 1.25);
+  EXPECT_EQ(longer.factor, 1.5);
+  moe::Run run(1);
+  const std::vector<int32_t> ids(7), positions = {0, 1, 2, 0, 1, 5, 6};
+  const std::vector<int64_t> bounds = {0, 3, 5, 7};
+  const Batch batch{ids, positions, bounds};
+  const ops::CosSinTable mixed =
+      cos_sin_of(run, run.saved, batch, usual, longer, {false, true, false});
+  const ops::CosSinTable tables[] = {cos_sin_of(run, run.saved, batch, usual, longer, {0, 0, 0}),
+                                     cos_sin_of(run, run.saved, batch, usual, longer, {1, 1, 1})};
+  for (int64_t n = 0; n < 7; ++n) {
+    const ops::CosSinTable& want = tables[n == 3 || n == 4];
+    for (int64_t c = 0; c < 4; ++c)
+      EXPECT_EQ(mixed.table.row<float>(mixed.slot.as<int32_t>()[n])[c],
+                want.table.row<float>(want.slot.as<int32_t>()[n])[c])
+          << n;
+  }
 }
 
 // The plain case is the formula itself, whose bits every model so far depends on.
@@ -94,6 +138,12 @@ TEST(Rope, ScalingsWithoutMeaningAreRefused) {
   refused(llama3, [](RopeScaling& s) { s.original_context = 0; });
   refused(llama3, [](RopeScaling& s) { s.low_freq_factor = 4; });
   refused(yarn, [](RopeScaling& s) { s.beta_slow = 33; });
+  EXPECT_NO_THROW(validate(longrope()));
+  refused(longrope(), [](RopeScaling& s) { s.long_factors.pop_back(); });
+  refused(longrope(), [](RopeScaling& s) { s.short_factors[1] = 0; });
+  refused(longrope(), [](RopeScaling& s) { s.original_context = 0; });
+  refused(longrope(), [](RopeScaling& s) { s.long_attention_factor = -1; });
+  refused(yarn, [](RopeScaling& s) { s.short_factors = {1}; });
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ class TwinModel {
     for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer);
     if (has_final_norm(c_)) h = norm(h, "final_norm");
     h = scaled(h, 1 / c_.multipliers.logits);
-    out_.logits = linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, nullptr);
+    out_.logits =
+        linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, maybe("head.bias"));
     if (c_.logit_cap > 0)
       for (auto& row : out_.logits)
         for (T& v : row) v = capped(v);

@@ -45,8 +45,8 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
                kl = run.saved.alloc(DType::f32, {tokens});
   teacher.forward(run, {.batch = batch}, taught_by);
   model.forward(run, {.batch = batch, .routing = &spec, .keep = Keep::all}, saved);
-  model.loss_forward(run, nll, kl, in.targets,
-                     {taught_by.hidden, &teacher.lm_head_weight(), kShare}, saved);
+  model.loss_forward(run, nll, kl, in.targets, {taught_by.hidden, teacher.lm_head(), kShare},
+                     saved);
   model.backward(run, in.targets, static_cast<float>(1 / predicted), {}, saved);
 
   const auto teacher_params = twin_params<double>(teacher);
@@ -111,10 +111,10 @@ TEST(Teacher, ChunksOfTheHeadChangeNothing) {
     const Tensor nll = run.saved.alloc(DType::f32, {end - begin});
     const std::span<const int32_t> some =
         std::span(targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), head, some,
-                         {taught_x.slice_rows(begin, end), &other, 0.5f}, 0, saved);
+    lm_head_loss_forward(run, nll, kl, x.slice_rows(begin, end), {&head}, some,
+                         {taught_x.slice_rows(begin, end), {&other}, 0.5f}, saved);
     EXPECT_EQ(saved.logits.empty(), end - begin > 600);
-    lm_head_loss_backward(run, dx, head, some, 1, saved);
+    lm_head_loss_backward(run, dx, {&head}, some, 1, saved);
   };
   const Tensor kl = arena.alloc(DType::f32, {rows}), dx = arena.alloc(DType::f32, {rows, width});
   const Tensor part_kl = arena.alloc(DType::f32, {32}),

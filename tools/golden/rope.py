@@ -1,5 +1,6 @@
 """Golden rotary frequencies, by transformers' ROPE_INIT_FUNCTIONS: rope.json, one case a line with
-its settings, frequencies (f32) and factor."""
+its settings, frequencies (f32) and factor, and the frequencies of long texts where they are
+others."""
 
 import os
 
@@ -87,6 +88,17 @@ CASES = [
             "attention_factor": 0.75,
         },
     ),
+    (
+        16,
+        10000.0,
+        {
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.0, 1.125, 1.25, 1.5, 1.5, 2.0, 2.5],
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0],
+        },
+    ),
     (4, 10000.0, {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4}),
 ]
 
@@ -111,14 +123,16 @@ def make_all(folder):
             frequencies, factor = made.inv_freq, made.attention_scaling
         else:
             frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-        cases.append(
-            {
-                "head_width": width,
-                "theta": theta,
-                "parameters": parameters,
-                "frequencies": [common.number(f) for f in frequencies],
-                "factor": common.number(factor),
-            }
-        )
+        case = {
+            "head_width": width,
+            "theta": theta,
+            "parameters": parameters,
+            "frequencies": [common.number(f) for f in frequencies],
+            "factor": common.number(factor),
+        }
+        if kind == "longrope":
+            longer, _ = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=context)
+            case["long_frequencies"] = [common.number(f) for f in longer]
+        cases.append(case)
     with open(os.path.join(folder, "rope.json"), "w", encoding="utf-8") as out:
         out.write(common.dump({"cases": cases}))

@@ -59,6 +59,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.one_of("hidden_act", c.act, kActNames);
   v.flag("gated_mlp", c.gated);
   v.flag("tie_word_embeddings", c.tied);
+  v.extra("lm_head_bias", c.head_bias, false);
   v.number("dropout", c.dropout, 0);
   v.extra("embedding_multiplier", c.multipliers.embedding, 1, 0);
   v.extra("residual_multiplier", c.multipliers.residual, 1, 0);

@@ -102,6 +102,16 @@ inline std::vector<NamedConfig> small_families() {
     c.attention_bias = true, c.attention_window = 9, c.window_layers = {1};
   });
   add("mixtral", "mixtral", [](ModelConfig& c) { c.act = ops::Act::gelu_tanh; });
+  add("phimoe", "sparsemixer", [](ModelConfig& c) {
+    c.norm = NormKind::layer;
+    c.norm_bias = c.attention_bias = c.attention_out_bias = c.head_bias = true;
+    c.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                      .original_context = 8,
+                      .attention_factor = 1.25f,
+                      .long_attention_factor = 1.5f,
+                      .short_factors = {1.125f},
+                      .long_factors = {3}};
+  });
   add("qwen2_moe", "qwen2-moe", [](ModelConfig& c) {
     c.attention_bias = c.shared_gate = true;
     c.shared_experts = 1;

@@ -229,6 +229,9 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
        {"num_key_value_heads", "attention_bias", "mlp_bias", "layer_types",
         "no_rope_layer_interval", "no_rope_layers", "sliding_window"}},
       {"granitemoe", {}},
+      {"phimoe",
+       {"hidden_dropout", "input_jitter_noise", "original_max_position_embeddings",
+        "router_jitter_noise"}},
       {"gpt_oss",
        {"experts_per_token", "hidden_act", "initial_context_length", "layer_types",
         "quantization_config", "swiglu_limit"}},
@@ -296,7 +299,7 @@ TEST(Families, RopeScalings) {
       if (item.key() != "type" && item.key() != "rope_type")
         EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))),
                      fmt::format("\"{}\" is missing", item.key()));
-  for (const char* kind : {"dynamic", "longrope", "su"})
+  for (const char* kind : {"dynamic", "su"})
     EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})),
                  fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
   EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))),
@@ -315,6 +318,39 @@ TEST(Families, RopeScalings) {
 }
 
 // qwen: the layers from max_window_layers on, as transformers' layer_types lists them.
+// The factors of this config are not the published ones.
+TEST(Families, PhiMoe) {
+  const Json given = published("phi_3_5_moe");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.routing.recipe, "sparsemixer");
+  EXPECT_EQ(c.routing.experts, 16);
+  EXPECT_EQ(c.expert_width, 6400);
+  EXPECT_TRUE(c.norm == NormKind::layer && c.norm_bias && c.head_bias && c.attention_out_bias);
+  EXPECT_EQ(c.rope_scaling.original_context, 4096);
+  EXPECT_EQ(c.attention_window, 131072);
+  EXPECT_FAILS(parse(with(given, "router_jitter_noise", 0.1)), "within 0.01");
+  EXPECT_FAILS(parse(with(given, "hidden_dropout", 0.1)), "dropout");
+  EXPECT_FAILS(parse(with(given, "original_max_position_embeddings", 8192)), "make them equal");
+  EXPECT_FAILS(parse(without(given, "lm_head_bias")), "\"lm_head_bias\" is missing");
+
+  const Json longrope = given.at("rope_scaling");
+  const auto scaled = [&](const Json& scaling) { parse(with(given, "rope_scaling", scaling)); };
+  EXPECT_FLOAT_EQ(c.rope_scaling.long_attention_factor, 1.2431631f);
+  EXPECT_EQ(c.rope_scaling.long_factors.size(), 64u);
+  for (const char* key : {"short_factor", "long_factor", "original_max_position_embeddings",
+                          "short_mscale", "long_mscale"})
+    EXPECT_FAILS(scaled(without(longrope, key)), fmt::format("\"{}\" is missing", key));
+  Json wrong = longrope;
+  wrong["long_factor"][3] = 0;
+  EXPECT_FAILS(scaled(wrong), "has a factor of 0");
+  wrong["long_factor"] = std::vector<double>(63, 1);
+  EXPECT_FAILS(scaled(wrong), "needs as many");
+  wrong["short_factor"] = wrong["long_factor"];
+  EXPECT_FAILS(scaled(wrong), "64 pairs of a head turn");
+  EXPECT_FAILS(parse(with(published("llama_2_7b"), "rope_scaling", longrope)),
+               "long texts turn by other frequencies");
+}
+
 TEST(Families, AWindowMayBeginAtALayer) {
   Json json =
       with(with(published("qwen2_7b"), "use_sliding_window", true), "max_window_layers", 21);

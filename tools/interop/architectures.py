@@ -406,14 +406,12 @@ def table_of(forms):
     """The page, of {family: [(variant, architecture of its GGUF, why that is our own)]}."""
     rows = []
     for family, variants in forms.items():
-        said = []
+        said = {}  # {(architecture, why): as it is written}, each once
         for variant, architecture, reason in variants:
             why = (reason or "").split(", but ")[-1].split("; ")[-1]
-            why = f"{variant}: {why}" if variant else why
-            said.append(f"`{architecture}`" + (f" ({why})" if reason else ""))
-        rows.append(
-            f"| `{family}` | yes | {', '.join(dict.fromkeys(said))} | yes | yes | yes |\n"
-        )
+            named = f"{variant}: {why}" if variant else why
+            said.setdefault((architecture, why), f"`{architecture}`" + (f" ({named})" if why else ""))
+        rows.append(f"| `{family}` | yes | {', '.join(said.values())} | yes | yes | yes |\n")
     return TABLE + "".join(sorted(rows))
 
 

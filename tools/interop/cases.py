@@ -51,6 +51,17 @@ GEMMA4 = dict(
     moe_intermediate_size=24,
 )
 
+# In its own training the router draws; the gradients that are compared are those of the best ones.
+PHIMOE = dict(
+    SIZES,
+    intermediate_size=24,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+    attention_bias=True,
+    lm_head_bias=True,
+    router_noise=False,
+)
+
 HUNYUAN = dict(SIZES, intermediate_size=24, num_experts=8, moe_topk=3, head_dim=16)
 
 CASES = {
@@ -314,6 +325,25 @@ CASES |= {
             ),
         ),
     ),
+    "phimoe": ("PhimoeConfig", PHIMOE),
+    "phimoe-longrope": (
+        "PhimoeConfig",
+        dict(
+            PHIMOE,
+            hidden_size=64,
+            attention_bias=False,
+            lm_head_bias=False,
+            rope_parameters=dict(
+                rope_type="longrope",
+                rope_theta=10000.0,
+                short_factor=[1.0 + 0.05 * i for i in range(8)],
+                long_factor=[2.0 + i for i in range(8)],
+                short_mscale=1.2,
+                long_mscale=1.25,
+                original_max_position_embeddings=600,
+            ),
+        ),
+    ),
     "granitemoe": ("GraniteMoeConfig", GRANITE),
     "granitemoeshared": (
         "GraniteMoeSharedConfig",
@@ -331,6 +361,8 @@ NOT_FOR_LLAMA_CPP = {
     "dots1-windows": "window",
     "flex_olmo": "norms are of what sublayers give",
     "gemma3-linear": "multipliers are others",
+    "phimoe": "sparsemixer",
+    "phimoe-longrope": "sparsemixer",
     "qwen3_next-sparse": "is dense",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.

@@ -17,7 +17,7 @@ bool routes(const ModelConfig& c) { return find_recipe(c.routing.recipe).has_rou
 
 std::string why_not_olmoe(const ModelConfig& c) {
   if (!routes(c)) return "no layer routes";
-  if (const std::string has = what_gemma4_has(c); !has.empty()) return has;
+  if (const std::string has = what_few_have(c); !has.empty()) return has;
   if (c.moe_layer_count() != c.layers) return "some layers are dense";
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
@@ -51,7 +51,7 @@ std::string why_not_olmoe(const ModelConfig& c) {
 std::string why_not_nanomoe(const ModelConfig& c) {
   if (routes(c) && c.routing.recipe != "nanomoe")
     return fmt::format("recipe '{}' is not nanoMoE's", c.routing.recipe);
-  if (const std::string has = what_gemma4_has(c); !has.empty()) return has;
+  if (const std::string has = what_few_have(c); !has.empty()) return has;
   if (c.dense_first != 0 || !c.moe_layers.empty())
     return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
@@ -106,6 +106,7 @@ constexpr Architecture kArchitectures[] = {
     family<kQwen2>("qwen2", "Qwen2ForCausalLM", kLlamaTensors),
     family<kQwen3>("qwen3", "Qwen3ForCausalLM", kLlamaTensors),
     family<kMixtral>("mixtral", "MixtralForCausalLM", kMixtralTensors),
+    family<kPhiMoe>("phimoe", "PhimoeForCausalLM", kMixtralTensors),
     family<kQwen2Moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
     family<kQwen3Moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
     {"gpt2", "GPT2LMHeadModel", why_not_gpt2, read_gpt2, write_gpt2, &kGpt2Tensors, false},
@@ -174,7 +175,11 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
   return "";
 }
 
-std::string what_gemma4_has(const ModelConfig& c) {
+std::string what_few_have(const ModelConfig& c, KnownParts known) {
+  if (!known.phimoe && c.head_bias) return "its head has a bias";
+  if (!known.phimoe && c.rope_scaling.kind == RopeScaling::Kind::longrope)
+    return "long texts turn by other frequencies";
+  if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
   if (c.full.present()) return "layers without a window have heads of their own";
   if (c.value_norm) return "its values are normalised";

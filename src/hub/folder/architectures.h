@@ -46,8 +46,12 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// What of Gemma 4's parts, which no other architecture knows, a model has; empty when it has none.
-std::string what_gemma4_has(const ModelConfig&);
+// What a model has of the parts that only Gemma 4 or only Phi-3.5-MoE have, but for those that are
+// known; empty when it has none.
+struct KnownParts {
+  bool gemma4 = false, phimoe = false;
+};
+std::string what_few_have(const ModelConfig&, KnownParts known = {});
 
 // A config.json, the row that it is of, and how its tensors are called and packed.
 struct FolderConfig {

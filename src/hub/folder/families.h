@@ -58,7 +58,8 @@ enum class FamilyExperts {
   ernie,
   lfm2,
   hunyuan,
-  gemma4
+  gemma4,
+  phimoe
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -93,6 +94,8 @@ struct Family {
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
+  // LayerNorms with biases, a bias of the head as "lm_head_bias" says, frequencies of two lengths.
+  bool phimoe = false;
   bool multipliers = false;
   FamilyGemma gemma = FamilyGemma::none;
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
@@ -139,7 +142,7 @@ struct Family {
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
     return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::gemma4;
+           experts == FamilyExperts::gemma4 || experts == FamilyExperts::phimoe;
   }
   bool qwen() const {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
@@ -156,6 +159,10 @@ inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
                                   .qk_norm = QkNorm::head};
 inline constexpr Family kMixtral = {.window = FamilyWindow::mistral,
                                     .experts = FamilyExperts::mixtral};
+inline constexpr Family kPhiMoe = {.biases = FamilyBiases::flag,
+                                   .window = FamilyWindow::mistral,
+                                   .phimoe = true,
+                                   .experts = FamilyExperts::phimoe};
 inline constexpr Family kQwen2Moe = {.biases = FamilyBiases::qkv_bias,
                                      .window = FamilyWindow::never,
                                      .experts = FamilyExperts::qwen2};

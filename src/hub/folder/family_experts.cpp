@@ -16,6 +16,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
            c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
+    case FamilyExperts::phimoe:
     case FamilyExperts::mixtral:
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
@@ -125,6 +126,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::gpt_oss: return "gpt-oss";
     case FamilyExperts::ernie: return "ernie-moe";
     case FamilyExperts::gemma4: return "gemma4";
+    case FamilyExperts::phimoe: return "sparsemixer";
     case FamilyExperts::qwen3:
     case FamilyExperts::qwen3_next:
     case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
@@ -211,13 +213,31 @@ void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
     stands(reader, key);
 }
 
+// What its router counts as near the best, and a jitter of its training that there is none of here.
+constexpr const char *kPhiMoeNear = "router_jitter_noise", *kPhiMoeJitter = "input_jitter_noise";
+constexpr double kPhiMoeEps = 0.01;
+
+void read_phimoe(const JsonReader& reader, ModelConfig& c) {
+  if (reader.get<double>(kPhiMoeNear, kPhiMoeEps) != kPhiMoeEps)
+    refuse(reader, kPhiMoeNear, "the recipe sparsemixer counts as near what is within 0.01");
+  reader.get<double>(kPhiMoeJitter, 0);
+  FieldReader(reader).extra("router_noise", c.routing.noise, true);  // ours: whether training draws
+}
+
+void write_phimoe(Json& json, const ModelConfig& c) {
+  json[kPhiMoeNear] = kPhiMoeEps;
+  json[kPhiMoeJitter] = 0.0;
+  FieldWriter(json).extra("router_noise", c.routing.noise, true);
+}
+
 // transformers' balance loss is K where ours is 1.
-void read_plain_losses(const JsonReader& reader, ModelConfig& c, bool has_coefficient = true) {
+void read_plain_losses(const JsonReader& reader, ModelConfig& c, bool has_coefficient = true,
+                       bool phimoe = false) {
   // Some families have no balance loss of their own, and no word for it; the key is ours there.
   if (has_coefficient || reader.has("router_aux_loss_coef"))
     c.routing.coef.balance =
         read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
-  if (reader.get<double>("router_jitter_noise", 0) != 0)
+  if (!phimoe && reader.get<double>("router_jitter_noise", 0) != 0)
     refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
 }
 
@@ -310,10 +330,13 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
-  if (renormalise != moe::renormalises(c.routing.recipe)) c.routing.norm_topk_prob = renormalise;
+  if (f.phimoe) read_phimoe(reader, c);
+  else if (renormalise != moe::renormalises(c.routing.recipe))
+    c.routing.norm_topk_prob = renormalise;
   if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
   read_plain_losses(reader, c,
-                    f.experts != FamilyExperts::hunyuan && f.experts != FamilyExperts::gemma4);
+                    f.experts != FamilyExperts::hunyuan && f.experts != FamilyExperts::gemma4,
+                    f.phimoe);
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
@@ -427,6 +450,7 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::glm_lite) write_mlp_types(json, c);
   if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
   if (f.experts == FamilyExperts::hunyuan) fields.size("moe_topk", c.routing.top_k, 1);
+  if (f.phimoe) write_phimoe(json, c);
   write_router(json, c, f);
 }
 

@@ -283,6 +283,21 @@ void visit_multipliers(Visitor& v, Config& c) {
   v.number("logits_scaling", c.multipliers.logits, 0);
 }
 
+// Phi-3.5-MoE's (transformers:phimoe/modeling_phimoe.py).
+constexpr const char* kHeadBias = "lm_head_bias";
+
+void read_phimoe_parts(const JsonReader& reader, ModelConfig& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  c.head_bias = reader.get<bool>(kHeadBias);
+  if (reader.get<double>("hidden_dropout", 0) != 0)
+    refuse(reader, "hidden_dropout", "dropout of this family is not supported, only 0");
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const int64_t original = c.rope_scaling.original_context;
+  if (reader.has(kOriginal) && original > 0 && reader.get<int64_t>(kOriginal) != original)
+    refuse(reader, kOriginal, "the rotary scaling says another; make them equal");
+}
+
 constexpr const char* kExpertsSwitch = "enable_moe_block";
 
 bool has_experts(const JsonReader& reader, const Family& f) {
@@ -327,6 +342,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.phimoe) read_phimoe_parts(reader, c);
   visit_extras(fields, c);
   need_off(reader, "rope_interleaved",
            "rotary embeddings of neighbours are not supported, only of halves");
@@ -349,6 +365,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
+  if (f.phimoe) json[kHeadBias] = c.head_bias;
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
   write_rotary(json, c, f);
@@ -361,7 +378,9 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_family(const ModelConfig& c, const Family& f) {
-  if (c.norm != NormKind::rms || c.norm_placement != f.placement)
+  if (f.phimoe && (c.norm != NormKind::layer || !c.norm_bias || c.norm_placement != f.placement))
+    return "its norms are not LayerNorms with biases before each sublayer";
+  if (!f.phimoe && (c.norm != NormKind::rms || c.norm_placement != f.placement))
     return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
            : f.placement == NormPlacement::both
                ? "its norms are not RMSNorms before and behind each sublayer"
@@ -369,8 +388,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
-  if (f.gemma != FamilyGemma::gemma4)
-    if (const std::string reason = what_gemma4_has(c); !reason.empty()) return reason;
+  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe};
+  if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
     if (!reason.empty()) return reason;

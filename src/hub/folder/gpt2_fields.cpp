@@ -65,7 +65,7 @@ void write_gpt2(Json& json, const ModelConfig& c) {
 
 std::string why_not_gpt2(const ModelConfig& c) {
   if (c.moe_layer_count() > 0) return "some of its layers route";
-  if (const std::string has = what_gemma4_has(c); !has.empty()) return has;
+  if (const std::string has = what_few_have(c); !has.empty()) return has;
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre)
     return "its norms are not LayerNorms before each sublayer";
   if (!c.norm_bias || !c.attention_bias || !c.attention_out_bias || !c.ffn_bias)

@@ -13,7 +13,8 @@ using Kind = RopeScaling::Kind;
 constexpr const char* kShare = "partial_rotary_factor";
 
 // The place in the list is the Kind.
-const std::vector<std::string> kKinds = {"default", "linear", "llama3", "yarn", "proportional"};
+const std::vector<std::string> kKinds = {"default", "linear",       "llama3",
+                                         "yarn",    "proportional", "longrope"};
 
 float number(const JsonReader& reader, const char* key) {
   return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX));
@@ -33,8 +34,8 @@ Kind kind_of(const JsonReader& reader) {
   for (size_t i = 0; i < kKinds.size(); ++i)
     if (kKinds[i] == name) return static_cast<Kind>(i);
   fail(
-      "{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3, yarn "
-      "or proportional",
+      "{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3, "
+      "yarn, proportional or longrope",
       reader.where(), key, text_of(reader, key));
 }
 
@@ -53,6 +54,24 @@ float yarn_attention_factor(const JsonReader& reader, float factor) {
   return static_cast<float>(derived);
 }
 
+// As Phi-3.5-MoE has it (transformers:phimoe/modeling_phimoe.py).
+void read_longrope(const JsonReader& reader, RopeScaling& s) {
+  for (const auto& [key, factors] :
+       {std::pair{"short_factor", &s.short_factors}, {"long_factor", &s.long_factors}}) {
+    for (const double x : reader.get<std::vector<double>>(key)) {
+      if (!(x >= FLT_MIN && x <= FLT_MAX))
+        fail("{}: \"{}\" has a factor of {}; each divides a frequency, so it must be above 0",
+             reader.where(), key, x);
+      factors->push_back(static_cast<float>(x));
+    }
+  }
+  s.original_context = reader.get_in<int64_t>("original_max_position_embeddings", 1, kMaxSize);
+  s.attention_factor = number(reader, "short_mscale");
+  s.long_attention_factor = number(reader, "long_mscale");
+  // not read by the family's code
+  for (const char* key : {"attention_factor", "factor"}) reader.get<double>(key, 1);
+}
+
 RopeScaling scaling_of(const JsonReader& reader) {
   RopeScaling s;
   s.kind = kind_of(reader);
@@ -60,6 +79,10 @@ RopeScaling scaling_of(const JsonReader& reader) {
   if (s.kind == Kind::proportional) {
     s.factor = static_cast<float>(reader.get_in<double>("factor", FLT_MIN, FLT_MAX, 1));
     s.share = static_cast<float>(reader.get_in<double>(kShare, FLT_MIN, 1, 1));
+    return s;
+  }
+  if (s.kind == Kind::longrope) {
+    read_longrope(reader, s);
     return s;
   }
   s.factor = number(reader, "factor");
@@ -254,6 +277,17 @@ Json rope_scaling_json(const RopeScaling& s) {
   if (s.kind == Kind::proportional) {
     if (s.factor != 1) fields.number("factor", s.factor, 0);
     fields.number(kShare, s.share, 0);
+    return json;
+  }
+  if (s.kind == Kind::longrope) {
+    for (const auto& [key, factors] :
+         {std::pair{"short_factor", &s.short_factors}, {"long_factor", &s.long_factors}}) {
+      json[key] = Json::array();
+      for (const float x : *factors) json[key].push_back(shortest_decimal(x));
+    }
+    fields.size("original_max_position_embeddings", s.original_context, 1);
+    fields.number("short_mscale", s.attention_factor, 0);
+    fields.number("long_mscale", s.long_attention_factor, 0);
     return json;
   }
   fields.number("factor", s.factor, 0);

@@ -292,6 +292,12 @@ float gemma_score_factor(const ModelConfig& c) {
 }
 
 GgufForm gguf_form_of(const ModelConfig& config) {
+  // Its graph of Phi-3.5-MoE takes RMSNorms for LayerNorms and a softmax of the chosen (github
+  // ggml-org/llama.cpp, src/models/phi3.cpp), which is another model.
+  if (config.moe_layer_count() > 0 &&
+      std::holds_alternative<NearSoftmax>(eval_spec(config.routing).weigh))
+    return {&kOwn, fmt::format("none of its graphs weighs experts as recipe '{}' does",
+                               config.routing.recipe)};
   const GgufArchitecture* nearest_row = nullptr;
   std::string nearest_reason;
   int furthest = -1;

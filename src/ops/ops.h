@@ -28,8 +28,11 @@ namespace moe::ops {
 // dense matrix is a bank of one: offsets = {0, M}. The dtype of x (or dy) decides the compute
 // dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else
 // an expert at a time when rows first meet it, within a limit (ops/memory.h). Quantised w
-// multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h); a gradient
-// goes through its numbers in the compute dtype. Empty groups are legal.
+// multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h) unless the
+// run widens it; a gradient goes through its numbers in the compute dtype. Empty groups are legal.
+// Where w has a term, all products are those of w + scale b a, and its halves get gradients,
+// whether or not w does:
+//   y += s (x a^T) b^T,  dx += s (dy b) a,  db += dy^T (s x a^T),  da += (s dy b)^T x
 
 // Rows read where they lie: row r is x[row[r]], or x[r] without a list. Products gather a block of
 // them into the cache right before they need it, so that no dispatched copy of the tokens is ever
@@ -58,6 +61,8 @@ struct Operand {
 void matmul_forward(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
 void matmul_forward(Run&, std::initializer_list<Operand> operands, GatheredRows x,
                     std::span<const int64_t> offsets);
+// The same, added to y.
+void matmul_forward_acc(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
 // The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy
 // is written. matmul_dw does so where dy is f32.  y [R,O] f32
 void matmul_forward_f32(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);

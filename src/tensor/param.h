@@ -58,6 +58,17 @@ enum class Role : uint8_t {
 enum class Part : uint8_t;
 enum class ParamKind : uint8_t;
 
+struct Param;
+
+// What is added to a matrix wherever it is multiplied by: scale b a, which is never made (Hu et
+// al., "LoRA", arXiv 2106.09685). The two halves are somebody else's, and are trained by
+// themselves.
+struct LowRankTerm {
+  Param* a = nullptr;  // [r,I]; of a bank [E,r,I], or [r,I] for all its matrices
+  Param* b = nullptr;  // [O,r] or [E,O,r]
+  float scale = 1;
+};
+
 // Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the
 // expert first, [E, out, in].
 struct Param {
@@ -78,8 +89,9 @@ struct Param {
   struct Share {
     int64_t first = 0, of = 0;
   } share;
-  uint64_t version = 1;  // raised by whoever writes `value`
-  Derived derived;       // from `value`, at whatever version a backend last looked
+  const LowRankTerm* term = nullptr;  // products are those of value + term; null: of value
+  uint64_t version = 1;               // raised by whoever writes `value`
+  Derived derived;                    // from `value`, at whatever version a backend last looked
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
   bool is_trained() const { return role != Role::buffer; }
@@ -103,6 +115,14 @@ struct Param {
     touched();
   }
   bool is_bound() const { return is_bound_; }
+  // Numbers that may be written, in memory that somebody else keeps, in the place of those that
+  // were only read.
+  void own(Tensor numbers) {
+    value = numbers;
+    places_.clear();
+    is_bound_ = false;
+    touched();
+  }
   // Gives it a gradient in memory that somebody else keeps, whose numbers count as zero. `places`
   // [E]: where each expert's lies, when they lie apart; such a gradient is reached by
   // expert_grad() only.

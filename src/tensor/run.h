@@ -17,6 +17,10 @@ struct Run {
 
   int threads;
   DType compute;  // dtype of activations that feed products: f32 or bf16
+  // Whether forward products with quantised weights take the weights' own numbers, as backward ones
+  // do, not rows that are rounded to bytes: what is learned through them is then the gradient of
+  // what was computed.
+  bool widen = false;
 
   Arena saved;    // what backward needs; released block by block, last in first out
   Arena scratch;  // within one op or one module's backward; every user rewinds it before returning

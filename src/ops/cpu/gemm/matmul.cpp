@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/banks.h"
+#include "ops/cpu/gemm/low_rank.h"
 #include "ops/cpu/gemm/narrow_product.h"
 #include "ops/cpu/gemm/parts.h"
 #include "ops/cpu/gemm/row_product.h"
@@ -250,7 +251,7 @@ void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in,
     const ArenaScope scope(run.scratch);
     int64_t bytes = 0;
     for (; end < passing.size() && (end == begin || bytes < kPassingBytes); ++end)
-      for (const CallWeight* w : weights) bytes += w->scratch_bytes();
+      for (const CallWeight* w : weights) bytes += w->expert_bytes;
     const std::span<const int64_t> now(experts.data() + begin, end - begin);
     for (size_t i = begin; i < end; ++i) experts[i] = passing[i].expert;
     pack_into_scratch(run, weights, now);
@@ -282,16 +283,15 @@ struct Kind {
 
 // Refuses shapes, dtypes and lists that do not fit.
 Bank check_asked(const Kind& kind, const Asked& a, Offsets offsets) {
-  const auto [op, forward, add, wide] = kind;
+  const auto [op, forward, unused_add, wide] = kind;
   const Bank bank = checked_bank(op, a.w);
   const Tensor &out = a.out, &in = a.in.x;
   const bool fits = !out.empty() && !in.empty() && is_float(in) &&
                     in.cols() == (forward ? bank.in : bank.out) &&
                     out.cols() == (forward ? bank.out : bank.in) && a.in.rows() == out.rows();
-  const bool out_dtype_fits =
-      out.dtype == DType::f32 || (out.dtype == in.dtype && !(forward && add) && !wide);
+  const bool out_dtype_fits = out.dtype == DType::f32 || (out.dtype == in.dtype && !wide);
   need(fits && out_dtype_fits, op,
-       forward ? "y [R, O] f32 or x's dtype (f32 to add, or for a product in f32), x [R, I]"
+       forward ? "y [R, O] f32 or x's dtype (f32 for a product in f32), x [R, I]"
                : "dx [R, I] f32 or dy's dtype, dy [R, O]",
        {{forward ? "y" : "dx", out}, {forward ? "x" : "dy", in}, {a.w.name.c_str(), a.w.value}});
   need_listed(op, a.in);
@@ -299,22 +299,38 @@ Bank check_asked(const Kind& kind, const Asked& a, Offsets offsets) {
   return bank;
 }
 
+// Whether w is multiplied as panels of its blocks.
+bool in_blocks(const Run& run, const Kind& kind, const Param& w) {
+  return kind.forward && !run.widen && is_quantised(w.value.dtype);
+}
+
+bool has_term(const Asked& a) { return a.w.term != nullptr; }
+
+// Low-rank terms (low_rank.h) are to be rounded once, together with the product. In training they
+// go to the outputs before the products do, which takes no memory; else behind them, to f32, so
+// that a row's bits do not depend on how many there are.
+bool terms_first(const Run& run, const std::vector<Asked>& asked) {
+  return run.widen && std::any_of(asked.begin(), asked.end(), has_term);
+}
+
 // The first part adds to what stands in its output if `add`; the others do if all share one output.
 Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
   choose_isa();
   Checked checked;
   auto& [parts, quantised, groups, threads] = checked;
-  (kind.forward && !asked.empty() && is_quantised(asked.front().w.value.dtype) ? quantised : parts)
+  const bool after_terms = terms_first(run, asked);
+  (!asked.empty() && in_blocks(run, kind, asked.front().w) ? quantised : parts)
       .reserve(asked.size());
   for (const Asked& a : asked) {
     const Bank bank = check_asked(kind, a, offsets);
     if (a.in.rows() == 0) return {};
     const DType compute = kind.wide ? DType::f32 : compute_dtype(a.in.x.dtype);
-    if (kind.forward && is_quantised(a.w.value.dtype)) {
+    if (in_blocks(run, kind, a.w)) {
       quantised.push_back(
           {a.out, a.in, call_weight(run, a.w, Copy::blocks, a.w.value.dtype), kind.add, compute});
     } else {
-      const bool add = kind.add || (!kind.forward && !parts.empty());
+      const bool add = kind.add || (!kind.forward && !parts.empty()) ||
+                       (after_terms && (!kind.forward || a.w.term != nullptr));
       parts.push_back(
           {a.out, a.in,
            call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add,
@@ -334,11 +350,82 @@ void multiply_checked(Run& run, Checked& checked, bool forward) {
       multiply_packing(run, *together, forward, checked.groups, checked.threads);
 }
 
+// `written`: whether there is something in the outputs to add to.
+void add_terms(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets,
+               bool written) {
+  for (const Asked& a : asked) {
+    if (a.w.term == nullptr || a.in.rows() == 0) continue;
+    if (kind.forward) {
+      term_forward(run, a.out, a.in, *a.w.term, offsets, {.add = written, .wide = kind.wide});
+    } else {
+      term_backward(run, a.out, a.in, *a.w.term, offsets, written);
+      written = true;  // one output for all
+    }
+  }
+}
+
+// A quantised matrix of which a widened copy would take more is multiplied in slices of its rows.
+constexpr int64_t kWidenedBytes = int64_t{8} << 20;
+
+int64_t slice_rows(const Run& run, const Kind& kind, const std::vector<Asked>& asked) {
+  if (asked.size() != 1) return 0;
+  const Param& w = asked[0].w;
+  if (w.value.rank != 2 || !is_quantised(w.value.dtype) || in_blocks(run, kind, w)) return 0;
+  const int64_t row = w.value.cols() * element_size(compute_dtype(asked[0].in.x.dtype)),
+                step = std::max<int64_t>(64, kWidenedBytes / row / 64 * 64);
+  return step < w.value.rows() ? step : 0;
+}
+
+void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets);
+
+void multiply_slices(Run& run, const Kind& kind, const Asked& a, Offsets offsets, int64_t step) {
+  for (int64_t begin = 0; begin < a.w.value.rows(); begin += step) {
+    const int64_t end = std::min(begin + step, a.w.value.rows());
+    Param slice;
+    slice.name = a.w.name;
+    slice.bind(a.w.value.slice_rows(begin, end));
+    Kind of_slice = kind;
+    Asked part{slice, a.out, a.in};
+    if (kind.forward) {
+      part.out = a.out.slice_cols(begin, end);
+    } else {
+      part.in.x = a.in.x.slice_cols(begin, end);
+      of_slice.add = kind.add || begin > 0;
+    }
+    checked_multiply(run, of_slice, {part}, offsets);
+  }
+}
+
+// Outputs of which a term is a part are f32 until it is in them.
+void multiply_wide(Run& run, const Kind& kind, const std::vector<Asked>& asked, Offsets offsets) {
+  std::vector<Asked> wide = asked;
+  for (Asked& a : wide)
+    if (has_term(a)) a.out = run.scratch.alloc(DType::f32, {a.out.rows(), a.out.cols()});
+  checked_multiply(run, kind, wide, offsets);
+  for (size_t i = 0; i < wide.size(); ++i)
+    if (has_term(wide[i])) cast(run, asked[i].out, wide[i].out);
+}
+
 void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& asked,
                       Offsets offsets) {
   const ArenaScope scope(run.scratch);
+  if (const int64_t step = slice_rows(run, kind, asked); step > 0) {
+    check_asked(kind, asked[0], offsets);
+    multiply_slices(run, kind, asked[0], offsets, step);
+    return add_terms(run, kind, asked, offsets, true);
+  }
+  if (terms_first(run, asked)) {
+    Checked checked = check_call(run, kind, asked, offsets);
+    add_terms(run, kind, asked, offsets, kind.add);
+    return multiply_checked(run, checked, kind.forward);
+  }
+  if (kind.forward && !kind.add && std::any_of(asked.begin(), asked.end(), [](const Asked& a) {
+        return has_term(a) && a.out.dtype != DType::f32;
+      }))
+    return multiply_wide(run, kind, asked, offsets);
   Checked checked = check_call(run, kind, asked, offsets);
   multiply_checked(run, checked, kind.forward);
+  add_terms(run, kind, asked, offsets, true);
 }
 
 // All of the calls' products at once, where all are of one kind, find room for their copies, and
@@ -389,21 +476,35 @@ void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredR
 
 void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
   const ArenaScope scope(run.scratch);
+  constexpr Kind kind{"matmul_forward"};
   std::vector<Checked> calls;
+  std::vector<std::vector<Asked>> asked(banks.size());
+  bool any_term = false;
   calls.reserve(banks.size());
-  for (const BankOperands& bank : banks) {
-    std::vector<Asked> asked;
-    asked.reserve(bank.operands.size());
-    for (const Operand& o : bank.operands) asked.push_back({o.w, o.y, bank.x});
-    calls.push_back(check_call(run, {"matmul_forward"}, asked, bank.offsets));
+  for (size_t i = 0; i < banks.size(); ++i) {
+    asked[i].reserve(banks[i].operands.size());
+    for (const Operand& o : banks[i].operands) asked[i].push_back({o.w, o.y, banks[i].x});
+    for (const Operand& o : banks[i].operands) any_term = any_term || o.w.term != nullptr;
   }
+  if (any_term) {
+    for (size_t i = 0; i < banks.size(); ++i)
+      checked_multiply(run, kind, asked[i], banks[i].offsets);
+    return;
+  }
+  for (size_t i = 0; i < banks.size(); ++i)
+    calls.push_back(check_call(run, kind, asked[i], banks[i].offsets));
   if (calls.size() > 1 && multiply_together(run, calls)) return;
   for (Checked& call : calls) multiply_checked(run, call, true);
 }
 
+void matmul_forward_acc(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
+  checked_multiply(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
+}
+
 void matmul_forward_f32(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
   const Kind kind{.op = "matmul_forward_f32", .wide = true};
-  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype))
+  if (w.value.rank != 2 || w.value.rows() > kMostNarrowColumns || is_quantised(w.value.dtype) ||
+      w.term != nullptr)
     return checked_multiply(run, kind, {{w, y, x}}, offsets);
   const Bank bank = check_asked(kind, {w, y, x}, offsets);
   parallel_for(run.threads, x.rows(), row_grain(bank.in * bank.out),

@@ -5,6 +5,7 @@
 // are packed ahead, a wave of rows at a time, for the same reason.
 #include <vector>
 
+#include "ops/cpu/gemm/low_rank.h"
 #include "ops/cpu/gemm/products.h"
 #include "ops/cpu/isa.h"
 #include "ops/memory.h"
@@ -255,12 +256,15 @@ void checked_dw(Run& run, std::vector<Gradient> gradients, GatheredRows x, Offse
 
 void matmul_dw(Run& run, Param& w, GatheredRows dy, GatheredRows x, Offsets offsets) {
   checked_dw(run, {{&w, {}, dy}}, x, offsets);
+  if (w.term != nullptr) term_dw(run, *w.term, dy, x, offsets);
 }
 
 void matmul_dw(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Gradient> gradients;
   for (const Operand& o : operands) gradients.push_back({&o.w, {}, o.y});
   checked_dw(run, std::move(gradients), x, offsets);
+  for (const Operand& o : operands)
+    if (o.w.term != nullptr) term_dw(run, *o.w.term, o.y, x, offsets);
 }
 
 }  // namespace moe::ops

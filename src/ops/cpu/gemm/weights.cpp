@@ -27,8 +27,8 @@ int64_t copy_bytes(const Bank& bank, Copy copy, DType dtype) {
   return packed_expert_bytes(bank, dtype, copy == Copy::forward);
 }
 
-// Copies that are f32 on their way to another layout are made of what was dequantised, which no
-// budget foresees: they are never kept.
+// Copies of quantised values in another type are several times as large, which no budget foresees:
+// they are never kept.
 bool may_be_kept(const CallWeight& c) {
   return !is_quantised(c.w->value.dtype) || c.copy == Copy::blocks;
 }
@@ -69,8 +69,23 @@ Span rows_of(const Job& job, int64_t piece) {
 // Copies of this size together do not stay in the caches until they are used.
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
-void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece,
-               bool stream) {
+// The piece's rows as f32, where the source of the job would have them; a quantised matrix is wide
+// only a piece at a time, in the cache.
+Source widened(const Job& job, int64_t piece, Arena& scratch) {
+  const int64_t cols = job.source.stride, bytes = bytes_of(job.source.dtype, cols);
+  const Span rows = rows_of(job, piece);
+  auto* wide = static_cast<float*>(
+      scratch.alloc_bytes(static_cast<size_t>((rows.end - rows.begin) * cols) * sizeof(float)));
+  dequantise(wide, static_cast<const char*>(job.source.data) + rows.begin * bytes, job.source.dtype,
+             (rows.end - rows.begin) * cols);
+  // where row 0 of the matrix would be
+  const auto first = reinterpret_cast<std::uintptr_t>(wide) -
+                     static_cast<std::uintptr_t>(rows.begin * cols) * sizeof(float);
+  return {reinterpret_cast<const float*>(first), DType::f32, cols};
+}
+
+void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream,
+               Arena& scratch) {
   const CallWeight& c = *job.weight;
   if (c.copy == Copy::blocks) {
     quant_pack(job.out, c.dtype, job.source.data, bytes_of(c.dtype, c.bank.in), c.bank.out,
@@ -84,9 +99,10 @@ void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_
     hints.next = static_cast<const char*>(next_job->source.data) + rows.begin * row_bytes;
     hints.next_bytes = (rows.end - rows.begin) * row_bytes;
   }
-  if (c.copy == Copy::forward)
-    pack_transposed(job.out, *job.layout, c.dtype, job.source, piece, hints);
-  else pack_straight(job.out, *job.layout, job.weight->dtype, job.source, c.bank.out, piece, hints);
+  const ArenaScope scope(scratch);
+  const Source source = is_quantised(job.source.dtype) ? widened(job, piece, scratch) : job.source;
+  if (c.copy == Copy::forward) pack_transposed(job.out, *job.layout, c.dtype, source, piece, hints);
+  else pack_straight(job.out, *job.layout, job.weight->dtype, source, c.bank.out, piece, hints);
 }
 
 void run_jobs(Run& run, const std::vector<Job>& jobs) {
@@ -100,7 +116,8 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
   if (jobs.empty()) return;
   const int64_t grain =
       std::max<int64_t>(1, kGrainElements * first.back() / std::max<int64_t>(1, elements));
-  parallel_for(run.threads, first.back(), grain, [&](int64_t begin, int64_t end, int) {
+  parallel_for(run.threads, first.back(), grain, [&](int64_t begin, int64_t end, int thread) {
+    Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
     auto j =
         static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) - first.begin()) -
         1;
@@ -108,7 +125,7 @@ void run_jobs(Run& run, const std::vector<Job>& jobs) {
       const size_t here = j;
       if (i + 1 == first[j + 1]) ++j;
       run_piece(jobs[here], i - first[here], i + 1 < end ? &jobs[j] : nullptr, i + 1 - first[j],
-                bytes >= kStreamBytes);
+                bytes >= kStreamBytes, scratch);
     }
     finish_streams();
   });
@@ -221,20 +238,7 @@ void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,
       if (c->at(e) != nullptr) continue;
       auto* out = static_cast<char*>(run.scratch.alloc_bytes(static_cast<size_t>(c->expert_bytes)));
       c->experts[static_cast<size_t>(e)] = out;
-      Job job = job_of(*c, e, out);
-      if (is_quantised(job.source.dtype) && c->copy != Copy::blocks) {
-        auto* wide = static_cast<float*>(
-            run.scratch.alloc_bytes(static_cast<size_t>(c->bank.out * c->bank.in) * sizeof(float)));
-        const auto* rows = static_cast<const char*>(job.source.data);
-        const DType from = job.source.dtype;
-        parallel_for(
-            run.threads, c->bank.out, row_grain(c->bank.in), [&](int64_t begin, int64_t end, int) {
-              dequantise(wide + begin * c->bank.in, rows + begin * bytes_of(from, c->bank.in), from,
-                         (end - begin) * c->bank.in);
-            });
-        job.source = {wide, DType::f32, c->bank.in};
-      }
-      jobs.push_back(job);
+      jobs.push_back(job_of(*c, e, out));
     }
   run_jobs(run, jobs);
 }

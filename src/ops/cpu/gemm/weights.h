@@ -29,12 +29,6 @@ struct CallWeight {
   ExpertCopies* kept = nullptr;      // where it is looked for and kept
   CopyBudget* budget = nullptr;      // null: no limit
 
-  // What packing one expert takes of scratch: the copy, and of a quantised value its numbers in
-  // f32.
-  int64_t scratch_bytes() const {
-    return expert_bytes +
-           (is_quantised(w->value.dtype) && copy != Copy::blocks ? bank.out * bank.in * 4 : 0);
-  }
   const char* at(int64_t e) const {
     return whole != nullptr ? whole + e * expert_bytes : experts[static_cast<size_t>(e)];
   }

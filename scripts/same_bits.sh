@@ -71,7 +71,7 @@ done
 train second --recipe dense --seed 2
 quietly "$moe" train --data text.txt --out tuned --from mixtral-f32 --tune lora+router \
   --lora-rank 4 --context 64 --batch 4 --steps 3 --warmup 0 --lr 1e-3 --no-report
-hash tuned tuned/model.safetensors tuned/adapter/adapter_model.safetensors
+hash tuned tuned/adapter_model.safetensors
 for model in mixtral-f32 mixtral-bf16 nanomoe-f32 deepseek-v3-f32 bpe-bf16 second; do
   looks_at "$model" "$model"
 done

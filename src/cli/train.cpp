@@ -269,10 +269,10 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, stop);
 
+  const std::string_view made = tunes_adapters(training.options().tune) ? "adapter" : "model";
   if (summary.interrupted && summary.last.step == summary.last.steps)
-    screen.log(
-        fmt::format("interrupted in the last evaluation: all {} are done; the model is in {}",
-                    counted(summary.last.step, "step"), training.out()));
+    screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the {} is in {}",
+                           counted(summary.last.step, "step"), made, training.out()));
   else if (summary.interrupted)
     screen.log(
         fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on{}",
@@ -280,10 +280,10 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
                     group.size > 1 ? ", in any number of processes" : ""));
   else
     screen.log(
-        fmt::format("done: {} in {}, {} tokens a second; the model is in {}",
+        fmt::format("done: {} in {}, {} tokens a second; the {} is in {}",
                     counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
                     human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds),
-                    training.out()));
+                    made, training.out()));
   if (summary.alarms > 0)
     screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl",
                            counted(summary.alarms, "alarm"), training.out()));

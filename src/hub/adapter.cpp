@@ -1,6 +1,4 @@
-// The names of PEFT beside the map of the model's tensors, in both directions. The arithmetic is
-// that of training (train/trainable.cpp): the same product, added to f32 numbers, so that merging
-// into the weights a run started from gives the bits it ended with.
+// The names of PEFT beside the map of the model's tensors, in both directions.
 #include "hub/adapter.h"
 
 #include <fmt/format.h>
@@ -17,8 +15,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest.h"
-#include "core/threads.h"
 #include "hub/tensor_map.h"
+#include "model/adapters.h"
 #include "tensor/quant.h"
 
 namespace moe {
@@ -26,6 +24,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.", kWeight = ".weight",
                            kA = ".lora_A.weight", kB = ".lora_B.weight";
+constexpr const char *kConfigFile = "/adapter_config.json",
+                     *kTensorsFile = "/adapter_model.safetensors";
 
 // One matrix of the model in a module of PEFT's.
 struct Member {
@@ -235,51 +235,6 @@ std::vector<float> floats_of(const Safetensors& file, const std::string& name,
   return out;
 }
 
-// A parameter of a bound model as f32 numbers of the Model's own; once, whoever asks again.
-void own(Model& model, Param& param, std::set<const Param*>& owned, int threads) {
-  if (!owned.insert(&param).second) return;
-  const Tensor w = param.value;
-  const Tensor copy = w.rank == 3 ? model.allocate(DType::f32, {w.shape[0], w.shape[1], w.shape[2]})
-                      : w.rank == 2 ? model.allocate(DType::f32, {w.shape[0], w.shape[1]})
-                                    : model.allocate(DType::f32, {w.shape[0]});
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
-  parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      const Tensor from = w.rank == 3 ? param.expert(r / rows) : w;
-      dequantise(copy.as<float>() + r * w.cols(),
-                 static_cast<const char*>(from.data) + r % rows * from.row_bytes, from.dtype,
-                 w.cols());
-    }
-  });
-  model.bind(param, copy);
-}
-
-// W += scale B A for each member, of whose rows B has its part.
-double add_pair(Run& run, Model& model, std::set<const Param*>& owned, const Module& module,
-                std::vector<float>& a, std::vector<float>& b, int64_t rank, float scale) {
-  Param right;  // A, as the operand of a product
-  right.name = fmt::format("{}{}", module.name, kA);
-  right.value = Tensor(a.data(), DType::f32, {rank, module.members[0].cols});
-  for (float& x : b) x *= scale;
-  double largest = 0;
-  std::vector<float> own_rows;
-  for (const Member& member : module.members) {
-    own(model, *member.param, owned, run.threads);
-    own_rows.resize(static_cast<size_t>(member.rows * rank));
-    for (int64_t r = 0; r < member.rows; ++r)
-      std::copy_n(b.data() + member.row_in_file(r) * rank, rank, own_rows.data() + r * rank);
-    const Tensor w = member.matrix(), left(own_rows.data(), DType::f32, {member.rows, rank});
-    const double before = ops::sum_squares(run, w);
-    ArenaScope scope(run.scratch);
-    Tensor change = run.scratch.alloc(DType::f32, {member.rows, member.cols});
-    const std::array<int64_t, 2> all = {0, member.rows};
-    ops::matmul_dx(run, change, left, right, all);
-    if (before > 0) largest = std::max(largest, std::sqrt(ops::sum_squares(run, change) / before));
-    ops::matmul_dx_acc(run, w, left, right, all);
-  }
-  return largest;
-}
-
 // What a file brings, all of it looked at: pairs, and tensors that replace the model's.
 struct FoundPair {
   const Module* module;
@@ -353,7 +308,8 @@ Found look_through(const Safetensors& file, const Scales& scales,
 
 }  // namespace
 
-void save_adapter(const std::string& folder, Model& model, const AdapterFile& file) {
+void save_adapter(const std::string& folder, Model& model, const AdapterFile& file,
+                  const std::map<std::string, std::string>& metadata) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail("cannot create the folder {}: {}", folder, error.message());
@@ -401,48 +357,134 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     const size_t cut = module.rfind('.', module.rfind('.') - 1);
     whole.insert(module.substr(cut + 1));
   }
-  write_atomically(folder + "/adapter_config.json",
+  write_atomically(folder + kConfigFile,
                    adapter_json(file, targets, whole, ranks, turned)
                            .dump(2, ' ', false, Json::error_handler_t::replace) +
                        "\n");
-  write_safetensors(folder + "/adapter_model.safetensors", items);
+  write_safetensors(folder + kTensorsFile, items, metadata);
 }
 
-MergedAdapter merge_adapter(LoadedModel& model, const std::string& folder, int threads) {
-  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"})
-    if (!std::filesystem::exists(folder + "/" + name))
+bool is_adapter(const std::string& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder + kConfigFile, ignored) &&
+         !std::filesystem::exists(folder + "/config.json", ignored);
+}
+
+std::string adapter_base(const std::string& folder) {
+  const std::string where = folder + kConfigFile;
+  const Json config = read_json(where);
+  const JsonReader in(config, where);
+  constexpr const char* kBase = "base_model_name_or_path";
+  const std::string base = in.has(kBase) ? in.get<std::string>(kBase) : "";
+  std::error_code ignored;
+  if (base.empty() || !std::filesystem::exists(base, ignored))
+    fail("{}: {}; name the model, and this folder beside it as @adapter", where,
+         base.empty() ? "it does not say which model it belongs to (\"base_model_name_or_path\")"
+                      : fmt::format("the model it belongs to, {}, is not there", printable(base)));
+  return base;
+}
+
+std::map<std::string, std::string> adapter_metadata(const std::string& folder) {
+  return Safetensors::open(folder + kTensorsFile).metadata();
+}
+
+AttachedAdapter attach_adapter(Model& model, const std::string& folder, int threads,
+                               AdapterPart part) {
+  for (const char* name : {kConfigFile, kTensorsFile})
+    if (!std::filesystem::exists(folder + name))
       fail(
           "{}: there is no {}; an adapter is a folder of adapter_config.json and "
-          "adapter_model.safetensors, such as OUT/adapter of `moe train --tune lora`",
-          folder, name);
-  const std::string config = folder + "/adapter_config.json";
-  return merge_adapter(*model.model, read_json(config), config,
-                       Safetensors::open(folder + "/adapter_model.safetensors"), threads);
+          "adapter_model.safetensors, such as `moe train --tune lora` leaves",
+          folder, name + 1);
+  const std::string config = folder + kConfigFile;
+  return attach_adapter(model, read_json(config), config, Safetensors::open(folder + kTensorsFile),
+                        threads, part);
 }
 
-MergedAdapter merge_adapter(Model& model, const Json& config, const std::string& where,
-                            const Safetensors& file, int threads) {
+namespace {
+
+// A pair, as the matrix of a parameter that it is added to has it.
+struct Share {
+  const FoundPair* pair;
+  const Member* member;
+};
+
+// B has the factor in it, so that pairs of one bank may have their own.
+void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
+  int64_t rank = 0;
+  for (const Share& s : shares) rank = std::max(rank, s.pair->rank);
+  Adapter& adapter = adapters.add(param, rank, 1, false);
+  for (const auto& [pair, member] : shares) {
+    const Tensor a = adapter.a.expert(member->expert), b = adapter.b.expert(member->expert);
+    std::copy(pair->a.begin(), pair->a.end(), a.as<float>());
+    for (int64_t r = 0; r < member->rows; ++r)
+      for (int64_t k = 0; k < pair->rank; ++k)
+        b.row<float>(r)[k] =
+            pair->scale * pair->b[static_cast<size_t>(member->row_in_file(r) * pair->rank + k)];
+  }
+}
+
+}  // namespace
+
+AttachedAdapter attach_adapter(Model& model, const Json& config, const std::string& where,
+                               const Safetensors& file, int threads, AdapterPart part) {
+  if (model.experts().size > 1)
+    fail_usage("an adapter cannot hang on experts that lie on several processes; merge it first");
   const std::vector<FileTensor> map = folder_map(model);
   const std::vector<Module> modules = modules_of(map);
-  Found found = look_through(file, Scales(config, where), map, modules);
+  const Found found = look_through(file, Scales(config, where), map, modules);
 
-  MergedAdapter report;
-  Run run(threads);
-  std::set<const Param*> changed;
-  for (FoundPair& it : found.pairs) {
-    report.largest = std::max(
-        report.largest, add_pair(run, model, changed, *it.module, it.a, it.b, it.rank, it.scale));
-    report.matrices += static_cast<int64_t>(it.module->members.size());
-  }
+  AttachedAdapter report;
   for (const auto& [piece, numbers] : found.whole) {
-    own(model, *piece.param, changed, threads);
+    model.own(*piece.param, threads);
     const Tensor to = piece.expert < 0 ? piece.param->value : piece.param->value.at(piece.expert);
     std::copy(numbers.begin(), numbers.end(), to.as<float>());
+    piece.param->touched();
     ++report.whole;
   }
+  if (part == AdapterPart::whole_tensors) return report;
+  std::map<const Param*, std::vector<Share>> shares;
+  for (const FoundPair& pair : found.pairs)
+    for (const Member& member : pair.module->members) {
+      shares[member.param].push_back({&pair, &member});
+      ++report.matrices;
+    }
+  const auto adapters = std::make_shared<Adapters>();
   for (Param* param : model.params())
-    if (changed.contains(param)) param->touched();
+    if (const auto of = shares.find(param); of != shares.end()) hang(*adapters, *param, of->second);
+  model.keep(adapters);
   return report;
+}
+
+// |B A|^2 = sum over k and l of (B^T B)_kl (A A^T)_kl
+double largest_term(const Model& model) {
+  double largest = 0;
+  const auto dot = [](const Tensor& m, int64_t i, int64_t j, bool columns) {
+    double sum = 0;
+    for (int64_t n = 0; n < (columns ? m.rows() : m.cols()); ++n)
+      sum += static_cast<double>(columns ? m.row<float>(n)[i] : m.row<float>(i)[n]) *
+             static_cast<double>(columns ? m.row<float>(n)[j] : m.row<float>(j)[n]);
+    return sum;
+  };
+  std::vector<float> row;
+  for (const Param* w : model.params()) {
+    if (w->term == nullptr) continue;
+    for (int64_t e = 0; e < (w->value.rank == 3 ? w->value.shape[0] : 1); ++e) {
+      const Tensor matrix = w->expert(e), a = w->term->a->expert(e), b = w->term->b->expert(e);
+      double term = 0, before = 0;
+      for (int64_t k = 0; k < a.rows(); ++k)
+        for (int64_t l = 0; l < a.rows(); ++l) term += dot(b, k, l, true) * dot(a, k, l, false);
+      row.resize(static_cast<size_t>(matrix.cols()));
+      for (int64_t r = 0; r < matrix.rows(); ++r) {
+        dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes,
+                   matrix.dtype, matrix.cols());
+        for (const float x : row) before += static_cast<double>(x) * static_cast<double>(x);
+      }
+      const auto scale = static_cast<double>(w->term->scale);
+      if (before > 0) largest = std::max(largest, std::abs(scale) * std::sqrt(term / before));
+    }
+  }
+  return largest;
 }
 
 }  // namespace moe

@@ -13,6 +13,7 @@
 // experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -38,20 +39,35 @@ struct AdapterFile {
 };
 
 // Both files, each whole or not at all. Fails, naming it, where a tensor of the model has no name
-// of its own for what is stored.
-void save_adapter(const std::string& folder, Model&, const AdapterFile&);
+// of its own for what is stored. `metadata`: of adapter_model.safetensors, which is written last.
+void save_adapter(const std::string& folder, Model&, const AdapterFile&,
+                  const std::map<std::string, std::string>& metadata = {});
 
-struct MergedAdapter {
-  int64_t matrices = 0;  // of the model that something was added to
+// Whether the folder holds an adapter and no model of its own.
+bool is_adapter(const std::string& folder);
+// The model that the adapter in `folder` says it belongs to; fails where it says none, or that is
+// not there.
+std::string adapter_base(const std::string& folder);
+// Metadata of its adapter_model.safetensors.
+std::map<std::string, std::string> adapter_metadata(const std::string& folder);
+
+// What of an adapter a model is given.
+enum class AdapterPart { all, whole_tensors };
+struct AttachedAdapter {
+  int64_t matrices = 0;  // of the model that something is added to
   int64_t whole = 0;     // parameters that were replaced
-  double largest = 0;    // max over matrices of |alpha / r B A| / |W|, Frobenius norms
 };
-// Adds the adapter in `folder` to the weights of a model that was loaded for inference; what
-// changes becomes f32 in the Model's memory. Refuses, naming file and key: another kind of adapter,
-// names or shapes that are not the model's, half a pair, numbers that are not finite.
-MergedAdapter merge_adapter(LoadedModel&, const std::string& folder, int threads);
+// Hangs the adapter in `folder` on a model (model/adapters.h), whose weights stay as they are; what
+// the adapter brings whole is f32 in the Model's memory. Refuses, naming file and key: another kind
+// of adapter, names or shapes that are not the model's, half a pair, numbers that are not finite.
+AttachedAdapter attach_adapter(Model&, const std::string& folder, int threads,
+                               AdapterPart = AdapterPart::all);
 // The same from both files as they are read; `where` names the configuration in errors.
-MergedAdapter merge_adapter(Model&, const Json& config, const std::string& where,
-                            const Safetensors&, int threads);
+AttachedAdapter attach_adapter(Model&, const Json& config, const std::string& where,
+                               const Safetensors&, int threads, AdapterPart = AdapterPart::all);
+
+// max over matrices of |s B A| / |W| of the terms that hang on them, Frobenius norms; reads every
+// such matrix.
+double largest_term(const Model&);
 
 }  // namespace moe

@@ -24,7 +24,8 @@ bool is_turned(const FileTensor& tensor) {
 struct Place {
   const char* data;
   DType dtype;
-  int64_t number;  // of the parameter
+  const FileTensor::Piece* piece;
+  int64_t matrix, row;  // of the piece, and of the matrix
 };
 Place place_of(const FileTensor::Piece& piece, const PieceShape& shape, int64_t r, int64_t cols) {
   const int64_t at = piece.order.model_row(r) * cols, each = shape.rows * shape.cols;
@@ -32,7 +33,8 @@ Place place_of(const FileTensor::Piece& piece, const PieceShape& shape, int64_t 
   const int64_t in_matrix = at % each;
   const char* row =
       static_cast<const char*>(matrix.data) + in_matrix / shape.cols * matrix.row_bytes;
-  return {row + bytes_of(matrix.dtype, in_matrix % shape.cols), matrix.dtype, shape.begin + at};
+  return {row + bytes_of(matrix.dtype, in_matrix % shape.cols), matrix.dtype, &piece, at / each,
+          in_matrix / shape.cols};
 }
 
 // Calls f(place, row) for rows [begin, end) of the tensor.
@@ -86,6 +88,7 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
         for (int64_t r = r0; r < r1; ++r) {
           dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes,
                      matrix.dtype, shape.cols);
+          add_term(row, piece, m, r);
           for (int64_t c = 0; c < shape.cols; ++c)
             to[piece.transpose ? c * stride + piece.order.file_row(r) : r * stride + c] =
                 row[static_cast<size_t>(c)];
@@ -118,6 +121,7 @@ void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t en
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
     float* to = out + (row - begin) * cols;
     dequantise(to, from.data, from.dtype, cols);
+    add_term({to, static_cast<size_t>(cols)}, *from.piece, from.matrix, from.row);
     columns_to_file({to, static_cast<size_t>(cols)}, tensor.pieces[0]);
   });
   if (!tensor.pieces.empty())

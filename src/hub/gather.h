@@ -15,11 +15,12 @@ struct FileRows {
 };
 FileRows rows_of(const FileTensor&);
 
-// Rows [begin, end) into out [end - begin, cols] as f32, the work shared by threads. What was read
-// is added to `read`.
+// Rows [begin, end) into out [end - begin, cols] as f32, with the terms that hang on the matrices
+// (model/adapters.h), the work shared by threads. What was read is added to `read`.
 void gather_rows(float* out, const FileTensor&, int64_t begin, int64_t end, int threads,
                  Coverage& read);
-// The same as they are stored; all pieces must have the type `dtype`, and none may be turned.
+// The same as they are stored; all pieces must have the type `dtype`, and none may be turned or
+// have a term.
 void gather_stored(void* out, const FileTensor&, DType dtype, int64_t begin, int64_t end,
                    int threads, Coverage& read);
 

@@ -8,10 +8,12 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "hub/adapter.h"
 #include "hub/folder/config_json.h"
 #include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
 #include "hub/tensor_map.h"
+#include "model/adapters.h"
 #include "ops/memory.h"
 #include "text/tokenizer_config.h"
 
@@ -97,9 +99,24 @@ bool names_stand(const std::vector<FileTensor>& map, const NamedTensors& file) {
 }
 
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
-                       BesideText beside = BesideText::refuse) {
+                       BesideText beside = BesideText::refuse);
+
+// The base of an adapter, with it.
+LoadedModel read_adapted(const std::string& folder, LoadFor purpose, const comm::Group& experts,
+                         BesideText beside) {
+  LoadedModel loaded = read_model(adapter_base(folder), purpose, experts, beside);
+  attach_adapter(*loaded.model, folder, 1);
+  if (purpose == LoadFor::training) merge_terms(*loaded.model, 1);
+  if (is_there(folder + "/tokenizer.json")) loaded.tokenizer = load_tokenizer(folder);
+  loaded.metadata = adapter_metadata(folder);
+  return loaded;
+}
+
+LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts,
+                       BesideText beside) {
   const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
+  if (is_adapter(folder)) return read_adapted(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
   const auto [config, architecture, names, packing, beside_others] =
@@ -158,6 +175,7 @@ void check_save_target(const std::string& folder, Model& model) {
 ModelConfig read_model_config(const std::string& model) {
   const std::string path = find_model(model);
   if (is_gguf(path)) return gguf_config(path);
+  if (is_adapter(path)) return read_model_config(adapter_base(path));
   const std::string config = path + "/config.json";
   return parse_config(read_text(config), config);
 }
@@ -173,6 +191,14 @@ LoadedModel open_model(const std::string& model, const MemoryLimits& limits,
   return loaded;
 }
 
+void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer) {
+  write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
+  if (!tokenizer.config_json().empty())
+    write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
+  if (const std::string generation = generation_json(tokenizer); !generation.empty())
+    write_if_different(folder + "/generation_config.json", generation);
+}
+
 void save_model(const std::string& folder, Model& model, const Tokenizer& tokenizer, DType dtype,
                 const std::map<std::string, std::string>& metadata,
                 const std::function<void(int64_t done, int64_t total)>& progress) {
@@ -185,11 +211,7 @@ void save_model(const std::string& folder, Model& model, const Tokenizer& tokeni
   if (!model.experts().is_first()) return produce_in_order(items);
   check_save_target(folder, model);
   write_if_different(folder + "/config.json", config_to_json(model.config()));
-  write_if_different(folder + "/tokenizer.json", tokenizer.to_json());
-  if (!tokenizer.config_json().empty())
-    write_if_different(folder + "/tokenizer_config.json", tokenizer.config_json());
-  if (const std::string generation = generation_json(tokenizer); !generation.empty())
-    write_if_different(folder + "/generation_config.json", generation);
+  save_tokenizer(folder, tokenizer);
   write_safetensors(folder + "/model.safetensors", told(items, progress), metadata);
 }
 

@@ -1,6 +1,8 @@
-// Model folders as Hugging Face lays them out, and .gguf files. A model is written as the family it
-// was read as, else as the first of hub/folder/architectures.h that can say it; what none can keeps
-// the same container with model_type `moe_cpp`. The name tables live in hub/ and nowhere else.
+// Model folders as Hugging Face lays them out, and .gguf files; a folder of an adapter
+// (hub/adapter.h) stands for the model that it names, with the adapter on it. A model is written as
+// the family it was read as, else as the first of hub/folder/architectures.h that can say it; what
+// none can keeps the same container with model_type `moe_cpp`. The name tables live in hub/ and
+// nowhere else.
 #pragma once
 
 #include <functional>
@@ -62,6 +64,9 @@ ModelConfig read_model_config(const std::string& path);
 void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype = DType::f32,
                 const std::map<std::string, std::string>& metadata = {},
                 const std::function<void(int64_t done, int64_t total)>& progress = {});
+
+// The tokenizer's files of a folder, each where it differs from what is there.
+void save_tokenizer(const std::string& folder, const Tokenizer&);
 
 // Makes the folder if need be and fails when it holds another model, whose tensors do not fit this
 // one's config: replacing it could not be done in one step. A trainer asks before it starts.

@@ -16,6 +16,7 @@
 #include "core/words.h"
 #include "hub/spread.h"
 #include "hub/tensor_layout.h"
+#include "model/adapters.h"
 #include "tensor/quant.h"
 
 namespace moe {
@@ -175,10 +176,12 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
     for (int64_t m = 0; m < to.count; ++m) {
       const Tensor from = matrix_of(piece, m);
       rows.resize(static_cast<size_t>(to.rows * to.cols));
-      for (int64_t r = 0; r < from.rows(); ++r)
-        to_floats(rows.data() + r * from.cols(),
-                  static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype,
+      for (int64_t r = 0; r < from.rows(); ++r) {
+        float* row = rows.data() + r * from.cols();
+        to_floats(row, static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype,
                   from.cols());
+        add_term({row, static_cast<size_t>(from.cols())}, piece, m, r);
+      }
       to_file(rows, piece.change);
       const auto place = [&](int64_t r) {
         return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r)));
@@ -357,6 +360,12 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   }
   if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
   return piece.expert >= 0 ? param.value.at(piece.expert) : param.value;
+}
+
+void add_term(std::span<float> row, const FileTensor::Piece& piece, int64_t m, int64_t r) {
+  const Param& w = *piece.param;
+  if (piece.heads > 0) add_term_row(row, w, 0, m * (w.value.rows() / piece.heads) + r);
+  else add_term_row(row, w, piece.expert >= 0 ? piece.expert : m, r);
 }
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
@@ -548,7 +557,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
         piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model() &&
-        !is_quantised(piece.param->value.dtype)) {
+        piece.param->term == nullptr && !is_quantised(piece.param->value.dtype)) {
       item.value =
           shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
       continue;

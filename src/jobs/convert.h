@@ -26,6 +26,13 @@ FieldList fields(ConvertJob&);
 // Fails (usage) on what does not go together; asked first.
 void check_given(const ConvertJob&, const Given&);
 
+// An adapter that was merged into what is written.
+struct MergedAdapter {
+  int64_t matrices = 0;  // of the model that something was added to
+  int64_t whole = 0;     // parameters that were replaced
+  double largest = 0;    // hub/adapter.h, largest_term
+};
+
 struct ConvertReply {
   std::string adapter;
   std::vector<Beside> left_out;

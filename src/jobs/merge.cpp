@@ -16,6 +16,7 @@
 #include "core/words.h"
 #include "hub/folder/styles.h"
 #include "hub/named_models.h"
+#include "model/adapters.h"
 #include "moe/recipes/wanted_routing.h"
 
 namespace moe {
@@ -92,9 +93,11 @@ class MergeSources {
     std::error_code error;
     std::string key = fs::weakly_canonical(path, error).string();
     if (error) key = path;
-    const auto found = loaded_.find(key);
-    return found != loaded_.end() ? found->second
-                                  : loaded_.emplace(key, open_model(path, limits_)).first->second;
+    const auto [found, is_new] = loaded_.try_emplace(key);
+    if (!is_new) return found->second;
+    found->second = open_model(path, limits_);
+    merge_terms(*found->second.model, 1);
+    return found->second;
   }
 
  private:

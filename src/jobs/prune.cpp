@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "hub/named_models.h"
 #include "infer/eval_routing.h"
+#include "model/adapters.h"
 
 namespace moe {
 namespace {
@@ -50,6 +51,7 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   options.threads = thread_count(job.threads);
   check_result_type(job.type, job.out);
   LoadedModel model = open_model(job.in, job.memory.limits);
+  merge_terms(*model.model, thread_count(job.threads));
   const ResultType type = result_type(job.type, job.out, model, job.in);
   options.window = calibration_window(job.calibration, model.model->config());
   options.compute = natural_dtype(*model.model);

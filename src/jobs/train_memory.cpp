@@ -1,6 +1,7 @@
 #include "jobs/train_memory.h"
 
 #include "core/error.h"
+#include "infer/eval_routing.h"
 #include "infer/memory_plan.h"
 #include "train/memory.h"
 
@@ -19,17 +20,19 @@ void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const Tr
 
 void check_before_weights(const ModelConfig& config, const TrainOptions& o,
                           const MemoryLimits& limits, const MemoryNeed& beside) {
-  MemoryNeed need = training_need(config, o, Held::nothing);
+  MemoryNeed need = training_need(config, o, Held::nothing, nullptr, /*quantised=*/true);
   need.add(beside);
   refuse_too_much(need, config, o, Held::nothing, beside, limits);
 }
 
-std::string check_before_training(const ModelConfig& config, const TrainOptions& o,
+std::string check_before_training(const Model& model, const TrainOptions& o,
                                   const MemoryLimits& limits, Model* teacher) {
+  const ModelConfig& config = model.config();
   if (teacher == nullptr && limits.packed)
     fail_usage(
         "@pack_memory is of a teacher, whose weights lie in a file; there is none: leave it out");
-  const MemoryNeed training = training_need(config, o, Held::weights, teacher);
+  const MemoryNeed training =
+      training_need(config, o, Held::weights, teacher, mostly_quantised(model));
   MemoryNeed need = training;
   if (teacher) {
     const ForwardUse use{.model = teacher, .shape = {.tokens = 1, .dtype = o.dtype}};

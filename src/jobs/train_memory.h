@@ -16,7 +16,7 @@ void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryL
                           const MemoryNeed& beside = {});
 // Of what is still to come once weights, texts and the teacher (null: none), who gets his budget,
 // are there: refused likewise; else the foretelling in words, for --show-memory.
-std::string check_before_training(const ModelConfig&, const TrainOptions&, const MemoryLimits&,
+std::string check_before_training(const Model&, const TrainOptions&, const MemoryLimits&,
                                   Model* teacher = nullptr);
 
 }  // namespace moe

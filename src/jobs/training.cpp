@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "hub/folder/config_json.h"
+#include "hub/named_models.h"
 #include "jobs/launch.h"
 #include "jobs/train_memory.h"
 #include "text/bpe_train.h"
@@ -32,7 +33,9 @@ LoadedModel Training::new_start() const {
     start.tokenizer = std::move(tokenizer);
   } else {
     check_before_weights(read_model_config(o.from), o.train, o.memory);
-    start = load_model(o.from, layout_.experts());
+    // What adapters hang on stays where it lies.
+    start = tunes_adapters(o.train.tune) ? open_model(o.from, o.memory, layout_.experts())
+                                         : load_model(o.from, layout_.experts());
     RoutingOptions routing = start.model->config().routing;
     set_losses(routing, o.model);
     start.model->set_losses(routing.coef);
@@ -114,7 +117,7 @@ void Training::prepare() {
   layout_ = comm::Layout(group_, o.train.expert_parallel);
   if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
   if (o.resume && holds_model(o.out)) {
-    checkpoint_ = load_checkpoint(o.out, layout_.experts());
+    checkpoint_ = load_checkpoint(o.out, layout_.experts(), o.memory);
     go_on();
     // One that is done needs no text, but another one than its own must not pass unseen.
     if (is_done() && !names_text) return;
@@ -133,7 +136,7 @@ void Training::prepare() {
   if (!checkpoint_) fresh_ = new_start();
   if (!is_done()) read_teacher();
   read_texts();
-  if (!is_done()) foretold_ = check_before_training(model().config(), o.train, o.memory, teacher());
+  if (!is_done()) foretold_ = check_before_training(model(), o.train, o.memory, teacher());
 }
 
 void Training::check_alike() const {
@@ -283,6 +286,9 @@ TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bo
   };
   TrainJob job{options_.out, options_.train, &*corpus_, held_out(), start().tokenizer.get(),
                teacher(),    options_.from,  deadline_};
+  // where an adapter's folder finds it from wherever that is read
+  if (tunes_adapters(options_.train.tune) && !job.from.empty())
+    job.from = absolute({find_model(job.from)}).front();
   job.options.eval_every = asked_eval_every_;
   job.sources = {absolute(options_.data), absolute(options_.eval_data),
                  options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};

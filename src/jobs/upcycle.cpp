@@ -10,6 +10,7 @@
 #include "hub/folder/styles.h"
 #include "hub/named_models.h"
 #include "infer/eval_routing.h"
+#include "model/adapters.h"
 
 namespace moe {
 namespace {
@@ -54,6 +55,7 @@ LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
 // hide how near the two models are.
 LoadedModel load_dense(const std::string& path, const MemoryLimits& limits) {
   LoadedModel dense = open_model(path, limits);
+  merge_terms(*dense.model, 1);
   return mostly_quantised(*dense.model) ? load_model(path) : std::move(dense);
 }
 

@@ -187,18 +187,27 @@ Tensor Attention::gate_backward(Run& run, Tensor do_, Tensor dgate, const Saved&
 
 namespace {
 
-// w as a bank with a matrix for each head, in `bank`.
-Param& bank_of(Param& bank, const Param& w, int64_t heads) {
-  if (bank.present() && bank.version == w.version && bank.value.data == w.value.data) return bank;
+// The same numbers as a bank with a matrix for each head.
+void bind_heads(Param& bank, const Param& w, int64_t heads) {
+  if (bank.present() && bank.version == w.version && bank.value.data == w.value.data) return;
   Tensor value = w.value;
   value.rank = 3;
   value.shape = {heads, w.value.rows() / heads, w.value.cols()};
   bank.bind(value);
   bank.version = w.version;
-  return bank;
 }
 
 }  // namespace
+
+Param& Attention::bank_of(HeadBank& bank, const Param& w, int64_t heads) {
+  bind_heads(bank.w, w, heads);
+  bank.w.term = nullptr;
+  if (w.term == nullptr) return bank.w;
+  bind_heads(bank.b, *w.term->b, heads);
+  bank.term = {w.term->a, &bank.b, w.term->scale};
+  bank.w.term = &bank.term;
+  return bank.w;
+}
 
 // Queries go to the latents instead of latents to keys: with q = (q_r, q_n) the score
 //   <q_n, k_b kv> = <k_b^T q_n, kv>,  and  sum_p s_p v_b kv_p = v_b (sum_p s_p kv_p),

@@ -70,7 +70,14 @@ struct Attention {
                            Param& bias);
   Tensor as_norm_rows(const Norm&, Tensor x) const;
 
-  Param k_bank_, v_bank_;  // views of k and v with a matrix for each head
+  // A view of k or v with a matrix for each head, and of its term.
+  struct HeadBank {
+    Param w, b;
+    LowRankTerm term;
+  };
+  static Param& bank_of(HeadBank&, const Param& w, int64_t heads);
+
+  HeadBank k_bank_, v_bank_;
 };
 
 }  // namespace moe

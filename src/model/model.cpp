@@ -8,6 +8,7 @@
 #include "core/threads.h"
 #include "model/rope.h"
 #include "ops/memory.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -144,12 +145,31 @@ void Model::initialise(uint64_t seed) {
       std::memset(param->value.data, 0, static_cast<size_t>(param->value.bytes()));
 }
 
+void Model::own(Param& param, int threads) {
+  if (!param.is_bound()) return;
+  const Tensor w = param.value;
+  const Tensor copy = w.rank == 3   ? allocate(DType::f32, {w.shape[0], w.shape[1], w.shape[2]})
+                      : w.rank == 2 ? allocate(DType::f32, {w.shape[0], w.shape[1]})
+                                    : allocate(DType::f32, {w.shape[0]});
+  const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
+  parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const Tensor from = w.rank == 3 ? param.expert(r / rows) : w;
+      dequantise(copy.as<float>() + r * w.cols(),
+                 static_cast<const char*>(from.data) + r % rows * from.row_bytes, from.dtype,
+                 w.cols());
+    }
+  });
+  param.own(copy);
+}
+
 void Model::enable_grads(const std::function<bool(const Param&)>& wanted) {
-  if (storage_ != Storage::owned)
-    fail_usage("a model whose weights lie in a file cannot be trained; load it for training");
   for (Param* param : params_) {
     if (wanted && !wanted(*param)) param->grad = {};
     if (!param->is_trained() || !param->grad.empty() || (wanted && !wanted(*param))) continue;
+    if (param->is_bound())
+      fail_usage("{} lies in a file and cannot be trained; load the model for training",
+                 param->name);
     param->grad = param->value;
     param->grad.data = zeroed_like(param->value);
   }

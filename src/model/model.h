@@ -80,8 +80,11 @@ class Model {
   void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
   // Memory of the Model's own, for what has to be copied from a file.
   Tensor allocate(DType, std::initializer_list<int64_t> shape);
+  // The numbers of a bound parameter as f32 in the Model's own memory, where they may be written.
+  // Nothing where they are.
+  void own(Param&, int threads = 1);
   // Gives every parameter that is trained, and that `wanted` names where it is given, a zero
-  // gradient; the others are frozen. Only for owned models.
+  // gradient; the others are frozen. Fails for a bound one that is not owned.
   void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
   // Fills `saved`; saved.hidden [N,D] holds the result.

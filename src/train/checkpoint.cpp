@@ -64,7 +64,6 @@ void each_state(const Trainer& trainer, F&& f) {
     f(State{name, value, value});
   };
   for (const auto& adapter : trainer.trainable().adapters()) {
-    own(moment_name("start", *adapter->base), adapter->frozen);
     own(adapter->a.name, adapter->a.value);
     own(adapter->b.name, adapter->b.value);
   }
@@ -200,7 +199,7 @@ struct Hash {
 // What training moved and what moves by itself, in PEFT's form: adapters, and whole the routers,
 // whose biases follow the load.
 void save_adapters(const std::string& folder, const Trainer& trainer, Model& model,
-                   const std::string& from) {
+                   const std::string& from, const std::map<std::string, std::string>& metadata) {
   AdapterFile file;
   file.rank = trainer.options().lora_rank;
   file.alpha = trainer.options().lora_alpha;
@@ -212,7 +211,7 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
                                         [](const Param* p) { return !p->is_trained(); });
   for (Param* param : model.params())
     if (routers_move && param->part == Part::router) file.whole.push_back(param);
-  save_adapter(folder, model, file);
+  save_adapter(folder, model, file, metadata);
 }
 
 }  // namespace
@@ -290,7 +289,9 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   return print;
 }
 
-bool holds_model(const std::string& folder) { return std::filesystem::exists(model_path(folder)); }
+bool holds_model(const std::string& folder) {
+  return std::filesystem::exists(model_path(folder)) || is_adapter(folder);
+}
 
 void check_unused(const std::string& folder) {
   if (holds_model(folder))
@@ -301,13 +302,29 @@ void check_unused(const std::string& folder) {
          folder, *weights);
 }
 
-Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts) {
+namespace {
+
+// What an adapter was trained on, with what it brings whole: its matrices come from the trainer's
+// file.
+LoadedModel load_base(const std::string& folder, const MemoryLimits& limits,
+                      const comm::Group& experts) {
+  LoadedModel base = open_model(adapter_base(folder), limits, experts);
+  attach_adapter(*base.model, folder, 1, AdapterPart::whole_tensors);
+  base.tokenizer = load_tokenizer(folder);
+  base.metadata = adapter_metadata(folder);
+  return base;
+}
+
+}  // namespace
+
+Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts,
+                           const MemoryLimits& limits) {
   if (!holds_model(folder))
     fail("nothing to resume: {} holds no model.safetensors; leave out @resume to start a new run",
          folder);
   Checkpoint c;
   c.folder = folder;
-  c.loaded = load_model(folder, experts);
+  c.loaded = is_adapter(folder) ? load_base(folder, limits, experts) : load_model(folder, experts);
   const auto step = c.loaded.metadata.find("step");
   if (step == c.loaded.metadata.end())
     fail(
@@ -431,6 +448,16 @@ void restore(Trainer& trainer, const Checkpoint& c) {
   trainer.resume_at(c.step, c.seconds);
 }
 
+void save_tuned(const std::string& folder, const Trainer& trainer, Model& model,
+                const Tokenizer& tokenizer, const std::string& from,
+                const std::map<std::string, std::string>& metadata) {
+  if (trainer.trainable().adapters().empty())
+    return save_model(folder, model, tokenizer, DType::f32, metadata);
+  std::filesystem::create_directories(folder);
+  save_tokenizer(folder, tokenizer);
+  save_adapters(folder, trainer, model, from, metadata);
+}
+
 void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& model,
                      const Tokenizer& tokenizer, const RunFiles& files) {
   const int64_t step = trainer.steps_done();
@@ -457,9 +484,7 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
        {"teacher", files.teacher},
        {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
        {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
-  if (!trainer.trainable().adapters().empty())
-    save_adapters(folder + "/adapter", trainer, model, files.from);
-  save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
+  save_tuned(folder, trainer, model, tokenizer, files.from, {{"step", at}});
   remove_others(folder, step);
 }
 

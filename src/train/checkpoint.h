@@ -16,9 +16,9 @@
 
 namespace moe {
 
-// A run of adapters keeps in trainer-<step>.safetensors also the adapters themselves and the
-// matrices they started from, and leaves them in OUT/adapter as PEFT has them (hub/adapter.h),
-// written between (1) and (2); model.safetensors holds the matrices with their adapters in them.
+// Of a run of adapters OUT is a folder of them as PEFT has it (hub/adapter.h), which names the
+// model that it started from; adapter_model.safetensors is the commit then.
+// trainer-<step>.safetensors has the adapters too, as they are trained.
 
 // Which text a run reads: its length, and a hash over tokens sampled evenly from it, with their
 // documents' ends and what of them is learned from.
@@ -54,8 +54,10 @@ void check_unused(const std::string& folder);
 
 // Model and everything but the moments, which restore() reads. Fails when there is nothing to
 // resume, when the pair is incomplete or damaged.
-// `experts`: whose processes the model's experts are spread over (hub/hub.h).
-Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts = {});
+// `experts`: whose processes the model's experts are spread over (hub/hub.h). `limits`: of a model
+// that adapters hang on, which lies in its file.
+Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts = {},
+                           const MemoryLimits& limits = {});
 // Refuses, naming each with old and new value, options that change the mathematics: the first half
 // of check_resumable, for which no text need be read.
 void check_same_options(const Checkpoint&, const TrainOptions& wanted);
@@ -83,6 +85,10 @@ struct RunFiles {
   std::string from, teacher;  // as Checkpoint has them
   RunSources sources;
 };
+// What a run has made so far, for others to read: a model folder, or its adapters. `from` names the
+// model that these belong to.
+void save_tuned(const std::string& folder, const Trainer&, Model&, const Tokenizer&,
+                const std::string& from, const std::map<std::string, std::string>& metadata);
 // All processes of the trainer call it, and the first one writes.
 void save_checkpoint(const std::string& folder, const Trainer&, Model&, const Tokenizer&,
                      const RunFiles&);

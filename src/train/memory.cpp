@@ -6,6 +6,7 @@
 
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
+#include "ops/memory.h"
 #include "train/trainable.h"
 
 namespace moe {
@@ -39,7 +40,7 @@ bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const Mem
 }  // namespace
 
 MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held,
-                         const Model* teacher) {
+                         const Model* teacher, bool quantised) {
   // Takes no memory for its numbers. Of the processes that its experts lie on one with most of
   // them.
   const Model shapes(config, Storage::bound,
@@ -52,13 +53,14 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
                                                              .recompute = o.recompute,
                                                              .spread = o.expert_parallel});
   MemoryNeed need;
-  if (held == Held::nothing) need.add("weights", bytes_of_all(shapes));
+  const bool in_file = tunes_adapters(o.tune);
+  if (held == Held::nothing && !in_file) need.add("weights", bytes_of_all(shapes));
   need.add("gradients", trained.gradients);
   need.add("moments", trained.moments);
   need.add("adapters", trained.adapters);
-  need.add("packed", pass.copies);
+  if (!in_file || !quantised) need.add("packed", pass.copies);
   need.add("activations", pass.activations);
-  need.add("scratch", pass.scratch);
+  need.add("scratch", pass.scratch + (in_file && quantised ? ops::kPassingBytes : 0));
   need.add("text", o.batch * o.context * kTextBytes);
   if (teacher) need.add("teacher", teaching_bytes(*teacher, o, pass.activations + pass.scratch));
   return need;

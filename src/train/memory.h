@@ -15,9 +15,10 @@ enum class Held { nothing, weights };
 
 // Of the masters, gradients, moments, packed copies, activations and scratch of a run. Every choice
 // that can find room counts as a row. `teacher`: null: none; its packed copies are not in it
-// (infer/memory_plan.h).
+// (infer/memory_plan.h). Weights that adapters hang on lie in their file and take nothing;
+// `quantised`: they are widened piece by piece, and no copy of them is kept.
 MemoryNeed training_need(const ModelConfig&, const TrainOptions&, Held,
-                         const Model* teacher = nullptr);
+                         const Model* teacher = nullptr, bool quantised = false);
 
 // What to lower for a run that needs more than `left` bytes, fields marked: a batch that fits with
 // the accumulate that makes up for it, recompute, or the model. `beside`: what else the run needs.

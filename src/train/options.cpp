@@ -102,7 +102,8 @@ void add_tuning(FieldList& list, TrainOptions& o) {
   list.add_choice("tune", o.tune, kTunes,
                   "what is trained: all; router: the routers with their biases and scales; lora: "
                   "low-rank adapters of the matrices of attention and FFNs, which "
-                  "are also left in OUT/adapter as PEFT has them; lora+router: both. The rest "
+                  "stay as they are in their file; OUT is then an adapter as PEFT has it, which "
+                  "every command takes as a model; lora+router: both. The rest "
                   "stays as @from has it");
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");

@@ -55,7 +55,7 @@ struct Saver {
     if (!job.layout.is_of_first_copy()) return;
     const std::string folder = best_folder(job.out);
     if (metrics) make_folder(folder);
-    save_model(folder, trainer.model(), *job.tokenizer, DType::f32,
+    save_tuned(folder, trainer, trainer.model(), *job.tokenizer, files.from,
                {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
   }
   // The start of the run: a model folder of its own where other programs may start from too, and
@@ -65,7 +65,7 @@ struct Saver {
     if (trainer.options().save_every > 0 && job.layout.is_of_first_copy()) {
       const std::string folder = job.out + "/checkpoint-0";
       if (metrics) make_folder(folder);
-      save_model(folder, trainer.model(), *job.tokenizer, DType::f32, {{"step", "0"}});
+      save_tuned(folder, trainer, trainer.model(), *job.tokenizer, files.from, {{"step", "0"}});
     }
     save(trainer);
   }
@@ -260,8 +260,11 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const Saver saver{job, callbacks, files, metrics ? &*metrics : nullptr};
   if (!resume) saver.save_start(*trainer);
 
-  return Loop(job, callbacks, stop, *trainer, watcher, saver)
-      .run(agreed(group, writes ? best_so_far(metrics_path) : std::nullopt));
+  const TrainSummary summary =
+      Loop(job, callbacks, stop, *trainer, watcher, saver)
+          .run(agreed(group, writes ? best_so_far(metrics_path) : std::nullopt));
+  trainer->leave_adapters();
+  return summary;
 }
 
 }  // namespace moe

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -28,98 +27,47 @@ int64_t adapter_numbers(const Param& param, int64_t rank) {
   return experts * rank * (w.shape[w.rank - 1] + w.shape[w.rank - 2]);
 }
 
-// Row offsets of a bank's matrices when its rows are laid end to end.
-std::vector<int64_t> row_offsets(const Tensor& bank) {
-  const int64_t experts = bank.rank == 3 ? bank.shape[0] : 1, rows = bank.rows() / experts;
-  std::vector<int64_t> offsets;
-  for (int64_t e = 0; e <= experts; ++e) offsets.push_back(e * rows);
-  return offsets;
-}
-
-Tensor as_rows(const Tensor& t) { return t.reshape({t.rows(), t.cols()}); }
-
 }  // namespace
 
-Trainable::Trainable(Model& model, const TrainOptions& options)
-    : model_(&model),
-      scale_(static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank))) {
-  const bool adapted = tunes_adapters(options.tune);
-  model.enable_grads([&](const Param& p) {
-    return trains_itself(p, options.tune) || (adapted && takes_adapter(p));
-  });
+Trainable::Trainable(Model& model) : model_(&model), adapters_(std::make_shared<Adapters>()) {}
+
+Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(model) {
+  for (Param* param : model.params())
+    if (trains_itself(*param, options.tune) ||
+        (!param->is_trained() && param->part == Part::router))
+      model.own(*param, options.threads);
+  model.enable_grads([&](const Param& p) { return trains_itself(p, options.tune); });
   RngKey key = RngKey::from_seed(options.seed).fold(kAdapterKey);
   for (size_t i = 0; i < model.params().size(); ++i) {
     Param& param = *model.params()[i];
     if (trains_itself(param, options.tune)) params_.push_back(&param);
-    else if (adapted && takes_adapter(param)) add_adapter(param, options.lora_rank, key.fold(i));
+    else if (tunes_adapters(options.tune) && takes_adapter(param))
+      add_adapter(param, options, key.fold(i));
   }
   if (params_.empty())
     fail_usage("@tune {}: this model has no routers; there is nothing to train",
                name_of(options.tune));
 }
 
-void Trainable::add_adapter(Param& base, int64_t rank, RngKey key) {
-  const Tensor& w = base.value;
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 0, out = w.shape[w.rank - 2], in = w.cols();
-  const auto alloc = [&](int64_t rows, int64_t cols) {
-    return experts > 0 ? memory_.alloc_zeroed(DType::f32, {experts, rows, cols})
-                       : memory_.alloc_zeroed(DType::f32, {rows, cols});
-  };
-  Adapter& adapter = *adapters_.emplace_back(std::make_unique<Adapter>());
-  adapter.base = &base;
-  adapter.frozen = alloc(out, in);
-  std::memcpy(adapter.frozen.data, w.data, static_cast<size_t>(w.bytes()));
-  for (Param* half : {&adapter.a, &adapter.b}) {
-    half->part = base.part;
-    half->kind = base.kind;
-    half->layer = base.layer;
-  }
-  adapter.a.name = base.name + ".lora_A";
-  adapter.b.name = base.name + ".lora_B";
-  adapter.a.value = alloc(rank, in);
-  adapter.a.grad = alloc(rank, in);
-  adapter.b.value = alloc(out, rank);
-  adapter.b.grad = alloc(out, rank);
-  const float limit = 1 / std::sqrt(static_cast<float>(in));
+Trainable::~Trainable() {
+  if (adapters_) adapters_->take_off();
+}
+
+void Trainable::leave_adapters() {
+  if (!adapters_->empty()) model_->keep(adapters_);
+  adapters_ = nullptr;
+}
+
+void Trainable::add_adapter(Param& base, const TrainOptions& options, RngKey key) {
+  const auto scale =
+      static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank));
+  Adapter& adapter = adapters_->add(base, options.lora_rank, scale, true);
+  const float limit = 1 / std::sqrt(static_cast<float>(base.value.cols()));
   float* a = adapter.a.value.as<float>();
   for (int64_t i = 0; i < adapter.a.value.numel(); ++i)
     a[i] = limit * (2 * uniform(key, static_cast<uint64_t>(i)) - 1);
   params_.push_back(&adapter.a);
   params_.push_back(&adapter.b);
-}
-
-Tensor Trainable::scaled_b(Run& run, const Adapter& adapter) const {
-  const Tensor b = adapter.b.value;
-  Tensor scaled = run.scratch.alloc(DType::f32, {b.rows(), b.cols()});
-  for (int64_t i = 0; i < b.numel(); ++i) scaled.as<float>()[i] = scale_ * b.as<float>()[i];
-  return scaled;
-}
-
-void Trainable::gather_grads(Run& run) {
-  for (const auto& adapter : adapters_) {
-    Adapter& it = *adapter;
-    ops::settle_grad(run, *it.base);
-    ArenaScope scope(run.scratch);
-    const std::vector<int64_t> offsets = row_offsets(it.base->value);
-    const Tensor dw = as_rows(it.base->grad), db = as_rows(it.b.grad);
-    ops::matmul_forward(run, db, dw, it.a, offsets);
-    for (int64_t i = 0; i < db.numel(); ++i) db.as<float>()[i] *= scale_;
-    it.b.grad_is_zero = false;
-    it.a.grad_is_zero = true;  // what stands there is of the step before
-    ops::matmul_dw(run, it.a, scaled_b(run, it), dw, offsets);
-    it.base->grad_is_zero = true;
-  }
-}
-
-void Trainable::apply(Run& run) {
-  for (const auto& adapter : adapters_) {
-    Adapter& it = *adapter;
-    ArenaScope scope(run.scratch);
-    std::memcpy(it.base->value.data, it.frozen.data, static_cast<size_t>(it.frozen.bytes()));
-    ops::matmul_dx_acc(run, as_rows(it.base->value), scaled_b(run, it), it.a,
-                       row_offsets(it.base->value));
-    it.base->touched();
-  }
 }
 
 void Trainable::zero_grads() {
@@ -153,9 +101,8 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
       bytes.moments += 2 * own;
     } else if (tunes_adapters(options.tune) && takes_adapter(*param)) {
       const int64_t adapter = kF32 * adapter_numbers(*param, options.lora_rank);
-      bytes.gradients += own;
       bytes.moments += 2 * adapter;
-      bytes.adapters += own + 2 * adapter;
+      bytes.adapters += 2 * adapter;
     }
   }
   return bytes;

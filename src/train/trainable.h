@@ -1,13 +1,10 @@
 // What an optimizer moves of a model: its own parameters, or adapters of its matrices, or only its
 // routers.
 //
-// An adapter is another way of writing a matrix: W = W0 + s B A with A [r,I], B [O,r] and s = alpha
-// / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of experts has one for each. So the forward
-// knows nothing of it: W is worked out anew after every step, and from the gradient dW that the
-// backward leaves
-//   dA = s B^T dW,   dB = s dW A^T.
-// A is drawn uniformly within 1 / sqrt(I), as PEFT does, and B starts at zero, so that the first
-// step sees the model it was started from, to the bit.
+// An adapter is a low-rank term of a matrix (model/adapters.h), W + s B A with A [r,I], B [O,r] and
+// s = alpha / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of experts has one for each. W is
+// not touched, and needs neither gradient nor f32. A is drawn uniformly within 1 / sqrt(I), as PEFT
+// does, and B starts at zero, so that the first step sees the model it was started from.
 #pragma once
 
 #include <memory>
@@ -15,43 +12,35 @@
 #include <string_view>
 #include <vector>
 
+#include "model/adapters.h"
 #include "model/model.h"
 #include "train/options.h"
 
 namespace moe {
 
-struct Adapter {
-  Param* base = nullptr;  // [O,I] or [E,O,I]; with a gradient but without moments
-  Tensor frozen;          // W0, of its shape
-  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
-  Param a, b;
-};
-
 class Trainable {
  public:
-  // Gives gradients to what is trained and to what adapters hang on.
+  // Gives gradients to what is trained; hangs adapters where they are, until it is destroyed. What
+  // moves of a bound model becomes its own.
   Trainable(Model&, const TrainOptions&);
+  ~Trainable();
+  Trainable(const Trainable&) = delete;
+  Trainable& operator=(const Trainable&) = delete;
 
   // What the optimizer moves, in a fixed order.
   const std::vector<Param*>& params() const { return params_; }
-  std::span<const std::unique_ptr<Adapter>> adapters() const { return adapters_; }
-  float scale() const { return scale_; }  // s
-  // After the backwards of a step: the adapters' gradients from those of their matrices, which then
-  // count as zero.
-  void gather_grads(Run&);
-  // After an update: every adapted matrix from its adapter.
-  void apply(Run&);
+  std::span<const std::unique_ptr<Adapter>> adapters() const { return adapters_->all(); }
+  // The adapters stay with the model.
+  void leave_adapters();
   // Every gradient counts as zero.
   void zero_grads();
 
  private:
-  void add_adapter(Param& base, int64_t rank, RngKey key);
-  Tensor scaled_b(Run&, const Adapter&) const;
+  explicit Trainable(Model&);  // so that what fails on the way takes the adapters off again
+  void add_adapter(Param& base, const TrainOptions&, RngKey key);
 
   Model* model_;
-  float scale_;
-  Arena memory_;
-  std::vector<std::unique_ptr<Adapter>> adapters_;
+  std::shared_ptr<Adapters> adapters_;
   std::vector<Param*> params_;
 };
 
@@ -67,7 +56,7 @@ std::vector<TrainedPart> trained_parts(const Model&, const TrainOptions&);
 struct TrainedBytes {
   int64_t gradients = 0;  // of the model's own parameters
   int64_t moments = 0;    // two of whatever the optimizer moves
-  int64_t adapters = 0;   // with their gradients, and the matrices that they started from
+  int64_t adapters = 0;   // with their gradients
 };
 TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);
 

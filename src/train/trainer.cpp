@@ -162,6 +162,7 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
       trainable_(model, options_),
       optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout),
       run_(options_.threads, options_.dtype) {
+  run_.widen = true;
   const int processes = layout_.all().size;
   if (options_.accumulate % processes != 0)
     fail_usage("@accumulate is {}, which {} processes cannot share evenly; give a multiple of {}",
@@ -234,7 +235,6 @@ StepResult Trainer::take_step() {
     throw Error(diverged(step, e), e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
-  trainable_.apply(run_);
   if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   const double own_seconds = steady_seconds() - start;
@@ -287,7 +287,6 @@ double Trainer::gradients(Sums& sums) {
     // so far: of the rounds before, of all processes
     if (shares() == BalanceLoss::Shares::running) set_step_counts(sums.balance_counts);
   }
-  trainable_.gather_grads(run_);
   optimizer_.sum_grads(run_);
   sum_numbers<double>(layout_.all(), sums);
   sum_numbers<int64_t>(layout_.all(), sums);
@@ -299,7 +298,6 @@ double Trainer::rehearse() {
   Sums sums;
   const double norm = gradients(sums);
   optimizer_.update(run_, 1, 0, norm);
-  trainable_.apply(run_);
   return layout_.all().largest(steady_seconds() - start);
 }
 

@@ -112,6 +112,7 @@ class Trainer {
   Model& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
+  void leave_adapters() { trainable_.leave_adapters(); }  // at the end of the run
   const Trainable& trainable() const { return trainable_; }
   const TrainOptions& options() const { return options_; }  // resolved
   const comm::Layout& layout() const { return layout_; }

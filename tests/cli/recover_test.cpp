@@ -58,23 +58,51 @@ TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
                                              "0.01", "--out", folder_ / "l", "--steps", "4"}));
   ASSERT_EQ(r.code, 0) << r.err;
   has(r.err, "attention 512 on 4.10k");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "l/model.safetensors"));
   const CommandResult merged = moe_command({"convert", model(), folder_ / "merged", "--adapter",
-                                            folder_ / "l/adapter", "--verify", text(), "--json"});
+                                            folder_ / "l", "--verify", text(), "--json"});
   ASSERT_EQ(merged.code, 0) << merged.err;
   const Json reply = Json::parse(merged.out);
   EXPECT_EQ(reply["adapter"]["matrices"], 4 + 3 * 4 + 3);
-  EXPECT_EQ(slurp(folder_ / "merged/config.json"), slurp(folder_ / "l/config.json"));
+  EXPECT_EQ(slurp(folder_ / "merged/config.json"), slurp(model() + "/config.json"));
   const auto score = [&](const std::string& which) {
     const CommandResult s = moe_command({"score", which, "--text", text(), "--json"});
     EXPECT_EQ(s.code, 0) << s.err;
     return Json::parse(s.out)["nats_per_token"].get<double>();
   };
-  EXPECT_EQ(score(folder_ / "merged"), score(folder_ / "l"));
+  // The folder of the adapter stands for the model it belongs to with it; so does what is made of
+  // it.
+  EXPECT_NEAR(score(folder_ / "merged"), score(folder_ / "l"), 1e-5);
   EXPECT_LT(score(folder_ / "merged"), score(model()) - 1e-3);
-  const CommandResult shown = moe_command({"convert", model(), folder_ / "merged.gguf", "--adapter",
-                                           folder_ / "l/adapter", "--quant", "q8_0"});
-  if (shown.code == 0)
-    has(shown.out, "adapter " + (folder_ / "l/adapter") + ": added to 19 matrices");
+  const CommandResult same = moe_command({"convert", folder_ / "l", folder_ / "same"});
+  ASSERT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(score(folder_ / "same"), score(folder_ / "merged"));
+  const CommandResult shown =
+      moe_command({"convert", model(), folder_ / "shown", "--adapter", folder_ / "l"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  has(shown.out, "adapter " + (folder_ / "l") + ": added to 19 matrices");
+}
+
+// Another run starts from what the adapter made; only more adapters cannot hang there.
+TEST_F(RecoverCommand, ARunStartsFromAnAdapter) {
+  const std::string first = folder_ / "first";
+  CommandResult r = moe_command(train({"--tune", "lora", "--out", first, "--steps", "2"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto from_first = [&](const std::string& out, const std::string& tune) {
+    return moe_command({"train", "--from", first, "--data", text(), "--out", out, "--tune", tune,
+                        "--steps", "1", "--batch", "2", "--context", "16", "--no-report"});
+  };
+  r = from_first(folder_ / "whole", "router");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "whole/model.safetensors"));
+  r = from_first(folder_ / "more", "lora");
+  EXPECT_EQ(r.code, 1);
+  has(r.err, "has an adapter already; merge that one first");
+  std::filesystem::rename(first + "/adapter_config.json", first + "/kept");
+  put(first + "/adapter_config.json", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16,
+                                          "base_model_name_or_path": "nowhere/at-all"})");
+  expect_refused({"score", first, "--text", text()}, 1,
+                 {"the model it belongs to, nowhere/at-all, is not there"});
 }
 
 TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {

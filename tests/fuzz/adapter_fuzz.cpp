@@ -1,6 +1,6 @@
 // Adapters in PEFT's form: the configuration before the first NUL byte, behind it the tensors
-// (safetensors_file of fuzz.h), merged into a small model. One that is accepted changes numbers and
-// nothing else.
+// (safetensors_file of fuzz.h), hung on a small model and merged. One that is accepted changes
+// numbers and nothing else.
 #include "hub/adapter.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "fuzz/fuzz.h"
 #include "hub/configs.h"
+#include "model/adapters.h"
 
 namespace moe::fuzz {
 namespace {
@@ -17,7 +18,9 @@ void merge(std::string_view config, std::span<const std::byte> tensors) {
     const Safetensors file = Safetensors::from_bytes(tensors, "fuzz");
     Model model(test::small_olmoe());
     const auto before = model.params().size();
-    const MergedAdapter merged = merge_adapter(model, parse_json(config, "fuzz"), "fuzz", file, 1);
+    const AttachedAdapter merged =
+        attach_adapter(model, parse_json(config, "fuzz"), "fuzz", file, 1);
+    merge_terms(model, 1);
     demand(model.params().size() == before && merged.matrices >= 0 && merged.whole >= 0);
     for (const Param* param : model.params())
       demand(param->value.dtype == DType::f32 && param->present());

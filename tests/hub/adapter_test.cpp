@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "formats/safetensors.h"
 #include "hub/configs.h"
+#include "model/adapters.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"
@@ -77,8 +78,10 @@ TEST(Adapter, EveryFamilyComesBackMerged) {
       for (int64_t i = 0; i < p->value.numel(); ++i) p->value.as<float>()[i] += 1;
     save_adapter(folder / "a", made.model, made.file);
     LoadedModel loaded = open_model(folder / "m", {});
-    const MergedAdapter report = merge_adapter(loaded, folder / "a", 2);
+    const AttachedAdapter report = attach_adapter(*loaded.model, folder / "a", 2);
     EXPECT_EQ(report.whole, static_cast<int64_t>(made.file.whole.size()));
+    EXPECT_GT(largest_term(*loaded.model), 0);
+    merge_terms(*loaded.model, 2);
     int64_t matrices = 0;
     for (const LowRank& low : made.file.matrices) {
       const Param& p = *param_named(*loaded.model, low.base->name);
@@ -159,7 +162,8 @@ class Refused : public ::testing::Test {
   // Merging fails with a line that names the adapter and holds `part`, and changes nothing.
   void expect(const std::string& part) {
     LoadedModel loaded = open_model(folder_ / "m", {});
-    const std::string message = message_of([&] { merge_adapter(loaded, folder_ / "a", 1); });
+    const std::string message =
+        message_of([&] { attach_adapter(*loaded.model, folder_ / "a", 1); });
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message);
     EXPECT_PRED_FORMAT2(::testing::IsSubstring, folder_ / "a", message);
     for (const Param* p : made_.model.params())
@@ -226,7 +230,7 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
 
 TEST_F(Refused, WhatIsNoAdapter) {
   LoadedModel loaded = open_model(folder_ / "m", {});
-  EXPECT_FAILS(merge_adapter(loaded, folder_ / "m", 1),
+  EXPECT_FAILS(attach_adapter(*loaded.model, folder_ / "m", 1),
                "there is no adapter_config.json; an adapter is a folder of");
 }
 
@@ -240,7 +244,8 @@ TEST(AdapterScale, FollowsPeftsRules) {
   const auto scale_of = [&](const char* name) {
     put(folder / "a/adapter_config.json", config.dump());
     LoadedModel loaded = open_model(folder / "m", {});
-    merge_adapter(loaded, folder / "a", 1);
+    attach_adapter(*loaded.model, folder / "a", 1);
+    merge_terms(*loaded.model, 1);
     for (const LowRank& low : made.file.matrices)
       if (low.base->name == name) {
         const double w = values(low.base->value)[0], full = made.merged(low)[0];

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "model/adapters.h"
 #include "model/rope.h"
 #include "support/check.h"
 #include "support/gradient.h"
@@ -220,7 +221,8 @@ TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
   }
 }
 
-// What is read from a cache is what a whole text gives: the products go another way round.
+// What is read from a cache is what a whole text gives: the products go another way round. So it is
+// with low-rank terms, which give what they give merged.
 TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   ModelConfig c;
   c.layers = 1;
@@ -238,24 +240,53 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   const std::vector<int32_t> ids(kTokens);
   std::vector<int32_t> positions(kTokens);
   for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = i;
-  KvCache cache(c, DType::f32, kTokens);
-  const int32_t slots[] = {cache.open()};
-  cache.extend(slots[0], kTokens);
-  const auto forward = [&](Tensor y, int64_t begin, int64_t end, bool cached) {
+  const auto forward = [&](Tensor y, int64_t begin, int64_t end, KvCache* cache) {
     const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(end - begin);
     const int64_t bounds[] = {0, end - begin};
     const std::span at = std::span<const int32_t>(positions).subspan(first, count);
     Pass pass{.batch = {std::span<const int32_t>(ids).first(count), at, bounds}};
-    if (cached) pass.cache = &cache, pass.batch.slots = slots;
+    const int32_t slots[] = {0};
+    if (cache) pass.cache = cache, pass.batch.slots = slots;
     pass.cos_sin =
         ops::cos_sin_table(run, run.saved, at, rope_frequencies(LatentLayer::kTurning, 100, {}));
     Attention::Saved saved;
     attention.forward(run, y.slice_rows(begin, end), x.slice_rows(begin, end), pass, 0, saved);
   };
-  forward(whole, 0, kTokens, false);
-  forward(pieces, 0, 66, true);
-  for (int64_t n = 66; n < kTokens; ++n) forward(pieces, n, n + 1, true);
-  expect_near(pieces, values(whole), kTwinF32, "by the cache");
+  const auto expect_same_by_cache = [&] {
+    KvCache cache(c, DType::f32, kTokens);
+    ASSERT_EQ(cache.open(), 0);
+    cache.extend(0, kTokens);
+    forward(whole, 0, kTokens, nullptr);
+    forward(pieces, 0, 66, &cache);
+    for (int64_t n = 66; n < kTokens; ++n) forward(pieces, n, n + 1, &cache);
+    expect_near(pieces, values(whole), kTwinF32, "by the cache");
+  };
+  expect_same_by_cache();
+  const std::vector<double> without = values(whole);
+
+  Adapters adapters;
+  Latents& latents = *attention.latents;
+  for (Param* w : {&latents.q_a, &latents.kv_a, &latents.k_rope, &attention.q, &attention.k,
+                   &attention.v, &attention.o}) {
+    Adapter& adapter = adapters.add(*w, 2, 1.5f, false);
+    for (Param* half : {&adapter.a, &adapter.b}) {
+      const Tensor drawn = draw(run.saved, DType::f32, {half->value.rows(), half->value.cols()},
+                                static_cast<uint64_t>(half->value.numel()), 0.3f);
+      std::copy_n(drawn.as<float>(), drawn.numel(), half->value.as<float>());
+    }
+  }
+  expect_same_by_cache();
+  const std::vector<double> hung = values(whole);
+  EXPECT_GT(relative_error(hung, without), 0.05);
+  for (const auto& adapter : adapters.all()) {
+    Param& w = *adapter->base;
+    for (int64_t o = 0; o < w.value.rows(); ++o)
+      add_term_row({w.value.row<float>(o), static_cast<size_t>(w.value.cols())}, w, 0, o);
+    w.touched();
+  }
+  adapters.take_off();
+  expect_same_by_cache();
+  expect_near(whole, hung, kTwinF32, "merged");
 }
 
 // What a model's layers are given is what its options say, one layer after another.

@@ -3,11 +3,14 @@
 #include "train/trainable.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 
 #include "support/files.h"
 #include "support/model_check.h"
 #include "support/param_named.h"
 #include "support/tiny_model.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -77,47 +80,72 @@ TEST(Trainable, AModelWithoutRoutersCannotTrainThem) {
   EXPECT_FAILS(Trainable(*model, tuned(Tune::router)), "tune router: this model has no routers");
 }
 
-// The first step of adapters sees the model it starts from, to the bit; later the adapted matrices
-// are W0 + s B A and nothing else has moved.
-TEST(Trainable, AdaptersStartAtNothingAndMoveOnlyTheirMatrices) {
+// params[W] += s B A, whatever W0 is.
+template <class T>
+void add_terms(std::map<std::string, std::vector<T>>& params, const Trainable& trainable) {
+  for (const auto& adapter : trainable.adapters()) {
+    auto& w = params.at(adapter->base->name);
+    const Tensor a = adapter->a.value, b = adapter->b.value;
+    const int64_t cols = a.cols(), rank = b.cols(), experts = a.rank == 3 ? a.shape[0] : 1,
+                  out = b.rows() / experts;
+    for (int64_t row = 0; row < b.rows(); ++row)
+      for (int64_t i = 0; i < cols; ++i)
+        for (int64_t k = 0; k < rank; ++k)
+          w[static_cast<size_t>(row * cols + i)] +=
+              T(static_cast<double>(adapter->term.scale) *
+                static_cast<double>(b.as<float>()[row * rank + k]) *
+                static_cast<double>(a.as<float>()[(row / out * rank + k) * cols + i]));
+  }
+}
+
+// The first step of adapters sees the model it starts from; no parameter of the model moves but
+// buffers, and the model with its adapters is the one that has them merged into its matrices.
+TEST(Trainable, AdaptersStartAtNothingAndMoveNoMatrix) {
   const Corpus corpus = tiny_corpus();
-  for (int64_t rank : {1, 3, 8}) {
+  for (int64_t rank : {1, 3, 8, 40}) {
     auto model = fresh(carved_config()), plain = fresh(carved_config());
     const auto before = numbers_of(*model);
     const TrainOptions options = tuned(Tune::lora, rank);
-    Trainer trainer(*model, options, corpus), other(*plain, tiny_options(), corpus);
+    std::optional<Trainer> trainer(std::in_place, *model, options, corpus);
+    Trainer other(*plain, tiny_options(), corpus);
     EXPECT_TRUE(same_weights(*model, *plain));
-    EXPECT_EQ(trainer.step().ce, other.step().ce);
-    trainer.step();
-    size_t adapted = 0;
-    for (const auto& adapter : trainer.trainable().adapters()) {
-      const std::string& name = adapter->base->name;
-      const auto w0 = before.at(name), a = values(adapter->a.value), b = values(adapter->b.value),
-                 w = values(adapter->base->value);
-      EXPECT_EQ(values(adapter->frozen), w0) << name;
-      const size_t cols = static_cast<size_t>(adapter->base->value.cols()),
-                   r = static_cast<size_t>(rank);
-      const size_t per = adapter->base->value.rank == 3
-                             ? static_cast<size_t>(adapter->base->value.shape[1])
-                             : w.size() / cols;
-      std::vector<double> want = w0;
-      for (size_t i = 0; i < want.size(); ++i)
-        for (size_t k = 0; k < r; ++k)
-          want[i] += 6.0 / static_cast<double>(rank) * b[i / cols * r + k] *
-                     a[(i / cols / per * r + k) * cols + i % cols];
-      expect_near(w, want, 1e-6, name);
-      EXPECT_NE(w, w0) << name;
-      ++adapted;
+    EXPECT_EQ(trainer->step().ce, other.step().ce);
+    trainer->step();
+    EXPECT_EQ(trainer->trainable().adapters().size(), 2u * (4 + 3 + 3));
+    std::set<std::string> adapted;
+    for (const auto& adapter : trainer->trainable().adapters()) {
+      adapted.insert(adapter->base->name);
+      EXPECT_EQ(adapter->base->term, &adapter->term) << adapter->base->name;
+      EXPECT_TRUE(adapter->base->grad.empty()) << adapter->base->name;
+      EXPECT_GT(norm(values(adapter->b.value)), 0) << adapter->base->name;
     }
-    EXPECT_EQ(adapted, 2u * (4 + 3 + 3));
+    for (const Param* p : model->params())
+      EXPECT_EQ(values(p->value) != before.at(p->name), !p->is_trained()) << p->name;
+
+    const double hung = trainer->evaluate(corpus);
+    auto wanted = numbers_of(*model);
+    add_terms(wanted, trainer->trainable());
+    trainer->leave_adapters();
+    merge_terms(*model, 2);
     for (const Param* p : model->params()) {
-      const bool is_adapted =
-          p->is_matrix() && (p->name.find(".attn.") != std::string::npos ||
-                             p->name.find(".ffn.experts.") != std::string::npos ||
-                             p->name.find(".ffn.shared.") != std::string::npos);
-      EXPECT_EQ(values(p->value) != before.at(p->name), is_adapted || !p->is_trained()) << p->name;
+      EXPECT_EQ(p->term, nullptr);
+      if (adapted.contains(p->name)) expect_near(p->value, wanted.at(p->name), 1e-6, p->name);
+      else EXPECT_EQ(values(p->value), wanted.at(p->name)) << p->name;
     }
+    EXPECT_NEAR(Trainer(*model, tiny_options(), corpus).evaluate(corpus), hung, 1e-5 * hung);
   }
+}
+
+// Adapters are the trainer's until it leaves them: afterwards the model is what it was.
+TEST(Trainable, AdaptersGoWithTheTrainer) {
+  const Corpus corpus = tiny_corpus();
+  auto model = fresh(carved_config());
+  {
+    Trainer trainer(*model, tuned(Tune::lora), corpus);
+    trainer.step();
+    EXPECT_FAILS(Trainable(*model, tuned(Tune::lora)), "has an adapter already");
+  }
+  for (const Param* p : model->params()) EXPECT_EQ(p->term, nullptr) << p->name;
 }
 
 // dL/dA and dL/dB against the twin of the whole model: moving A[k,i] moves W[o,i] by s B[o,k] for
@@ -141,20 +169,20 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
           1e-3f * normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
     adapter->b.touched();
   }
-  trainable.apply(run);
   const TwinInput in = input(item, 5);
   for (int repeat = 0; repeat < 2; ++repeat) {  // the second time over what the first one left
     trainable.zero_grads();
     train_on(model, run, in, spec);
-    trainable.gather_grads(run);
   }
-  const double s = trainable.scale();
-  const auto drawn = twin_params<double>(model);
+  const double s = 6.0 / 2;
+  auto drawn = twin_params<double>(model);
+  add_terms(drawn, trainable);
   ASSERT_GT((TwinModel<double>(item.config, spec, drawn)
                  .run(in, item.config.routing.coef)
                  .smallest_margin),
             1e-4);
   auto params = twin_params<Jet<16>>(model);
+  add_terms(params, trainable);
   TwinModel<Jet<16>> twin(item.config, spec, params);
   for (const auto& adapter : trainable.adapters()) {
     auto& w = params.at(adapter->base->name);
@@ -192,6 +220,82 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
     expect_near(adapter->b.grad, {middle, want.end()}, kTwinF32, "gradient of " + adapter->b.name);
   }
 }
+
+// A model whose matrices are quantised, with random bytes where a type is only read, and one that
+// has their numbers in f32.
+struct Pair {
+  std::unique_ptr<Model> lean, wide;
+};
+Pair quantised_pair(const ModelConfig& config, DType dtype) {
+  Pair pair{std::make_unique<Model>(config, Storage::bound), fresh(config)};
+  for (size_t i = 0; i < pair.wide->params().size(); ++i) {
+    Param &lean = *pair.lean->params()[i], &wide = *pair.wide->params()[i];
+    const Tensor w = wide.value;
+    if (!wide.is_matrix() || wide.part == Part::router) {
+      pair.lean->bind(lean, w);
+      continue;
+    }
+    const int64_t bytes = bytes_of(dtype, w.numel());
+    auto blocks = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(bytes));
+    if (dtype == DType::iq4_xs || dtype == DType::q3_k || dtype == DType::q2_k)
+      for (size_t k = 0; k < blocks->size(); ++k)  // scales of at most 2^-8
+        (*blocks)[k] = static_cast<uint8_t>(uniform_index(RngKey::from_seed(i), k, 256) & 0x1b);
+    else quantise(blocks->data(), w.as<float>(), dtype, w.numel());
+    dequantise(w.as<float>(), blocks->data(), dtype, w.numel());
+    wide.touched();
+    pair.lean->keep(blocks);
+    pair.lean->bind(lean, w.rank == 3
+                              ? Tensor(blocks->data(), dtype, {w.shape[0], w.shape[1], w.shape[2]})
+                              : Tensor(blocks->data(), dtype, {w.shape[0], w.shape[1]}));
+  }
+  return pair;
+}
+
+class OverQuantised : public testing::TestWithParam<DType> {};
+
+// What adapters learn over weights in few bits is what they learn over the same numbers in f32.
+TEST_P(OverQuantised, AdaptersLearnTheSame) {
+  ModelConfig config = plain_config();
+  config.width = config.expert_width = 256;
+  config.head_width = 128;
+  config.layers = 1;
+  config.routing = default_options(find_recipe("olmoe"), 3, 2, 1);
+  config.routing.coef = {};
+  const Corpus corpus = tiny_corpus();
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(name_of(compute));
+    const Pair pair = quantised_pair(config, GetParam());
+    TrainOptions options = tuned(Tune::lora);
+    options.dtype = compute;
+    options.batch = 1;
+    options.steps = 10;
+    options.lr = 1e-3;
+    Trainer lean(*pair.lean, options, corpus), wide(*pair.wide, options, corpus);
+    for (Trainer* trainer : {&lean, &wide})
+      for (const auto& adapter : trainer->trainable().adapters()) {
+        for (int64_t i = 0; i < adapter->b.value.numel(); ++i)
+          adapter->b.value.as<float>()[i] =
+              1e-2f * normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
+        adapter->b.touched();
+      }
+    for (int step = 0; step < 10; ++step) {
+      const double want = wide.step().ce;
+      EXPECT_NEAR(lean.step().ce, want, 1e-3 * want) << step;
+      const auto got = lean.trainable().adapters(), wanted = wide.trainable().adapters();
+      for (size_t i = 0; step == 0 && i < wanted.size(); ++i)
+        for (const auto half : {&Adapter::a, &Adapter::b})
+          expect_near(((*got[i]).*half).grad, values(((*wanted[i]).*half).grad),
+                      compute == DType::f32 ? kTwinF32 : kTwinBf16, ((*wanted[i]).*half).name);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OverQuantised,
+                         testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
+                                         DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k,
+                                         DType::mxfp4, DType::iq4_nl, DType::iq4_xs, DType::q3_k,
+                                         DType::q2_k),
+                         [](const auto& item) { return std::string(name_of(item.param)); });
 
 TEST(Trainable, PartsAddUpToTheModel) {
   auto model = fresh(carved_config());

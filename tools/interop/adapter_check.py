@@ -85,7 +85,7 @@ def ours_in_peft(moe, folder, before):
         "f32",
         "--no-report",
     )
-    model = peft.PeftModel.from_pretrained(base_of(folder), os.path.join(out, "adapter"))
+    model = peft.PeftModel.from_pretrained(base_of(folder), out)
     return compare("ours in peft " + peft.__version__, model, before, moe.score(out))
 
 

@@ -1,0 +1,65 @@
+#include "model/adapters.h"
+
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace moe {
+
+Adapter& Adapters::add(Param& base, int64_t rank, float scale, bool grads) {
+  if (base.term != nullptr)
+    fail("{} has an adapter already; merge that one first (convert with it as @adapter)",
+         base.name);
+  const Tensor& w = base.value;
+  const int64_t experts = w.rank == 3 ? w.shape[0] : 0;
+  const auto alloc = [&](int64_t rows, int64_t cols) {
+    return experts > 0 ? memory_.alloc_zeroed(DType::f32, {experts, rows, cols})
+                       : memory_.alloc_zeroed(DType::f32, {rows, cols});
+  };
+  Adapter& adapter = *all_.emplace_back(std::make_unique<Adapter>());
+  adapter.base = &base;
+  adapter.a.name = base.name + ".lora_A";
+  adapter.b.name = base.name + ".lora_B";
+  adapter.a.value = alloc(rank, w.cols());
+  adapter.b.value = alloc(w.shape[w.rank - 2], rank);
+  for (Param* half : {&adapter.a, &adapter.b}) {
+    half->part = base.part;
+    half->kind = base.kind;
+    half->layer = base.layer;
+    if (grads) half->grad = alloc(half->value.shape[half->value.rank - 2], half->value.cols());
+  }
+  adapter.term = {&adapter.a, &adapter.b, scale};
+  base.term = &adapter.term;
+  return adapter;
+}
+
+void Adapters::take_off() {
+  for (const auto& adapter : all_) adapter->base->term = nullptr;
+}
+
+void merge_terms(Model& model, int threads) {
+  for (Param* param : model.params()) {
+    if (param->term == nullptr) continue;
+    model.own(*param, threads);
+    const Tensor w = param->value;
+    const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
+    parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; ++r)
+        add_term_row({w.as<float>() + r * w.cols(), static_cast<size_t>(w.cols())}, *param,
+                     r / rows, r % rows);
+    });
+    param->term = nullptr;
+    param->touched();
+  }
+}
+
+void add_term_row(std::span<float> row, const Param& w, int64_t expert, int64_t o) {
+  if (w.term == nullptr) return;
+  const Tensor a = w.term->a->expert(expert), b = w.term->b->expert(expert);
+  for (int64_t k = 0; k < b.cols(); ++k) {
+    const float by = w.term->scale * b.row<float>(o)[k];
+    const float* from = a.row<float>(k);
+    for (size_t i = 0; i < row.size(); ++i) row[i] += by * from[i];
+  }
+}
+
+}  // namespace moe

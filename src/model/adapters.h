@@ -1,0 +1,46 @@
+// Low-rank terms that hang on a model's matrices (tensor/param.h), with the numbers of their
+// halves. While they hang there every product with such a matrix is that with the matrix and its
+// term, in training, evaluation and generation alike; the matrix itself is only read, and may lie
+// in a file in whatever type.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "tensor/arena.h"
+
+namespace moe {
+
+struct Adapter {
+  Param* base = nullptr;  // [O,I] or [E,O,I]
+  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
+  Param a, b;
+  LowRankTerm term;
+};
+
+class Adapters {
+ public:
+  // Hangs a term of zeros on `base`; `grads`: its halves get gradients. Fails where one hangs
+  // there.
+  Adapter& add(Param& base, int64_t rank, float scale, bool grads);
+  std::span<const std::unique_ptr<Adapter>> all() const { return all_; }
+  bool empty() const { return all_.empty(); }
+  // Takes them off, and leaves the matrices as they were.
+  void take_off();
+
+ private:
+  Arena memory_;
+  std::vector<std::unique_ptr<Adapter>> all_;
+};
+
+// Every matrix with its term in it, as f32 in the Model's memory, and the term taken off: for who
+// reads matrices themselves.
+void merge_terms(Model&, int threads);
+
+// row [I] += row o of the term of w's expert e (0 of a matrix); nothing where there is none. Sums
+// in f32, the r numbers in order.
+void add_term_row(std::span<float> row, const Param& w, int64_t expert, int64_t o);
+
+}  // namespace moe

@@ -378,9 +378,15 @@ std::string adapter_base(const std::string& folder) {
   const std::string base = in.has(kBase) ? in.get<std::string>(kBase) : "";
   std::error_code ignored;
   if (base.empty() || !std::filesystem::exists(base, ignored))
-    fail("{}: {}; name the model, and this folder beside it as @adapter", where,
+    fail("{}: {}; `moe convert MODEL OUT --adapter {}` merges it into a model you name", where,
          base.empty() ? "it does not say which model it belongs to (\"base_model_name_or_path\")"
-                      : fmt::format("the model it belongs to, {}, is not there", printable(base)));
+                      : fmt::format("the model it belongs to, {}, is not there", printable(base)),
+         folder);
+  if (is_adapter(base))
+    fail(
+        "{}: what it belongs to, {}, is an adapter itself; merge that one first: moe convert {} "
+        "OUT",
+        where, printable(base), printable(base));
   return base;
 }
 

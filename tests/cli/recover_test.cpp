@@ -103,6 +103,9 @@ TEST_F(RecoverCommand, ARunStartsFromAnAdapter) {
                                           "base_model_name_or_path": "nowhere/at-all"})");
   expect_refused({"score", first, "--text", text()}, 1,
                  {"the model it belongs to, nowhere/at-all, is not there"});
+  put(first + "/adapter_config.json",
+      R"({"peft_type": "LORA", "base_model_name_or_path": ")" + first + "\"}");
+  expect_refused({"score", first, "--text", text()}, 1, {"is an adapter itself"});
 }
 
 TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {

@@ -48,9 +48,9 @@ MOE_API void moe_free(void* memory);
 /* folder: a model folder, a .gguf file, or a name that `moe get` lists and has fetched. options:
  * "threads" (0: all cores), "dtype" of the products ("f32", "bf16", or "auto", the default: bf16
  * where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32);
- * "memory" ("30G": what the process may take in all; default: what is free) and "pack-memory" (what
- * of it copies of the weights may take), as `moe generate` has them. A call that needs more fails
- * before it starts. */
+ * "adapter" (a folder of a low-rank adapter that the model is run with); "memory" ("30G": what the
+ * process may take in all; default: what is free) and "pack-memory" (what of it copies of the
+ * weights may take), as `moe generate` has them. A call that needs more fails before it starts. */
 MOE_API moe_status moe_load(moe_model** model, const char* folder, const char* options);
 MOE_API void moe_close(moe_model* model); /* NULL is allowed */
 /* options: "dtype" of the file. */

@@ -104,6 +104,7 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
                 "dtype",
                 "memory",
                 "pack_memory",
+                "adapter",
                 "show_memory",
                 "hot_set",
             },
@@ -120,6 +121,7 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
                 "dtype",
                 "memory",
                 "pack_memory",
+                "adapter",
                 "show_memory",
                 "hot_set",
             },
@@ -136,6 +138,7 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
                 "dtype",
                 "memory",
                 "pack_memory",
+                "adapter",
                 "show_memory",
                 "hot_set",
             }
@@ -151,6 +154,7 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
                 "dtype",
                 "memory",
                 "pack_memory",
+                "adapter",
                 "show_memory",
                 "record",
                 "replay",
@@ -170,7 +174,7 @@ def test_keywords_are_the_commands_flags_with_their_defaults(
     }
     ours = keywords(function)
     if commands is None:  # some of the verb's
-        assert set(ours) == {"threads", "dtype", "memory", "pack_memory"}
+        assert set(ours) == {"adapter", "threads", "dtype", "memory", "pack_memory"}
     else:
         assert set(ours) - own == set(theirs) - commands - {"help", "json"}
     for name in set(ours) & set(theirs):

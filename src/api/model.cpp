@@ -4,6 +4,7 @@
 
 #include "api/call.h"
 #include "api/options.h"
+#include "hub/adapter.h"
 #include "hub/foreign.h"
 #include "infer/eval_routing.h"
 #include "jobs/replies.h"
@@ -40,7 +41,7 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     LoadOptions asked;
     read_caller_options(fields(asked), options);
     const int threads = thread_count(asked.compute.threads);
-    LoadedModel loaded = open_model(path, asked.memory);
+    LoadedModel loaded = open_adapted(path, asked.adapter, asked.memory);
     const DType dtype = asked.compute.dtype.value_or(natural_dtype(*loaded.model));
     *model = new moe_model(std::move(loaded), threads, dtype, asked.memory);
   });

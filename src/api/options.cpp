@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/nearest.h"
+#include "hub/adapter.h"
 #include "jobs/route.h"
 #include "jobs/run_options.h"
 #include "options/common.h"
@@ -40,6 +41,7 @@ constexpr Function kFunctions[] = {
 
 FieldList fields(LoadOptions& o) {
   FieldList list = fields(o.compute);
+  add_adapter(list, o.adapter);
   add_memory_limits(list, o.memory);
   return list;
 }

@@ -11,6 +11,7 @@
 namespace moe::api {
 
 struct LoadOptions {
+  std::string adapter;
   ComputeOptions compute;
   MemoryLimits memory;
 };

@@ -19,7 +19,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/nearest.h"
-#include "hub/hub.h"
+#include "hub/adapter.h"
 #include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "infer/dialogue.h"
@@ -36,7 +36,7 @@ constexpr int64_t kReplyTokens = 1000;
 constexpr const char* kBlanks = " \t";
 
 struct Flags {
-  std::string model, system, template_kwargs;
+  std::string model, adapter, system, template_kwargs;
   GenerateOptions generate{.max_tokens = kReplyTokens};
   ComputeOptions compute;
   MemoryOptions memory;
@@ -276,7 +276,7 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
 
 int run_chat(const Flags& f) {
   const GenerateOptions& options = f.generate;
-  const LoadedModel loaded = open_model(f.model, f.memory.limits);
+  const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const bool large = prepare_memory(
@@ -304,6 +304,7 @@ Action add_chat(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
   add_model(list, f->model);
+  add_adapter(list, f->adapter);
   list.add("system", f->system, "what stands before the dialogue");
   list.add("chat_template_kwargs", f->template_kwargs, kTemplateKwargsHelp);
   list.add(fields(f->generate));

@@ -16,7 +16,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/nearest.h"
-#include "hub/hub.h"
+#include "hub/adapter.h"
 #include "hub/named_models.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
@@ -35,7 +35,7 @@ struct PromptFlags {
 };
 
 struct Flags {
-  std::string model;
+  std::string model, adapter;
   PromptFlags prompt;
   int64_t samples = 1;
   GenerateOptions generate;
@@ -196,7 +196,7 @@ int run_generate(const Flags& f, const comm::World& world) {
   MemoryOptions memory = f.memory;
   share_memory(memory.limits, world);
   LoadedModel loaded;
-  comm::together(group, [&] { loaded = open_model(f.model, memory.limits, group); });
+  comm::together(group, [&] { loaded = open_adapted(f.model, f.adapter, memory.limits, group); });
   Model& model = *loaded.model;
   Run run(thread_count(world.threads_of(f.compute.threads)),
           f.compute.dtype.value_or(natural_dtype(model)));
@@ -232,6 +232,7 @@ Action add_generate(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
   add_model(list, f->model);
+  add_adapter(list, f->adapter);
   list.add(prompt_fields(f->prompt));
   list.add("samples", f->samples,
            "so many texts, one after another; the i-th is what @seed + i - 1 writes alone");

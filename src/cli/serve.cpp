@@ -9,7 +9,7 @@
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/memory.h"
-#include "hub/hub.h"
+#include "hub/adapter.h"
 #include "hub/tensor_map.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
@@ -21,7 +21,7 @@ namespace {
 constexpr int kDrainSeconds = 30;
 
 struct Flags {
-  std::string model;
+  std::string model, adapter;
   serve::ServeOptions serve;
   SessionOptions session;
   ComputeOptions compute;
@@ -54,7 +54,7 @@ class SignalWatch {
 
 int run_serve(const Flags& f) {
   validate(f.serve);
-  const LoadedModel loaded = open_model(f.model, f.memory.limits);
+  const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
   const ModelConfig& config = loaded.model->config();
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
@@ -86,6 +86,7 @@ Action add_serve(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
   add_model(list, f->model);
+  add_adapter(list, f->adapter);
   list.add(fields(f->serve));
   list.add(fields(f->compute));
   list.add(fields(f->session));

@@ -378,7 +378,7 @@ std::string adapter_base(const std::string& folder) {
   const std::string base = in.has(kBase) ? in.get<std::string>(kBase) : "";
   std::error_code ignored;
   if (base.empty() || !std::filesystem::exists(base, ignored))
-    fail("{}: {}; `moe convert MODEL OUT --adapter {}` merges it into a model you name", where,
+    fail("{}: {}; name it yourself, as in `moe generate MODEL --adapter {}`", where,
          base.empty() ? "it does not say which model it belongs to (\"base_model_name_or_path\")"
                       : fmt::format("the model it belongs to, {}, is not there", printable(base)),
          folder);
@@ -491,6 +491,20 @@ double largest_term(const Model& model) {
     }
   }
   return largest;
+}
+
+LoadedModel open_adapted(const std::string& model, const std::string& adapter,
+                         const MemoryLimits& limits, const comm::Group& experts) {
+  LoadedModel loaded = open_model(model, limits, experts);
+  if (!adapter.empty()) attach_adapter(*loaded.model, adapter, 1);
+  return loaded;
+}
+
+void add_adapter(FieldList& list, std::string& adapter) {
+  list.add("adapter", adapter,
+           "run the model with this low-rank adapter, a folder as PEFT and moe train --tune lora "
+           "leave it; the model's file stays as it is")
+      .path();
 }
 
 }  // namespace moe

@@ -20,6 +20,7 @@
 #include "core/json.h"
 #include "formats/safetensors.h"
 #include "hub/hub.h"
+#include "options/fields.h"
 
 namespace moe {
 
@@ -69,5 +70,10 @@ AttachedAdapter attach_adapter(Model&, const Json& config, const std::string& wh
 // max over matrices of |s B A| / |W| of the terms that hang on them, Frobenius norms; reads every
 // such matrix.
 double largest_term(const Model&);
+
+// A model that is run with an adapter, its own or another: the folder, or empty for none.
+LoadedModel open_adapted(const std::string& model, const std::string& adapter, const MemoryLimits&,
+                         const comm::Group& experts = {});
+void add_adapter(FieldList&, std::string& adapter);
 
 }  // namespace moe

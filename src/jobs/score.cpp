@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "evaluate/options.h"
-#include "hub/hub.h"
+#include "hub/adapter.h"
 #include "infer/eval_routing.h"
 #include "jobs/launch.h"
 #include "text/corpus.h"
@@ -72,6 +72,7 @@ RecordInfo record_info(const ScorePlan& plan, const Tokenizer& tokenizer, const 
 
 FieldList fields(ScoreJob& job) {
   FieldList list;
+  add_adapter(list, job.adapter);
   list.add("text", job.text, "a text file, or a folder of them").required();
   list.add(fields(job.score));
   list.add(fields(job.compute));
@@ -92,7 +93,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
   LoadedModel loaded;
   std::optional<Corpus> text;
   comm::together(group, [&] {
-    loaded = open_model(job.model, job.memory.limits, group);
+    loaded = open_adapted(job.model, job.adapter, job.memory.limits, group);
     text.emplace(std::vector<std::string>{job.text}, *loaded.tokenizer);
   });
   const Corpus& corpus = *text;

@@ -14,7 +14,7 @@ namespace moe {
 
 struct ScoreJob {
   // files of routing that are written and read; empty: none
-  std::string model, text, record, replay;
+  std::string model, adapter, text, record, replay;
   ScoreOptions score{.window = 0};  // 0: the default
   ComputeOptions compute;
   MemoryOptions memory;

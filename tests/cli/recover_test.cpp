@@ -74,6 +74,10 @@ TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
   // it.
   EXPECT_NEAR(score(folder_ / "merged"), score(folder_ / "l"), 1e-5);
   EXPECT_LT(score(folder_ / "merged"), score(model()) - 1e-3);
+  const CommandResult beside =
+      moe_command({"score", model(), "--adapter", folder_ / "l", "--text", text(), "--json"});
+  ASSERT_EQ(beside.code, 0) << beside.err;
+  EXPECT_EQ(Json::parse(beside.out)["nats_per_token"].get<double>(), score(folder_ / "l"));
   const CommandResult same = moe_command({"convert", folder_ / "l", folder_ / "same"});
   ASSERT_EQ(same.code, 0) << same.err;
   EXPECT_EQ(score(folder_ / "same"), score(folder_ / "merged"));
@@ -102,7 +106,8 @@ TEST_F(RecoverCommand, ARunStartsFromAnAdapter) {
   put(first + "/adapter_config.json", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16,
                                           "base_model_name_or_path": "nowhere/at-all"})");
   expect_refused({"score", first, "--text", text()}, 1,
-                 {"the model it belongs to, nowhere/at-all, is not there"});
+                 {"the model it belongs to, nowhere/at-all, is not there",
+                  "moe generate MODEL --adapter " + first});
   put(first + "/adapter_config.json",
       R"({"peft_type": "LORA", "base_model_name_or_path": ")" + first + "\"}");
   expect_refused({"score", first, "--text", text()}, 1, {"is an adapter itself"});
@@ -155,6 +160,9 @@ TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
   EXPECT_FALSE(std::filesystem::exists(out));
   expect_refused({"convert", model(), out, "--adapter", model()}, 1,
                  {"there is no adapter_config.json"});
+  for (const char* verb : {"generate -p x", "chat", "serve --port 0"})
+    expect_refused(command_line(verb, {model(), "--adapter", folder_ / "nowhere"}), 1,
+                   {"nowhere: there is no adapter_config.json"});
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 

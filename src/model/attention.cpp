@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 namespace moe {
@@ -199,13 +200,21 @@ void bind_heads(Param& bank, const Param& w, int64_t heads) {
 
 }  // namespace
 
+// Sessions that step at the same time share it: it is written where w is another than it was, and
+// else only read.
 Param& Attention::bank_of(HeadBank& bank, const Param& w, int64_t heads) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   bind_heads(bank.w, w, heads);
-  bank.w.term = nullptr;
-  if (w.term == nullptr) return bank.w;
+  if (w.term == nullptr) {
+    if (bank.w.term != nullptr) bank.w.term = nullptr;
+    return bank.w;
+  }
   bind_heads(bank.b, *w.term->b, heads);
-  bank.term = {w.term->a, &bank.b, w.term->scale};
-  bank.w.term = &bank.term;
+  if (bank.w.term == nullptr || bank.term.a != w.term->a || bank.term.scale != w.term->scale) {
+    bank.term = {w.term->a, &bank.b, w.term->scale};
+    bank.w.term = &bank.term;
+  }
   return bank.w;
 }
 

@@ -146,8 +146,8 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   ConvertReply reply{.adapter = job.adapter, .left_out = before.left_out};
   for (const Beside& beside : reply.left_out) callbacks.on_left_out(beside);
   if (!job.adapter.empty()) {
-    const AttachedAdapter attached = attach_adapter(*before.model, job.adapter, options.threads);
-    reply.merged = {attached.matrices, attached.whole, largest_term(*before.model)};
+    reply.merged = {attach_adapter(*before.model, job.adapter, options.threads),
+                    largest_term(*before.model)};
     callbacks.on_merged(*reply.merged);
   }
   const MadeFolder made(job.out);

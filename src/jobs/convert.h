@@ -27,10 +27,8 @@ FieldList fields(ConvertJob&);
 void check_given(const ConvertJob&, const Given&);
 
 // An adapter that was merged into what is written.
-struct MergedAdapter {
-  int64_t matrices = 0;  // of the model that something was added to
-  int64_t whole = 0;     // parameters that were replaced
-  double largest = 0;    // hub/adapter.h, largest_term
+struct MergedAdapter : AttachedAdapter {
+  double largest = 0;  // hub/adapter.h, largest_term
 };
 
 struct ConvertReply {

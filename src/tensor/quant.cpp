@@ -11,9 +11,9 @@ namespace {
 // ---- formats of 32: byte j of the nibbles holds numbers j (low) and j + 16 (high) ---------------
 // x = d q, q a signed byte.  d [half], q [32]
 void read_q8_0(float* out, const uint8_t* block) {
-  const float d = load_half(block);
-  const uint8_t* q = block + 2;
-  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(static_cast<int8_t>(q[j]));
+  int8_t q[kBlock];
+  std::memcpy(q, block + 2, sizeof q);
+  scale_run<kBlock>(out, q, load_half(block));
 }
 
 void write_q8_0(uint8_t* block, const float* x) {
@@ -27,32 +27,28 @@ void write_q8_0(uint8_t* block, const float* x) {
 
 // x = d (q - 8).  d [half], nibbles [16]
 void read_q4_0(float* out, const uint8_t* block) {
-  const float d = load_half(block);
-  const uint8_t* q = block + 2;
-  for (int j = 0; j < kHalf; ++j) {
-    out[j] = d * static_cast<float>((q[j] & 15) - 8);
-    out[j + kHalf] = d * static_cast<float>((q[j] >> 4) - 8);
-  }
+  int8_t q[kBlock];
+  unpack_nibbles(q, block + 2, 8);
+  scale_run<kBlock>(out, q, load_half(block));
 }
 
 // x = d q + m.  d, m [half], nibbles [16]
 void read_q4_1(float* out, const uint8_t* block) {
-  const float d = load_half(block), m = load_half(block + 2);
-  const uint8_t* q = block + 4;
-  for (int j = 0; j < kHalf; ++j) {
-    out[j] = d * static_cast<float>(q[j] & 15) + m;
-    out[j + kHalf] = d * static_cast<float>(q[j] >> 4) + m;
-  }
+  int8_t q[kBlock];
+  unpack_nibbles(q, block + 4, 0);
+  scale_run<kBlock>(out, q, load_half(block), load_half(block + 2));
 }
 
 // The fifth bits of 32 numbers, little end first, come before the nibbles.
-void read_five(int* q, const uint8_t* at) {
-  const uint32_t fifth =
-      uint32_t{at[0]} | uint32_t{at[1]} << 8 | uint32_t{at[2]} << 16 | uint32_t{at[3]} << 24;
-  for (int j = 0; j < kHalf; ++j) {
-    q[j] = (at[4 + j] & 15) | static_cast<int>(fifth >> j & 1) << 4;
-    q[j + kHalf] = (at[4 + j] >> 4) | static_cast<int>(fifth >> (j + kHalf) & 1) << 4;
+void unpack_five(int8_t* q, const uint8_t* at, int offset) {
+  constexpr uint8_t kBit[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+  int8_t upper[kBlock];
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t eight = at[i];
+    for (int j = 0; j < 8; ++j) upper[8 * i + j] = (eight & kBit[j]) != 0 ? 16 : 0;
   }
+  unpack_nibbles(q, at + 4, offset);
+  for (int j = 0; j < kBlock; ++j) q[j] = static_cast<int8_t>(q[j] + upper[j]);
 }
 void write_five(uint8_t* at, const int* q) {
   uint32_t fifth = 0;
@@ -64,18 +60,16 @@ void write_five(uint8_t* at, const int* q) {
 
 // x = d (q - 16).  d [half], fifth bits [4], nibbles [16]
 void read_q5_0(float* out, const uint8_t* block) {
-  int q[kBlock];
-  read_five(q, block + 2);
-  const float d = load_half(block);
-  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(q[j] - 16);
+  int8_t q[kBlock];
+  unpack_five(q, block + 2, 16);
+  scale_run<kBlock>(out, q, load_half(block));
 }
 
 // x = d q + m.  d, m [half], fifth bits [4], nibbles [16]
 void read_q5_1(float* out, const uint8_t* block) {
-  int q[kBlock];
-  read_five(q, block + 4);
-  const float d = load_half(block), m = load_half(block + 2);
-  for (int j = 0; j < kBlock; ++j) out[j] = d * static_cast<float>(q[j]) + m;
+  int8_t q[kBlock];
+  unpack_five(q, block + 4, 0);
+  scale_run<kBlock>(out, q, load_half(block), load_half(block + 2));
 }
 
 // The first number of largest magnitude becomes the lowest step, -kLevels/2, which is the step

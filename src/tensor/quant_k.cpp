@@ -203,13 +203,15 @@ void read_q6_k(float* out, const uint8_t* block) {
   const uint8_t *low = block, *high = block + 128, *scales = block + 192;
   for (int part = 0; part < 2; ++part, out += 128, low += 64, high += 32, scales += 8) {
     for (int run = 0; run < 4; ++run) {
-      for (int j = 0; j < 32; ++j) {
-        const int nibble = run < 2 ? low[32 * run + j] & 15 : low[32 * (run - 2) + j] >> 4;
-        const int q = (nibble | (high[j] >> 2 * run & 3) << 4) - 32;
-        const float step =
-            d * static_cast<float>(static_cast<int8_t>(scales[2 * run + j / kSmallGroup]));
-        out[32 * run + j] = step * static_cast<float>(q);
-      }
+      const uint8_t* nibbles = low + run % 2 * 32;
+      const int shift = run / 2 * 4;
+      int8_t q[32];
+      for (int j = 0; j < 32; ++j)
+        q[j] =
+            static_cast<int8_t>(((nibbles[j] >> shift & 15) | (high[j] >> 2 * run & 3) << 4) - 32);
+      for (int half = 0; half < 2; ++half)
+        scale_run<kSmallGroup>(out + 32 * run + half * kSmallGroup, q + half * kSmallGroup,
+                               d * static_cast<float>(static_cast<int8_t>(scales[2 * run + half])));
     }
   }
 }
@@ -220,12 +222,16 @@ void read_q6_k(float* out, const uint8_t* block) {
 void read_q3_k(float* out, const uint8_t* block) {
   const float d = load_half(block + 108);
   const uint8_t *third = block, *low = block + 32, *scales = block + 96;
-  for (int run = 0; run < kGroups; ++run)
-    for (int j = 0; j < 32; ++j) {
-      const int q = (low[run / 4 * 32 + j] >> 2 * (run % 4) & 3) | (third[j] >> run & 1) << 2;
-      const float step = d * static_cast<float>(q3_k_scale(scales, 2 * run + j / kSmallGroup));
-      out[32 * run + j] = step * static_cast<float>(q - 4);
-    }
+  for (int run = 0; run < kGroups; ++run) {
+    const uint8_t* bits = low + run / 4 * 32;
+    const int shift = 2 * (run % 4);
+    int8_t q[32];
+    for (int j = 0; j < 32; ++j)
+      q[j] = static_cast<int8_t>(((bits[j] >> shift & 3) | (third[j] >> run & 1) << 2) - 4);
+    for (int half = 0; half < 2; ++half)
+      scale_run<kSmallGroup>(out + 32 * run + half * kSmallGroup, q + half * kSmallGroup,
+                             d * static_cast<float>(q3_k_scale(scales, 2 * run + half)));
+  }
 }
 
 // x = d scale_g q - dmin offset_g.  scales (low) and offsets (high) [16], bits [64] as the lower
@@ -233,13 +239,18 @@ void read_q3_k(float* out, const uint8_t* block) {
 void read_q2_k(float* out, const uint8_t* block) {
   const float d = load_half(block + 80), dmin = load_half(block + 82);
   const uint8_t *scales = block, *bits = block + 16;
-  for (int run = 0; run < kGroups; ++run)
-    for (int j = 0; j < 32; ++j) {
-      const uint8_t both = scales[2 * run + j / kSmallGroup];
-      const int q = bits[run / 4 * 32 + j] >> 2 * (run % 4) & 3;
-      out[32 * run + j] = d * static_cast<float>(both & 15) * static_cast<float>(q) -
-                          dmin * static_cast<float>(both >> 4);
+  for (int run = 0; run < kGroups; ++run) {
+    const uint8_t* lower = bits + run / 4 * 32;
+    const int shift = 2 * (run % 4);
+    int8_t q[32];
+    for (int j = 0; j < 32; ++j) q[j] = static_cast<int8_t>(lower[j] >> shift & 3);
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t both = scales[2 * run + half];
+      scale_run<kSmallGroup>(out + 32 * run + half * kSmallGroup, q + half * kSmallGroup,
+                             d * static_cast<float>(both & 15),
+                             -(dmin * static_cast<float>(both >> 4)));
     }
+  }
 }
 
 namespace {

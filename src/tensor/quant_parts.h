@@ -30,6 +30,25 @@ inline void write_nibbles(uint8_t* at, const int* q) {
   for (int j = 0; j < kHalf; ++j) at[j] = static_cast<uint8_t>(q[j] | q[j + kHalf] << 4);
 }
 
+// Readers first put the integers of a run of numbers into bytes and then scale them: two loops that
+// a compiler makes vectors of, where one loop that does both stays one number at a time.
+inline void unpack_nibbles(int8_t* q, const uint8_t* at, int offset) {
+  for (int j = 0; j < kHalf; ++j) {
+    q[j] = static_cast<int8_t>((at[j] & 15) - offset);
+    q[j + kHalf] = static_cast<int8_t>((at[j] >> 4) - offset);
+  }
+}
+// x = d q
+template <int kCount>
+inline void scale_run(float* __restrict x, const int8_t* __restrict q, float d) {
+  for (int j = 0; j < kCount; ++j) x[j] = d * static_cast<float>(q[j]);
+}
+// x = d q + m
+template <int kCount>
+inline void scale_run(float* __restrict x, const int8_t* __restrict q, float d, float m) {
+  for (int j = 0; j < kCount; ++j) x[j] = d * static_cast<float>(q[j]) + m;
+}
+
 // Into [low, high]; NaN becomes low. Branches that compile to two vector instructions.
 inline float clamped(float x, float low, float high) {
   const float above = x > low ? x : low;

@@ -7,11 +7,12 @@
 namespace moe {
 namespace {
 
-void read_nibbles(float* out, const uint8_t* q, float scale, const std::array<int8_t, 16>& values) {
-  for (int j = 0; j < kHalf; ++j) {
-    out[j] = scale * static_cast<float>(values[q[j] & 15]);
-    out[j + kHalf] = scale * static_cast<float>(values[q[j] >> 4]);
-  }
+void read_nibbles(float* out, const uint8_t* at, float scale,
+                  const std::array<int8_t, 16>& values) {
+  int8_t q[kBlock];
+  unpack_nibbles(q, at, 0);
+  for (int8_t& v : q) v = values[static_cast<size_t>(v)];
+  scale_run<kBlock>(out, q, scale);
 }
 float largest_of(const float* x) {
   float largest = 0;

@@ -1,6 +1,8 @@
 #include "model/lm_head.h"
 
 #include <array>
+#include <cmath>
+#include <vector>
 
 #include "model/lm_head_chunks.h"
 
@@ -24,6 +26,86 @@ Tensor teacher_logits(Run& run, const LmHeadTeacher& teacher, int64_t begin, int
   return logits;
 }
 
+// A quantised head in training is made wide for every product, which costs more than a few rows'
+// products do: it is cut, and all rows meet a slice of it at once.
+bool is_cut(const Run& run, const LmHead& head, const LmHeadTeacher& teacher) {
+  return run.widen && is_quantised(head.weight->value.dtype) && head.weight->term == nullptr &&
+         !head.biased() && !teacher.present();
+}
+
+// Entries [begin, end) of the vocabulary.
+struct Slice {
+  int64_t begin, end;
+  Param weight;                  // [end - begin, D] of the head's
+  std::vector<int32_t> targets;  // [N] by their place in the slice
+
+  LmHead head(const LmHead& whole) { return {&weight, nullptr, whole.cap}; }
+};
+
+// x [N,D] meets all of them.
+template <class F>
+void each_slice(const LmHead& head, const Tensor& x, std::span<const int32_t> targets, F&& f) {
+  const int64_t step = logit_chunk_columns(x.rows(), bytes_of(x.dtype, x.cols()));
+  for (int64_t begin = 0; begin < head.vocab(); begin += step) {
+    Slice s{begin, std::min(begin + step, head.vocab()), {}, {}};
+    s.weight.name = head.weight->name;
+    s.weight.bind(head.weight->value.slice_rows(s.begin, s.end));
+    for (const int32_t t : targets)
+      s.targets.push_back(t == ops::kIgnoreTarget     ? t
+                          : t < s.begin || t >= s.end ? ops::kTargetElsewhere
+                                                      : static_cast<int32_t>(t - s.begin));
+    f(s);
+  }
+}
+
+Tensor slice_logits(Run& run, const LmHeadSaved& saved, const Slice& s) {
+  return saved.logits.empty() ? run.scratch.alloc(DType::f32, {saved.x.rows(), s.end - s.begin})
+                              : saved.logits.slice_cols(s.begin, s.end);
+}
+
+// lse of the whole out of those of slices: ln(e^a + e^b).
+float add_lse(float a, float b) {
+  const double most = std::max(a, b), least = std::min(a, b);
+  return static_cast<float>(most + std::log1p(std::exp(least - most)));
+}
+
+void cut_loss_forward(Run& run, Tensor nll, const LmHead& head, std::span<const int32_t> targets,
+                      const LmHeadSaved& saved) {
+  const int64_t rows = saved.x.rows();
+  auto *lse = saved.lse.as<float>(), *loss = nll.as<float>();
+  each_slice(head, saved.x, targets, [&](Slice& s) {
+    ArenaScope scope(run.scratch);
+    Tensor logits = slice_logits(run, saved, s);
+    lm_head_logits(run, logits, saved.x, s.head(head));
+    Tensor part_nll = run.scratch.alloc(DType::f32, {rows}),
+           part_lse = run.scratch.alloc(DType::f32, {rows});
+    ops::cross_entropy_forward(run, part_nll, part_lse, logits, s.targets);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int32_t t = s.targets[static_cast<size_t>(r)];
+      lse[r] = s.begin == 0 ? part_lse.as<float>()[r] : add_lse(lse[r], part_lse.as<float>()[r]);
+      if (t >= 0) loss[r] = logits.row<float>(r)[t];
+    }
+  });
+  for (int64_t r = 0; r < rows; ++r)
+    loss[r] = targets[static_cast<size_t>(r)] == ops::kIgnoreTarget ? 0.0f : lse[r] - loss[r];
+}
+
+// Only to dx: a matrix in few bits is not trained.
+void cut_loss_backward(Run& run, Tensor dx, const LmHead& head, std::span<const int32_t> targets,
+                       float scale, const LmHeadSaved& saved) {
+  const std::array<int64_t, 2> all = {0, saved.x.rows()};
+  each_slice(head, saved.x, targets, [&](Slice& s) {
+    ArenaScope scope(run.scratch);
+    Tensor logits = slice_logits(run, saved, s);
+    if (saved.logits.empty()) lm_head_logits(run, logits, saved.x, s.head(head));
+    Tensor dlogits = run.scratch.alloc(saved.x.dtype, {logits.rows(), logits.cols()});
+    ops::cross_entropy_backward(run, dlogits, logits, saved.lse, s.targets, scale);
+    if (head.cap > 0) ops::soft_cap_backward(run, dlogits, dlogits, logits, head.cap);
+    if (s.begin == 0) ops::matmul_dx(run, dx, dlogits, s.weight, all);
+    else ops::matmul_dx_acc(run, dx, dlogits, s.weight, all);
+  });
+}
+
 }  // namespace
 
 void lm_head_logits(Run& run, Tensor out, Tensor x, const LmHead& head) {
@@ -41,6 +123,7 @@ void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, const LmHea
   if (teacher.present()) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
   if (rows * vocab * 4 <= kKeptLogitBytes)
     saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
+  if (is_cut(run, head, teacher)) return cut_loss_forward(run, nll, head, targets, saved);
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab})
@@ -61,6 +144,8 @@ void lm_head_loss_backward(Run& run, Tensor dx, const LmHead& head,
                            std::span<const int32_t> targets, float scale,
                            const LmHeadSaved& saved) {
   const int64_t rows = saved.x.rows(), vocab = head.vocab();
+  if (is_cut(run, head, saved.teacher))
+    return cut_loss_backward(run, dx, head, targets, scale, saved);
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     const std::array<int64_t, 2> all = {0, end - begin};

@@ -300,12 +300,14 @@ void logsumexp_backward_acc(Run&, Tensor dz, Tensor dlse, Tensor z, Tensor lse);
 
 // ---- loss (ops/cpu/rowwise/loss.cpp) ------------------------------------------------------------
 constexpr int32_t kIgnoreTarget = -1;
+// The logits are a part of the vocabulary, and the target is not in it: as if its logit were 0.
+constexpr int32_t kTargetElsewhere = -2;
 // nll[n] = lse[n] - logits[n, targets[n]], 0 where the target is kIgnoreTarget; lse[n] =
 // logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
 void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits,
                            std::span<const int32_t> targets);
-// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows.
-// dlogits [N,V] A (may be logits' memory when f32)
+// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows; lse
+// is that of the whole vocabulary.  dlogits [N,V] A (may be logits' memory when f32)
 void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse,
                             std::span<const int32_t> targets, float scale);
 // Beside a teacher's logits, with p = e^(teacher - teacher_lse) and q = e^(logits - lse) over the

@@ -69,19 +69,30 @@ Span rows_of(const Job& job, int64_t piece) {
 // Copies of this size together do not stay in the caches until they are used.
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 
-// The piece's rows as f32, where the source of the job would have them; a quantised matrix is wide
-// only a piece at a time, in the cache.
+// The piece's rows in the type of the product, where the source of the job would have them; a
+// quantised matrix is wide only a piece at a time, in the cache.
 Source widened(const Job& job, int64_t piece, Arena& scratch) {
   const int64_t cols = job.source.stride, bytes = bytes_of(job.source.dtype, cols);
+  const DType dtype = job.weight->dtype;
+  const int64_t wide_bytes = bytes_of(dtype, cols);
   const Span rows = rows_of(job, piece);
-  auto* wide = static_cast<float*>(
-      scratch.alloc_bytes(static_cast<size_t>((rows.end - rows.begin) * cols) * sizeof(float)));
-  dequantise(wide, static_cast<const char*>(job.source.data) + rows.begin * bytes, job.source.dtype,
-             (rows.end - rows.begin) * cols);
+  auto* wide = static_cast<char*>(
+      scratch.alloc_bytes(static_cast<size_t>((rows.end - rows.begin) * wide_bytes)));
+  auto* row = static_cast<float*>(scratch.alloc_bytes(static_cast<size_t>(cols) * sizeof(float)));
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    char* to = wide + (r - rows.begin) * wide_bytes;
+    const char* from = static_cast<const char*>(job.source.data) + r * bytes;
+    if (dtype == DType::f32) {
+      dequantise(reinterpret_cast<float*>(to), from, job.source.dtype, cols);
+    } else {
+      dequantise(row, from, job.source.dtype, cols);
+      convert_matrix(to, dtype, cols, {row, DType::f32, cols}, 1, cols, false);
+    }
+  }
   // where row 0 of the matrix would be
-  const auto first = reinterpret_cast<std::uintptr_t>(wide) -
-                     static_cast<std::uintptr_t>(rows.begin * cols) * sizeof(float);
-  return {reinterpret_cast<const float*>(first), DType::f32, cols};
+  const auto first =
+      reinterpret_cast<std::uintptr_t>(wide) - static_cast<std::uintptr_t>(rows.begin * wide_bytes);
+  return {reinterpret_cast<const void*>(first), dtype, cols};
 }
 
 void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream,

@@ -35,7 +35,8 @@ void CrossEntropyRows(float* nll, float* lse, Tensor logits, const int32_t* targ
   for (int64_t r = begin; r < end; ++r) {
     const float* x = logits.row<float>(r);
     lse[r] = LogSumExp(x, logits.cols());
-    nll[r] = targets[r] == kIgnoreTarget ? 0.0f : lse[r] - x[targets[r]];
+    nll[r] = targets[r] == kIgnoreTarget ? 0.0f : lse[r];
+    if (targets[r] >= 0) nll[r] -= x[targets[r]];
   }
 }
 
@@ -52,11 +53,13 @@ void CrossEntropyRowBackward(A* dx, const float* x, float lse, int32_t target, f
   // Taken before dx is written, which may be x. expm1 keeps the digits of a target that is nearly
   // certain.
   const float at_target =
-      scale * static_cast<float>(std::expm1(static_cast<double>(x[target]) - lse));
+      target < 0 ? 0.0f
+                 : scale * static_cast<float>(std::expm1(static_cast<double>(x[target]) - lse));
   const VF32 shift = hn::Set(d, lse), factor = hn::Set(d, scale);
   ForColumns(d, cols, [&](int64_t c, auto part) HWY_ATTR {
     Store(hn::Mul(factor, Exp(d, hn::Sub(Load(d, x + c, part), shift))), d, dx + c, part);
   });
+  if (target < 0) return;
   if constexpr (std::is_same_v<A, bf16>) dx[target] = to_bf16(at_target);
   else dx[target] = at_target;
 }
@@ -146,11 +149,14 @@ HWY_EXPORT(CrossEntropyRowsBackward);
 HWY_EXPORT(DivergenceRows);
 HWY_EXPORT(DivergenceRowsBackward);
 
-void need_targets(const char* op, const Tensor& logits, std::span<const int32_t> targets) {
+void need_targets(const char* op, const Tensor& logits, std::span<const int32_t> targets,
+                  bool may_be_elsewhere) {
   if (static_cast<int64_t>(targets.size()) != logits.rows())
     fail("{}: {} targets for logits {}", op, targets.size(), describe(logits));
   for (size_t n = 0; n < targets.size(); ++n) {
-    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= logits.cols())) {
+    if (targets[n] == kIgnoreTarget || (may_be_elsewhere && targets[n] == kTargetElsewhere))
+      continue;
+    if (targets[n] < 0 || targets[n] >= logits.cols()) {
       fail("{}: target {} of row {} is not a column of logits {}", op, targets[n], n,
            describe(logits));
     }
@@ -167,7 +173,7 @@ void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
        {{"logits", logits}});
   need(is_vector(nll, logits.rows()) && is_vector(lse, logits.rows()), op, "nll and lse [N] f32",
        {{"nll", nll}, {"lse", lse}, {"logits", logits}});
-  need_targets(op, logits, targets);
+  need_targets(op, logits, targets, true);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
@@ -185,7 +191,7 @@ void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
   need(is_vector(lse, logits.rows()), op, "lse [N] f32", {{"lse", lse}, {"logits", logits}});
   need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
        "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(op, logits, targets);
+  need_targets(op, logits, targets, true);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(CrossEntropyRowsBackward)
@@ -204,7 +210,7 @@ void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher,
            is_vector(lse, logits.rows()),
        op, "kl, teacher_lse and lse [N] f32",
        {{"kl", kl}, {"teacher_lse", teacher_lse}, {"lse", lse}, {"logits", logits}});
-  need_targets(op, logits, targets);
+  need_targets(op, logits, targets, false);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(DivergenceRows)
@@ -227,7 +233,7 @@ void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Te
        {{"lse", lse}, {"teacher_lse", teacher_lse}, {"logits", logits}});
   need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
        "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(op, logits, targets);
+  need_targets(op, logits, targets, false);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(DivergenceRowsBackward)

@@ -1,0 +1,59 @@
+// A head in few bits is cut and all rows meet its slices; one in f32 is not, but its rows are.
+#include "model/lm_head.h"
+
+#include <gtest/gtest.h>
+
+#include "model/lm_head_chunks.h"
+#include "support/rowwise.h"
+#include "tensor/quant.h"
+
+namespace moe::test {
+namespace {
+
+constexpr int64_t kWidth = 256, kVocab = 20011;
+
+// Loss and gradient of the same rows.
+struct Learned {
+  std::vector<double> nll, dx;
+};
+
+Learned learn(Param& weight, DType dtype, int64_t rows, float cap) {
+  moe::Run run(2);
+  run.widen = true;
+  Arena arena;
+  const Tensor x = draw(arena, dtype, {rows, kWidth}, 3), nll = arena.alloc(DType::f32, {rows}),
+               dx = arena.alloc(DType::f32, {rows, kWidth});
+  std::vector<int32_t> targets;
+  for (int64_t r = 0; r < rows; ++r)
+    targets.push_back(r % 7 == 3 ? ops::kIgnoreTarget : static_cast<int32_t>(r * 7919 % kVocab));
+  const LmHead head{&weight, nullptr, cap};
+  LmHeadSaved saved;
+  lm_head_loss_forward(run, nll, {}, x, head, targets, {}, saved);
+  EXPECT_EQ(saved.logits.empty(), rows * kVocab * 4 > kKeptLogitBytes);
+  lm_head_loss_backward(run, dx, head, targets, 0.25f, saved);
+  return {values(nll), values(dx)};
+}
+
+TEST(LmHead, QuantisedOneLearnsWhatItsNumbersDo) {
+  Arena arena;
+  const Tensor narrow = arena.alloc(DType::q8_0, {kVocab, kWidth}),
+               wide = draw(arena, DType::f32, {kVocab, kWidth}, 5);
+  quantise(narrow.data, wide.as<float>(), DType::q8_0, wide.numel());
+  dequantise(wide.as<float>(), narrow.data, DType::q8_0, wide.numel());
+  Param quantised, plain;
+  quantised.bind(narrow);
+  plain.bind(wide);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t rows : {41, 853}) {
+      SCOPED_TRACE(std::string(name_of(dtype)) + " " + std::to_string(rows));
+      ASSERT_LT(logit_chunk_columns(rows, kWidth * static_cast<int64_t>(size_of(dtype))), kVocab);
+      const float cap = rows == 41 ? 5.0f : 0.0f;
+      const Learned got = learn(quantised, dtype, rows, cap), want = learn(plain, dtype, rows, cap);
+      expect_near(got.nll, want.nll, tolerance(DType::f32), "nll");
+      expect_near(got.dx, want.dx, tolerance(dtype), "dx");
+      EXPECT_EQ(got.nll[3], 0) << "an ignored target";
+    }
+}
+
+}  // namespace
+}  // namespace moe::test

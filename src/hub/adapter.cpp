@@ -97,32 +97,56 @@ std::vector<FileTensor> folder_map(Model& model) {
 
 // ---- writing ------------------------------------------------------------------------------------
 
-// A and B of a module, its members' own stacked.
-struct Pair {
-  std::vector<float> a, b;
-  int64_t rank = 0, in = 0, out = 0;
-};
+// The pairs of a model, by matrix.
+using Pairs = std::map<const Param*, const LowRank*>;
 
-Pair stacked(const Module& module, const std::map<const Param*, const LowRank*>& of) {
-  Pair pair;
-  pair.in = module.members[0].cols;
-  pair.out = module.out;
-  for (const Member& m : module.members)
-    pair.rank +=
-        (of.at(m.param)->a.rank == 3 ? of.at(m.param)->a.at(m.expert) : of.at(m.param)->a).rows();
-  pair.a.resize(static_cast<size_t>(pair.rank * pair.in));
-  pair.b.resize(static_cast<size_t>(pair.out * pair.rank));
+Tensor half_of(const Pairs& of, const Member& m, Tensor LowRank::*half) {
+  const Tensor& all = of.at(m.param)->*half;
+  return all.rank == 3 ? all.at(m.expert) : all;
+}
+
+int64_t rank_of(const Module& module, const Pairs& of) {
   int64_t rank = 0;
-  for (const Member& m : module.members) {
-    const LowRank& low = *of.at(m.param);
-    const Tensor a = low.a.rank == 3 ? low.a.at(m.expert) : low.a,
-                 b = low.b.rank == 3 ? low.b.at(m.expert) : low.b;
-    std::copy_n(a.as<float>(), a.numel(), pair.a.data() + rank * pair.in);
-    for (int64_t o = 0; o < b.rows(); ++o)
-      std::copy_n(b.row<float>(o), b.cols(), pair.b.data() + m.row_in_file(o) * pair.rank + rank);
-    rank += a.rows();
-  }
-  return pair;
+  for (const Member& m : module.members) rank += half_of(of, m, &LowRank::a).rows();
+  return rank;
+}
+
+// A and B of a module, its members' own stacked: made when their turn comes, in the same memory.
+using Room = std::shared_ptr<std::vector<float>>;
+
+SafetensorsItem stacked_a(const std::string& name, const Module& module, const Pairs& of,
+                          const Room& room) {
+  const Tensor shape(nullptr, DType::f32, {rank_of(module, of), module.members[0].cols});
+  return {name, shape, DType::f32, [&module, &of, room, shape] {
+            Tensor whole = shape;
+            room->resize(static_cast<size_t>(shape.numel()));
+            whole.data = room->data();
+            int64_t row = 0;
+            for (const Member& m : module.members) {
+              const Tensor a = half_of(of, m, &LowRank::a);
+              std::copy_n(a.as<float>(), a.numel(), whole.row<float>(row));
+              row += a.rows();
+            }
+            return whole;
+          }};
+}
+
+SafetensorsItem stacked_b(const std::string& name, const Module& module, const Pairs& of,
+                          const Room& room) {
+  const Tensor shape(nullptr, DType::f32, {module.out, rank_of(module, of)});
+  return {name, shape, DType::f32, [&module, &of, room, shape] {
+            Tensor whole = shape;
+            room->assign(static_cast<size_t>(shape.numel()), 0.0f);
+            whole.data = room->data();
+            int64_t col = 0;
+            for (const Member& m : module.members) {
+              const Tensor b = half_of(of, m, &LowRank::b);
+              for (int64_t o = 0; o < b.rows(); ++o)
+                std::copy_n(b.row<float>(o), b.cols(), whole.row<float>(m.row_in_file(o)) + col);
+              col += b.cols();
+            }
+            return whole;
+          }};
 }
 
 Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
@@ -313,13 +337,14 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
   std::filesystem::create_directories(folder, error);
   if (error) fail("cannot create the folder {}: {}", folder, error.message());
   const std::vector<FileTensor> map = folder_map(model);
-  std::map<const Param*, const LowRank*> of;
+  const std::vector<Module> modules = modules_of(map);
+  Pairs of;
   for (const LowRank& low : file.matrices) of[low.base] = &low;
   std::vector<SafetensorsItem> items;
-  std::vector<std::unique_ptr<Pair>> pairs;
+  const auto room = std::make_shared<std::vector<float>>();
   std::set<std::string> targets, whole;
   std::map<std::string, int64_t> ranks;
-  for (const Module& module : modules_of(map)) {
+  for (const Module& module : modules) {
     const auto adapted =
         static_cast<size_t>(std::count_if(module.members.begin(), module.members.end(),
                                           [&](const Member& m) { return of.contains(m.param); }));
@@ -327,16 +352,14 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     if (adapted != module.members.size())
       fail("{}: only a part of \"{}\" has an adapter, which PEFT's form cannot say", folder,
            module.name);
-    Pair& pair = *pairs.emplace_back(std::make_unique<Pair>(stacked(module, of)));
     const std::string name = std::string(kPrefix) + module.name;
-    items.push_back({name + std::string(kA),
-                     Tensor(pair.a.data(), DType::f32, {pair.rank, pair.in}), DType::f32});
-    items.push_back({name + std::string(kB),
-                     Tensor(pair.b.data(), DType::f32, {pair.out, pair.rank}), DType::f32});
+    items.push_back(stacked_a(name + std::string(kA), module, of, room));
+    items.push_back(stacked_b(name + std::string(kB), module, of, room));
     const std::string target = target_name(module.name);
     targets.insert(target);
     // from that word on, so that the number of an expert behind it counts
-    if (pair.rank != file.rank) ranks[module.name.substr(module.name.rfind(target))] = pair.rank;
+    if (const int64_t rank = rank_of(module, of); rank != file.rank)
+      ranks[module.name.substr(module.name.rfind(target))] = rank;
   }
   bool turned = false;
   for (const FileTensor& tensor : map) {

@@ -20,7 +20,7 @@ constexpr int64_t kDwWaveBytes = int64_t{1} << 20;
 // many at a time as this holds, at least one. Each such call reads the expert's weights from the
 // file, writes the copy and reads it: about three times the memory traffic of a packed expert where
 // rows are few, little beside the products of a prompt.
-constexpr int64_t kPassingBytes = int64_t{64} << 20;
+constexpr int64_t kPassingBytes = int64_t{32} << 20;
 
 // Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this
 // dtype; `wide`: by matmul_forward_f32.

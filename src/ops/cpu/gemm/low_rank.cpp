@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "ops/cpu/gemm/packed.h"
+
 namespace moe::ops {
 namespace {
 
@@ -17,6 +19,24 @@ class Groups {
  private:
   std::array<int64_t, 2> one_;
   Offsets of_;
+};
+
+// A half as products take it. While it is trained, its packed copies are made anew in scratch at
+// each use: every step would anyway, and layouts pad a narrow half to several times its size, so
+// that kept copies of a layer's experts would be the larger part of what adapters take.
+class Passing {
+ public:
+  explicit Passing(Param& half) : half_(half) {
+    if (half.grad.empty()) return;
+    passing_.name = half.name;
+    passing_.bind(half.value);
+    packed_weight(passing_).budget = std::make_shared<CopyBudget>(0);
+  }
+  operator Param&() { return half_.grad.empty() ? half_ : passing_; }  // NOLINT: it stands for it
+
+ private:
+  Param& half_;
+  Param passing_;
 };
 
 // to = s rows half^T, half [r,n] one matrix that all rows meet: as narrow as it is, it is not
@@ -36,8 +56,9 @@ Tensor through_a(Run& run, GatheredRows x, const LowRankTerm& term, Offsets offs
     through_narrow(run, t, x, *term.a, term.scale);
     return t;
   }
-  if (wide) matmul_forward_f32(run, t, x, *term.a, offsets);
-  else matmul_forward(run, t, x, *term.a, offsets);
+  Passing a(*term.a);
+  if (wide) matmul_forward_f32(run, t, x, a, offsets);
+  else matmul_forward(run, t, x, a, offsets);
   scale(run, t, t, term.scale);
   return t;
 }
@@ -57,7 +78,8 @@ Tensor through_b(Run& run, GatheredRows dy, const LowRankTerm& term, Offsets off
     through_narrow(run, t, dy, half, term.scale);
     return t;
   }
-  matmul_dx(run, t, dy, *term.b, offsets);
+  Passing passing(*term.b);
+  matmul_dx(run, t, dy, passing, offsets);
   scale(run, t, t, term.scale);
   return t;
 }
@@ -69,8 +91,9 @@ void term_forward(Run& run, Tensor y, GatheredRows x, const LowRankTerm& term, O
   const ArenaScope scope(run.scratch);
   const Tensor t = through_a(run, x, term, offsets, to.wide);
   const Groups groups(*term.b, offsets, x.rows());
-  if (to.add) matmul_forward_acc(run, y, t, *term.b, groups);
-  else matmul_forward(run, y, t, *term.b, groups);
+  Passing b(*term.b);
+  if (to.add) matmul_forward_acc(run, y, t, b, groups);
+  else matmul_forward(run, y, t, b, groups);
 }
 
 void term_backward(Run& run, Tensor dx, GatheredRows dy, const LowRankTerm& term, Offsets offsets,
@@ -78,8 +101,9 @@ void term_backward(Run& run, Tensor dx, GatheredRows dy, const LowRankTerm& term
   const ArenaScope scope(run.scratch);
   const Tensor t = through_b(run, dy, term, offsets);
   const Groups groups(*term.a, offsets, dy.rows());
-  if (add) matmul_dx_acc(run, dx, t, *term.a, groups);
-  else matmul_dx(run, dx, t, *term.a, groups);
+  Passing a(*term.a);
+  if (add) matmul_dx_acc(run, dx, t, a, groups);
+  else matmul_dx(run, dx, t, a, groups);
 }
 
 void term_dw(Run& run, const LowRankTerm& term, GatheredRows dy, GatheredRows x, Offsets offsets) {

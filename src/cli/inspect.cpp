@@ -19,6 +19,7 @@
 #include "jobs/presets.h"
 #include "jobs/replies.h"
 #include "jobs/run_options.h"
+#include "jobs/train_memory.h"
 #include "model/cost.h"
 #include "model/variants.h"
 
@@ -29,6 +30,7 @@ struct Flags {
   std::string model, preset;
   std::optional<DType> dtype;
   TrainingShape training{.batch = 8, .context = 0};
+  int64_t lora_rank = 0;
   InspectTextJob text;
   bool json = false;
   Given given;
@@ -43,7 +45,28 @@ void print_part(const char* name, int64_t params, int64_t active, double flops,
              human_count(flops), 100 * flops / cost.flops.forward());
 }
 
-void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape& shape) {
+std::string size(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+std::string shape_words(const TrainingShape& s) {
+  return fmt::format("in {} on {} x {} tokens{}", name_of(s.dtype), s.batch, s.context,
+                     s.recompute ? " with --recompute" : "");
+}
+
+void print_training(const ModelConfig& c, const TrainingShape& shape) {
+  const TrainingMemory t = count_training_memory(c, shape);
+  fmt::print(
+      "training {}: {} = masters {} + gradients {} + moments {} + packed {} + activations {} + "
+      "scratch {}\n",
+      shape_words(shape), size(t.total()), size(t.masters), size(t.gradients), size(t.moments),
+      size(t.copies), size(t.activations), size(t.scratch));
+}
+
+void print_adapters(const Flags& f, const MemoryNeed& need) {
+  fmt::print("training adapters of rank {} {}: {}\n", f.lora_rank, shape_words(f.training),
+             describe(need, taken_memory()));
+}
+
+void print_text(const ModelConfig& c, const ModelCost& cost) {
   const ParamCount& p = cost.params;
   const FlopCount& f = cost.flops;
   fmt::print("{} layers of width {}, {} heads ({} key/value) of {}, vocabulary {}, context {}\n",
@@ -76,20 +99,12 @@ void print_text(const ModelConfig& c, const ModelCost& cost, const TrainingShape
   print_part("head", p[Part::lm_head], p[Part::lm_head], f.head, cost);
   fmt::print("\nFLOPs a token: {} forward, {} training (sequences of {})\n",
              human_count(f.forward()), human_count(f.training()), c.context);
-  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   fmt::print("memory: weights {} f32, {} bf16; cache {} a token in bf16{}\n",
              size(cost.memory.weights_f32), size(cost.memory.weights_bf16),
              size(cost.memory.kv_per_token_bf16),
              cost.memory.state_f32 > 0
                  ? fmt::format(", {} a sequence in f32", size(cost.memory.state_f32))
                  : "");
-  const TrainingMemory t = count_training_memory(c, shape);
-  fmt::print(
-      "training in {} on {} x {} tokens{}: {} = masters {} + gradients {} + moments {} + packed {} "
-      "+ activations {} + scratch {}\n",
-      name_of(shape.dtype), shape.batch, shape.context, shape.recompute ? " with --recompute" : "",
-      size(t.total()), size(t.masters), size(t.gradients), size(t.moments), size(t.copies),
-      size(t.activations), size(t.scratch));
 }
 
 // 4426165368 as 4,426,165,368.
@@ -154,6 +169,21 @@ int run_inspect_text(const Flags& f) {
   return 0;
 }
 
+// What training adapters takes, where that is asked for: of a model whose weights are there.
+std::optional<MemoryNeed> adapters_of(const Flags& f) {
+  if (f.lora_rank == 0) return std::nullopt;
+  if (f.lora_rank < 0) fail_usage("--lora-rank must be at least 1");
+  if (f.model.empty()) fail_usage("--lora-rank needs a model with weights");
+  TrainOptions options;
+  options.tune = Tune::lora;
+  options.lora_rank = f.lora_rank;
+  options.batch = f.training.batch;
+  options.context = f.training.context;
+  options.dtype = f.training.dtype;
+  options.recompute = f.training.recompute;
+  return adapter_need(*open_model(f.model, {}).model, options);
+}
+
 int run_inspect(Flags& f) {
   check_given(f.text, f.given);
   const bool has_text = !f.text.texts.empty();
@@ -165,15 +195,20 @@ int run_inspect(Flags& f) {
     fail_usage("--batch and --context must be at least 1");
   f.text.model = f.model;
   f.text.dtype = f.dtype;
+  const std::optional<MemoryNeed> of_adapters = adapters_of(f);
   if (f.json) {
     Json reply = inspect_reply(config, f.training);
+    for (const MemoryNeed::Part& part : of_adapters ? of_adapters->parts : MemoryNeed{}.parts)
+      reply["bytes"]["adapters"][part.name] = part.bytes;
     if (has_text) add_to_json(reply, inspect_text(f.text, on_screen()));
     print_json(reply);
     return 0;
   }
   if (has_text) return run_inspect_text(f);
   const ModelCost cost = count_cost(config, config.context);
-  print_text(config, cost, f.training);
+  print_text(config, cost);
+  if (of_adapters) print_adapters(f, *of_adapters);
+  else print_training(config, f.training);
   if (config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;
 }
@@ -199,6 +234,9 @@ Action add_inspect(CLI::App& app) {
       "f32 or bf16 products, for the memory of training (auto: f32) and for @text (auto: as in moe "
       "score)");
   list.add("recompute", f->training.recompute, "for the memory of training");
+  list.add("lora_rank", f->lora_rank,
+           "for the memory of training: adapters of this rank over the weights as they lie in "
+           "their file (moe train @tune lora); 0: all weights");
   list.add("json", f->json, "one JSON object on standard output");
   list.add(fields(f->text));
   add_flags(app, std::move(list), f->given);

@@ -44,4 +44,11 @@ std::string check_before_training(const Model& model, const TrainOptions& o,
   return foretold;
 }
 
+MemoryNeed adapter_need(const Model& model, const TrainOptions& o) {
+  MemoryNeed need;
+  for (const Param* param : model.params()) need.add("file", param->value.bytes());
+  need.add(training_need(model.config(), o, Held::weights, nullptr, mostly_quantised(model)));
+  return need;
+}
+
 }  // namespace moe

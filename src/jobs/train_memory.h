@@ -18,5 +18,8 @@ void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryL
 // are there: refused likewise; else the foretelling in words, for --show-memory.
 std::string check_before_training(const Model&, const TrainOptions&, const MemoryLimits&,
                                   Model* teacher = nullptr);
+// Of adapters trained over a model that lies in its file: with "file", the pages of it that end up
+// in memory, which a limit does not count.
+MemoryNeed adapter_need(const Model&, const TrainOptions&);
 
 }  // namespace moe

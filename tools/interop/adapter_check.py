@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Adapters and PEFT, in both directions, on tiny random models of transformers: what `moe train
 --tune lora` leaves is loaded by PEFT onto the model it started from and gives the log-probabilities
-of the tuned model, and what PEFT saves, merged by `moe convert --adapter`, gives PEFT's.
+of the tuned model, and what PEFT saves, merged by `moe convert --adapter`, gives PEFT's. Ten steps
+of both from the same A and B on the same text go through the same losses.
 """
 
 import argparse
+import json
 import os
 import sys
 
@@ -27,6 +29,11 @@ TARGETS = {
     "qwen3_next": ["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"],
 }
 ONE_WAY = {"deepseek_v3", "qwen3_next"}
+# Queries, keys and values are one module there: what three adapters learn here PEFT learns with one
+# of three times the rank, whose B has more numbers to move.
+STACKED = {"gpt2"}
+STEPS, CONTEXT, RATE = 10, 64, 2e-3
+LOSS_BOUND = 1e-4  # nats
 MOVED = 0.1  # nats by which an adapter must change a prediction on average, or equal scores say nothing of it
 
 
@@ -89,6 +96,51 @@ def ours_in_peft(moe, folder, before):
     return compare("ours in peft " + peft.__version__, model, before, moe.score(out))
 
 
+def same_losses(moe, folder):
+    """The adapter before its first step is in OUT/checkpoint-0; PEFT goes on from there."""
+    out = folder + ".steps"
+    words = "train --tune lora --lora-rank 4 --lora-alpha 8 --batch 1 --warmup 0 --schedule constant"
+    words += " --weight-decay 0 --shuffle none --dtype f32 --no-report"
+    words += f" --steps {STEPS} --context {CONTEXT} --lr {RATE} --save-every {STEPS}"
+    moe.run(*words.split(), "--from", folder, "--data", moe.train_text, "--out", out)
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
+        ours = [json.loads(line)["ce"] for line in file]
+    model = peft.PeftModel.from_pretrained(
+        base_of(folder), os.path.join(out, "checkpoint-0"), is_trainable=True
+    )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with open(moe.train_text, encoding="utf-8") as file:
+        text = file.read()
+    ids = vocabulary(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+    theirs = []
+    for step in range(STEPS):
+        row = ids[step * CONTEXT : (step + 1) * CONTEXT + 1]
+        logits = model(input_ids=row[None, :-1], use_cache=False).logits[0]
+        loss = torch.nn.functional.cross_entropy(logits, row[1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        theirs.append(loss.item())
+    apart = max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+    # The losses of the model as it is, so that equal losses say something of the steps.
+    moved = abs(ours[-1] - frozen_loss(folder, ids, STEPS - 1))
+    print(
+        f"{STEPS} losses: {apart:.1e} nats apart (allowed {LOSS_BOUND}), the last one moved by"
+        f" {moved:.1e}"
+    )
+    return apart <= LOSS_BOUND and moved > 10 * LOSS_BOUND
+
+
+def frozen_loss(folder, ids, step):
+    row = ids[step * CONTEXT : (step + 1) * CONTEXT + 1]
+    with torch.no_grad():
+        logits = base_of(folder)(input_ids=row[None, :-1], use_cache=False).logits[0]
+    return float(torch.nn.functional.cross_entropy(logits, row[1:]))
+
+
 def peft_in_ours(moe, family, folder, before):
     adapter, merged = folder + ".peft", folder + ".merged"
     config = peft.LoraConfig(
@@ -126,6 +178,7 @@ def main():
         before = moe.score(folder)
         if family not in ONE_WAY:
             failed += not ours_in_peft(moe, folder, before)
+            failed += family not in STACKED and not same_losses(moe, folder)
         failed += not peft_in_ours(moe, family, folder, before)
     return 1 if failed else 0
 

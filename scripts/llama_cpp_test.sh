@@ -62,7 +62,10 @@ exec 3>&2
 model=$(scripts/get-smollm2.sh)
 check "SmolLM2's perplexity" compare score "$model" "$text" --windows "$windows"
 check "SmolLM2's greedy tokens" compare greedy "$model"
+check "an adapter of SmolLM2" compare adapter "$model" "$text" --window 512 --windows 16
 check "an OLMoE model trained here" train_olmoe
+check "an adapter of its attention and experts" compare adapter "$work/olmoe" "$text" --window 256 \
+  --windows 64
 check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 \
   --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 iq4_nl q4_k_m q4_k_s q4_1 q4_0 mxfp4_moe
 check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" \

@@ -69,6 +69,13 @@ int run_convert(const Flags& f) {
   const auto on_written = [&](const ConvertReport& account) { print_account(account, f.job.out); };
   const ConvertReply reply =
       convert_model(f.job, on_screen(), {on_merged, on_left_out, on_written});
+  if (reply.adapter_alone) {
+    fmt::print("{}: an adapter of {} matrices, rank {}\n", f.job.out, reply.adapter_alone->matrices,
+               reply.adapter_alone->rank);
+    if (!reply.adapter_alone->why_own.empty())
+      fmt::print("note: llama.cpp does not run its model: {}\n", reply.adapter_alone->why_own);
+    return 0;
+  }
   if (!reply.verified) return 0;
   const auto& [text, before, after] = *reply.verified;
   fmt::print(

@@ -14,73 +14,19 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/nearest.h"
+#include "hub/adapter_gguf.h"
+#include "hub/adapter_modules.h"
+#include "hub/gguf/gguf_model.h"
 #include "hub/tensor_map.h"
-#include "model/adapters.h"
 #include "tensor/quant.h"
 
 namespace moe {
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.", kWeight = ".weight",
-                           kA = ".lora_A.weight", kB = ".lora_B.weight";
+constexpr std::string_view kPrefix = "base_model.model.", kA = ".lora_A.weight",
+                           kB = ".lora_B.weight";
 constexpr const char *kConfigFile = "/adapter_config.json",
                      *kTensorsFile = "/adapter_model.safetensors";
-
-// One matrix of the model in a module of PEFT's.
-struct Member {
-  Param* param = nullptr;
-  int64_t expert = 0;
-  int64_t rows = 0, cols = 0;
-  int64_t begin = 0;  // row of the module at which its own begin, or those that they are among
-  RowOrder order = {};
-
-  int64_t row_in_file(int64_t r) const { return begin + order.file_row(r); }
-  Tensor matrix() const { return param->value.rank == 3 ? param->expert(expert) : param->value; }
-};
-// What one pair belongs to: matrices of one width, stacked.
-struct Module {
-  std::string name;
-  std::vector<Member> members;
-  int64_t out = 0;
-};
-
-Member member_of(const FileTensor::Piece& piece, int64_t expert) {
-  const Tensor& w = piece.param->value;
-  return {piece.param, expert, w.shape[w.rank - 2], w.cols(), 0, piece.order};
-}
-
-// Of every tensor of the map that holds matrices, in its order; rows of a module are in the file's.
-std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
-  std::vector<Module> modules;
-  for (const FileTensor& tensor : map) {
-    if (tensor.alias || tensor.pieces.empty()) continue;
-    const bool matrices =
-        std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
-                    [](const FileTensor::Piece& p) { return p.param->is_matrix(); });
-    if (!matrices) continue;
-    std::string name = tensor.name;
-    if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
-    const FileTensor::Piece& first = tensor.pieces[0];
-    if (first.param->value.rank == 3 && first.expert < 0) {
-      for (int64_t e = 0; e < first.param->value.shape[0]; ++e)
-        modules.push_back({fmt::format("{}.{}", name, e), {member_of(first, e)}});
-      continue;
-    }
-    // Of a bank whose experts' matrices are stacked each expert is a module.
-    const bool bank = tensor.shape.size() == 3;
-    for (const FileTensor::Piece& piece : tensor.pieces) {
-      const std::string own = bank ? fmt::format("{}.{}", name, piece.expert) : name;
-      if (modules.empty() || modules.back().name != own) modules.push_back({own, {}});
-      modules.back().members.push_back(member_of(piece, std::max<int64_t>(piece.expert, 0)));
-    }
-  }
-  for (Module& module : modules)
-    for (Member& member : module.members) {
-      member.begin = member.order.apart > 0 ? 0 : module.out;
-      module.out += member.rows;
-    }
-  return modules;
-}
 
 std::string_view last_word(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -96,58 +42,6 @@ std::vector<FileTensor> folder_map(Model& model) {
 }
 
 // ---- writing ------------------------------------------------------------------------------------
-
-// The pairs of a model, by matrix.
-using Pairs = std::map<const Param*, const LowRank*>;
-
-Tensor half_of(const Pairs& of, const Member& m, Tensor LowRank::*half) {
-  const Tensor& all = of.at(m.param)->*half;
-  return all.rank == 3 ? all.at(m.expert) : all;
-}
-
-int64_t rank_of(const Module& module, const Pairs& of) {
-  int64_t rank = 0;
-  for (const Member& m : module.members) rank += half_of(of, m, &LowRank::a).rows();
-  return rank;
-}
-
-// A and B of a module, its members' own stacked: made when their turn comes, in the same memory.
-using Room = std::shared_ptr<std::vector<float>>;
-
-SafetensorsItem stacked_a(const std::string& name, const Module& module, const Pairs& of,
-                          const Room& room) {
-  const Tensor shape(nullptr, DType::f32, {rank_of(module, of), module.members[0].cols});
-  return {name, shape, DType::f32, [&module, &of, room, shape] {
-            Tensor whole = shape;
-            room->resize(static_cast<size_t>(shape.numel()));
-            whole.data = room->data();
-            int64_t row = 0;
-            for (const Member& m : module.members) {
-              const Tensor a = half_of(of, m, &LowRank::a);
-              std::copy_n(a.as<float>(), a.numel(), whole.row<float>(row));
-              row += a.rows();
-            }
-            return whole;
-          }};
-}
-
-SafetensorsItem stacked_b(const std::string& name, const Module& module, const Pairs& of,
-                          const Room& room) {
-  const Tensor shape(nullptr, DType::f32, {module.out, rank_of(module, of)});
-  return {name, shape, DType::f32, [&module, &of, room, shape] {
-            Tensor whole = shape;
-            room->assign(static_cast<size_t>(shape.numel()), 0.0f);
-            whole.data = room->data();
-            int64_t col = 0;
-            for (const Member& m : module.members) {
-              const Tensor b = half_of(of, m, &LowRank::b);
-              for (int64_t o = 0; o < b.rows(); ++o)
-                std::copy_n(b.row<float>(o), b.cols(), whole.row<float>(m.row_in_file(o)) + col);
-              col += b.cols();
-            }
-            return whole;
-          }};
-}
 
 Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
                   const std::set<std::string>& whole, const std::map<std::string, int64_t>& ranks,
@@ -259,12 +153,6 @@ std::vector<float> floats_of(const Safetensors& file, const std::string& name,
 }
 
 // What a file brings, all of it looked at: pairs, and tensors that replace the model's.
-struct FoundPair {
-  const Module* module;
-  std::vector<float> a, b;
-  int64_t rank;
-  float scale;
-};
 struct FoundWhole {
   FileTensor::Piece piece;
   std::vector<float> numbers;
@@ -353,13 +241,16 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
       fail("{}: only a part of \"{}\" has an adapter, which PEFT's form cannot say", folder,
            module.name);
     const std::string name = std::string(kPrefix) + module.name;
-    items.push_back(stacked_a(name + std::string(kA), module, of, room));
-    items.push_back(stacked_b(name + std::string(kB), module, of, room));
+    const int64_t rank = rank_of(module, of);
+    items.push_back({name + std::string(kA),
+                     Tensor(nullptr, DType::f32, {rank, module.members[0].cols}), DType::f32,
+                     [&module, &of, room] { return stacked_a(module, of, room); }});
+    items.push_back({name + std::string(kB), Tensor(nullptr, DType::f32, {module.out, rank}),
+                     DType::f32, [&module, &of, room] { return stacked_b(module, of, room); }});
     const std::string target = target_name(module.name);
     targets.insert(target);
     // from that word on, so that the number of an expert behind it counts
-    if (const int64_t rank = rank_of(module, of); rank != file.rank)
-      ranks[module.name.substr(module.name.rfind(target))] = rank;
+    if (rank != file.rank) ranks[module.name.substr(module.name.rfind(target))] = rank;
   }
   bool turned = false;
   for (const FileTensor& tensor : map) {
@@ -418,6 +309,8 @@ std::map<std::string, std::string> adapter_metadata(const std::string& folder) {
 
 AttachedAdapter attach_adapter(Model& model, const std::string& folder, int threads,
                                AdapterPart part) {
+  if (is_gguf(folder))
+    return {part == AdapterPart::all ? attach_gguf_adapter(model, folder) : 0, 0};
   for (const char* name : {kConfigFile, kTensorsFile})
     if (!std::filesystem::exists(folder + name))
       fail(
@@ -428,31 +321,6 @@ AttachedAdapter attach_adapter(Model& model, const std::string& folder, int thre
   return attach_adapter(model, read_json(config), config, Safetensors::open(folder + kTensorsFile),
                         threads, part);
 }
-
-namespace {
-
-// A pair, as the matrix of a parameter that it is added to has it.
-struct Share {
-  const FoundPair* pair;
-  const Member* member;
-};
-
-// B has the factor in it, so that pairs of one bank may have their own.
-void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
-  int64_t rank = 0;
-  for (const Share& s : shares) rank = std::max(rank, s.pair->rank);
-  Adapter& adapter = adapters.add(param, rank, 1, false);
-  for (const auto& [pair, member] : shares) {
-    const Tensor a = adapter.a.expert(member->expert), b = adapter.b.expert(member->expert);
-    std::copy(pair->a.begin(), pair->a.end(), a.as<float>());
-    for (int64_t r = 0; r < member->rows; ++r)
-      for (int64_t k = 0; k < pair->rank; ++k)
-        b.row<float>(r)[k] =
-            pair->scale * pair->b[static_cast<size_t>(member->row_in_file(r) * pair->rank + k)];
-  }
-}
-
-}  // namespace
 
 AttachedAdapter attach_adapter(Model& model, const Json& config, const std::string& where,
                                const Safetensors& file, int threads, AdapterPart part) {
@@ -471,16 +339,7 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
     ++report.whole;
   }
   if (part == AdapterPart::whole_tensors) return report;
-  std::map<const Param*, std::vector<Share>> shares;
-  for (const FoundPair& pair : found.pairs)
-    for (const Member& member : pair.module->members) {
-      shares[member.param].push_back({&pair, &member});
-      ++report.matrices;
-    }
-  const auto adapters = std::make_shared<Adapters>();
-  for (Param* param : model.params())
-    if (const auto of = shares.find(param); of != shares.end()) hang(*adapters, *param, of->second);
-  model.keep(adapters);
+  report.matrices = hang_pairs(model, found.pairs);
   return report;
 }
 
@@ -515,6 +374,17 @@ double largest_term(const Model& model) {
   return largest;
 }
 
+AdapterFile adapter_on(Model& model) {
+  AdapterFile file;
+  for (Param* param : model.params()) {
+    if (param->term == nullptr) continue;
+    file.matrices.push_back({param, param->term->a->value, param->term->b->value});
+    file.rank = std::max(file.rank, param->term->b->value.cols());
+    file.alpha = static_cast<double>(param->term->scale) * static_cast<double>(file.rank);
+  }
+  return file;
+}
+
 LoadedModel open_adapted(const std::string& model, const std::string& adapter,
                          const MemoryLimits& limits, const comm::Group& experts) {
   LoadedModel loaded = open_model(model, limits, experts);
@@ -524,8 +394,8 @@ LoadedModel open_adapted(const std::string& model, const std::string& adapter,
 
 void add_adapter(FieldList& list, std::string& adapter) {
   list.add("adapter", adapter,
-           "run the model with this low-rank adapter, a folder as PEFT and moe train --tune lora "
-           "leave it; the model's file stays as it is")
+           "run the model with this low-rank adapter, a folder as PEFT and moe train @tune lora "
+           "leave it, or a .gguf as llama.cpp takes it; the model's file stays as it is")
       .path();
 }
 

@@ -58,15 +58,19 @@ struct AttachedAdapter {
   int64_t matrices = 0;  // of the model that something is added to
   int64_t whole = 0;     // parameters that were replaced
 };
-// Hangs the adapter in `folder` on a model (model/adapters.h), whose weights stay as they are; what
-// the adapter brings whole is f32 in the Model's memory. Refuses, naming file and key: another kind
-// of adapter, names or shapes that are not the model's, half a pair, numbers that are not finite.
+// Hangs the adapter in `folder`, or in a GGUF file (hub/adapter_gguf.h), on a model
+// (model/adapters.h), whose weights stay as they are; what the adapter brings whole is f32 in the
+// Model's memory. Refuses, naming file and key: another kind of adapter, names or shapes that are
+// not the model's, half a pair, numbers that are not finite.
 AttachedAdapter attach_adapter(Model&, const std::string& folder, int threads,
                                AdapterPart = AdapterPart::all);
 // The same from both files as they are read; `where` names the configuration in errors.
 AttachedAdapter attach_adapter(Model&, const Json& config, const std::string& where,
                                const Safetensors&, int threads, AdapterPart = AdapterPart::all);
 
+// What hangs on a model's matrices by attach_adapter; views of its memory. What was brought whole
+// is not in it.
+AdapterFile adapter_on(Model&);
 // max over matrices of |s B A| / |W| of the terms that hang on them, Frobenius norms; reads every
 // such matrix.
 double largest_term(const Model&);

@@ -8,6 +8,10 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "core/words.h"
+#include "hub/adapter_gguf.h"
+#include "hub/gguf/gguf_architectures.h"
+#include "hub/gguf/gguf_model.h"
 #include "hub/gguf/quant_mix.h"
 #include "hub/named_models.h"
 
@@ -101,8 +105,13 @@ FieldList fields(ConvertJob& job) {
       .required();
   list.add("adapter", job.adapter,
            "merge a low-rank adapter into the weights: a folder of adapter_config.json and "
-           "adapter_model.safetensors as PEFT and moe train --tune lora leave "
-           "them. @verify then scores the merged weights before and after the change of type");
+           "adapter_model.safetensors as PEFT and moe train @tune lora leave them, or a .gguf as "
+           "llama.cpp takes it. @verify then scores the merged weights before and after the change "
+           "of type");
+  list.add(
+      "adapter_only", job.adapter_only,
+      "write no model but the adapter alone, IN's own where IN is an adapter's folder: a .gguf "
+      "that llama.cpp takes as its --lora, and @adapter here");
   list.add("quant", job.quant, quantising_help()).values(quant_mix_names());
   list.add("dtype", job.dtype,
            "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder "
@@ -130,12 +139,46 @@ void check_given(const ConvertJob& job, const Given& given) {
   for (const char* name : {"verify_windows", "verify_window"})
     if (job.verify.empty() && given.has(name))
       fail_usage("{} needs a text to score: add @verify TEXT", field(name));
+  if (job.adapter_only) {
+    if (target_of(job.out) == Target::folder)
+      fail_usage("@adapter_only writes a GGUF file; give OUT a name that ends in .gguf");
+    for (const char* name : {"quant", "dtype", "split_size", "verify"})
+      if (given.has(name)) fail_usage("{} is of a model; @adapter_only writes none", field(name));
+  }
   if (given.has("split_size") && target_of(job.out) == Target::folder)
     fail_usage("@split_size is of GGUF files; give OUT a name that ends in .gguf");
 }
 
+namespace {
+
+ConvertReply convert_adapter(const ConvertJob& job) {
+  const std::string in = find_model(job.in);
+  const bool is_in = is_adapter(in);
+  if (is_in && !job.adapter.empty())
+    fail_usage("{} is an adapter itself; leave @adapter out", job.in);
+  if (!is_in && job.adapter.empty())
+    fail_usage("{} is a model without an adapter; name one with @adapter", job.in);
+  const LoadedModel model = open_model(is_in ? adapter_base(in) : in, job.memory.limits);
+  const AttachedAdapter attached = attach_adapter(*model.model, is_in ? in : job.adapter, 1);
+  if (attached.whole > 0)
+    fail(
+        "{}: the adapter brings {} whole (routers, say), which a GGUF adapter cannot say; merge it "
+        "into the model instead",
+        is_in ? in : job.adapter, counted(attached.whole, "tensor"));
+  const AdapterFile file = adapter_on(*model.model);
+  if (is_gguf(job.out) && !is_gguf_adapter(job.out))
+    fail("{} is there and is a model; it is not replaced by an adapter", job.out);
+  save_gguf_adapter(job.out, *model.model, file);
+  return {.adapter = job.adapter,
+          .adapter_alone = WrittenAdapter{static_cast<int64_t>(file.matrices.size()), file.rank,
+                                          gguf_form_of(model.model->config()).why_own}};
+}
+
+}  // namespace
+
 ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
                            const ConvertCallbacks& callbacks) {
+  if (job.adapter_only) return convert_adapter(job);
   const std::string in = find_model(job.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(job),
                          .threads = thread_count(job.threads),
@@ -190,6 +233,10 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
 }
 
 Json to_json(const ConvertReply& r) {
+  if (r.adapter_alone)
+    return {{"matrices", r.adapter_alone->matrices},
+            {"rank", r.adapter_alone->rank},
+            {"not_for_llama_cpp", r.adapter_alone->why_own}};
   Json reply = account_json(r.account);
   for (const Beside& b : r.left_out)
     reply["left_out"].push_back({{"what", b.what}, {"tensors", b.tensors}, {"example", b.example}});

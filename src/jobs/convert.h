@@ -16,7 +16,7 @@ namespace moe {
 
 struct ConvertJob {
   std::string in, out, adapter, quant, dtype, verify;
-  bool text_only = false;
+  bool text_only = false, adapter_only = false;
   std::optional<int64_t> split_size;
   MemoryOptions memory;
   ScoreOptions rule{.window = 0};  // of the text to verify by; 0: default_window
@@ -31,8 +31,15 @@ struct MergedAdapter : AttachedAdapter {
   double largest = 0;  // hub/adapter.h, largest_term
 };
 
+// An adapter that was written alone.
+struct WrittenAdapter {
+  int64_t matrices = 0, rank = 0;
+  std::string why_own;  // why llama.cpp does not run its model; empty where it does
+};
+
 struct ConvertReply {
   std::string adapter;
+  std::optional<WrittenAdapter> adapter_alone;  // then nothing else
   std::vector<Beside> left_out;
   std::optional<MergedAdapter> merged;
   ConvertReport account;

@@ -16,6 +16,7 @@
 #include "core/json.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "hub/adapter_gguf.h"
 #include "hub/configs.h"
 #include "hub/folder/config_json.h"
 #include "hub/gguf/gguf_config.h"
@@ -496,6 +497,26 @@ void adapter_seeds(const std::string& folder) {
           std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
 }
 
+// The adapter of a small model as its fuzzer makes it: of a matrix and of a bank.
+void adapter_gguf_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  Model model(test::small_olmoe());
+  model.initialise(1);
+  Arena arena;
+  AdapterFile file{.rank = 2, .alpha = 4, .base_model = "", .matrices = {}, .whole = {}};
+  for (Param* p : model.params()) {
+    if (!p->is_matrix() || p->name.find("layers.0.") == std::string::npos) continue;
+    const Tensor& w = p->value;
+    if (p->name.find(".attn.q") != std::string::npos)
+      file.matrices.push_back({p, arena.alloc_zeroed(DType::f32, {2, w.cols()}),
+                               arena.alloc_zeroed(DType::f32, {w.rows(), 2})});
+    if (p->name.find(".experts.down") != std::string::npos)
+      file.matrices.push_back({p, arena.alloc_zeroed(DType::f32, {w.shape[0], 2, w.cols()}),
+                               arena.alloc_zeroed(DType::f32, {w.shape[0], w.shape[1], 2})});
+  }
+  save_gguf_adapter(folder + "/whole", model, file);
+}
+
 }  // namespace
 }  // namespace moe
 
@@ -525,6 +546,7 @@ int main(int argc, char** argv) {
     moe::history_seeds(out + "/history");
     moe::record_seeds(out + "/record");
     moe::adapter_seeds(out + "/adapter");
+    moe::adapter_gguf_seeds(out + "/adapter_gguf");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

@@ -27,7 +27,7 @@ FILE_TYPES = {
 
 
 class Engine:
-    def __init__(self, path, context, threads=2, batch=512):
+    def __init__(self, path, context, threads=2, batch=512, adapter=None):
         self.path = str(path)
         self.llama = llama_cpp.Llama(
             model_path=self.path,
@@ -36,6 +36,7 @@ class Engine:
             n_threads=threads,
             n_threads_batch=threads,
             logits_all=True,
+            lora_path=adapter,
             verbose=False,
         )
 

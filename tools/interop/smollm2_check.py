@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Compares `moe` with llama.cpp on the same files and the same tokens.
 
-smollm2_check.py score   --bin MOE MODEL.gguf TEXT      perplexity of a GGUF file, and that both cut
-the text into the same tokens smollm2_check.py greedy  --bin MOE MODEL.gguf           32 tokens
-after each of five prompts smollm2_check.py export  --bin MOE FOLDER TEXT          a model trained
-here, converted to several types: llama.cpp runs them, with equal perplexity smollm2_check.py
-quality --bin MOE MODEL TEXT           what quantising costs: our quantiser in our engine,
-llama.cpp's in llama.cpp
+smollm2_check.py score   --bin MOE MODEL.gguf TEXT   perplexity of a GGUF file, and that both cut the
+                                                     text into the same tokens
+smollm2_check.py greedy  --bin MOE MODEL.gguf        32 tokens after each of five prompts
+smollm2_check.py export  --bin MOE FOLDER TEXT       a model trained here, converted to several types:
+                                                     llama.cpp runs them, with equal perplexity
+smollm2_check.py adapter --bin MOE MODEL TEXT        an adapter trained here, as llama.cpp's --lora
+smollm2_check.py quality --bin MOE MODEL TEXT        what quantising costs: our quantiser in our
+                                                     engine, llama.cpp's in llama.cpp
 """
 
 import argparse
@@ -45,7 +47,7 @@ def moe(binary, *words):
     return json.loads(done.stdout)
 
 
-def our_score(args, model, per_token=True):
+def our_score(args, model, per_token=True, adapter=None):
     return moe(
         args.bin,
         "score",
@@ -59,11 +61,12 @@ def our_score(args, model, per_token=True):
         "--dtype",
         "f32",
         *(["--per-token"] if per_token else []),
+        *(["--adapter", adapter] if adapter else []),
     )
 
 
-def their_perplexity(args, model, ids):
-    engine = llama_engine.Engine(model, args.window)
+def their_perplexity(args, model, ids, adapter=None):
+    engine = llama_engine.Engine(model, args.window, adapter=adapter)
     windows = [ids[begin : begin + args.window] for begin in range(0, len(ids), args.window)]
     perplexity = engine.perplexity(windows)
     engine.close()
@@ -195,6 +198,28 @@ def check_export(args):
     return good
 
 
+def check_adapter(args):
+    """A run of `--tune lora` here, its adapter in llama.cpp's form on the same model's file there."""
+    with tempfile.TemporaryDirectory() as work:
+        words = f"train --tune lora --context 128 --batch 4 --steps {args.steps} --lr 2e-3 --no-report"
+        moe(args.bin, *words.split(), "--from", args.model, "--data", args.text, "--out", f"{work}/a")
+        moe(args.bin, "convert", f"{work}/a", f"{work}/a.gguf", "--adapter-only")
+        path = args.model
+        if not path.endswith(".gguf"):
+            path = f"{work}/model.gguf"
+            convert(args, args.model, path, "--dtype", "f32")
+        before = our_score(args, path)
+        ours = our_score(args, path, adapter=f"{work}/a.gguf")
+        theirs = their_perplexity(args, path, ours["ids"], adapter=f"{work}/a.gguf")
+    moved = abs(ours["perplexity"] / before["perplexity"] - 1)
+    good = abs(ours["perplexity"] / theirs - 1) <= TOLERANCE and moved > 10 * TOLERANCE
+    print(
+        f"perplexity without the adapter {before['perplexity']:.4f}, with it"
+        f" {difference(ours['perplexity'], theirs)} (allowed {100 * TOLERANCE}%)"
+    )
+    return good
+
+
 def weight_error(path, truth):
     """Root of the mean square of what quantising changed, over the quantised tensors, relative to
     the numbers' own."""
@@ -264,13 +289,14 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["score", "greedy", "export", "quality"])
+    parser.add_argument("what", choices=["score", "greedy", "export", "quality", "adapter"])
     parser.add_argument("model")
     parser.add_argument("text", nargs="?")
     parser.add_argument("--bin", required=True)
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--windows", type=int, default=24)
     parser.add_argument("--types", nargs="+", default=["q8_0", "q5_0"])
+    parser.add_argument("--steps", type=int, default=20, help="that an adapter is trained for")
     parser.add_argument("--base", default="f16", help="what is quantised")
     args = parser.parse_args()
     check = {
@@ -278,6 +304,7 @@ def main():
         "greedy": check_greedy,
         "export": check_export,
         "quality": check_quality,
+        "adapter": check_adapter,
     }[args.what]
     return 0 if check(args) else 1
 

@@ -432,6 +432,11 @@ std::vector<float> llama3_factors(const RopeScaling& s, float theta, int64_t hea
 
 GgufModelConfig read_gguf_config(const Gguf& file) {
   const std::string& name = file.text("general.architecture");
+  if (file.has("general.type") && file.text("general.type") == "adapter")
+    fail(
+        "{}: this is an adapter of a model, and no model; name the model and give it beside: "
+        "@adapter {}",
+        file.path(), file.path());
   GgufKeys keys(file, name);
   if (name == own_gguf_architecture().name) return read_own(file, keys);
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;

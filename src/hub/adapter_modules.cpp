@@ -1,0 +1,136 @@
+#include "hub/adapter_modules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/adapters.h"
+
+namespace moe {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+Member member_of(const FileTensor::Piece& piece, int64_t expert) {
+  const Tensor& w = piece.param->value;
+  return {piece.param, expert, w.shape[w.rank - 2], w.cols(), 0, piece.order};
+}
+
+}  // namespace
+
+std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
+  std::vector<Module> modules;
+  for (const FileTensor& tensor : map) {
+    if (tensor.alias || tensor.pieces.empty()) continue;
+    const bool matrices =
+        std::all_of(tensor.pieces.begin(), tensor.pieces.end(),
+                    [](const FileTensor::Piece& p) { return p.param->is_matrix(); });
+    if (!matrices) continue;
+    std::string name = tensor.name;
+    if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
+    const FileTensor::Piece& first = tensor.pieces[0];
+    if (first.param->value.rank == 3 && first.expert < 0) {
+      for (int64_t e = 0; e < first.param->value.shape[0]; ++e)
+        modules.push_back({fmt::format("{}.{}", name, e), {member_of(first, e)}});
+      continue;
+    }
+    // Of a bank whose experts' matrices are stacked each expert is a module.
+    const bool bank = tensor.shape.size() == 3;
+    for (const FileTensor::Piece& piece : tensor.pieces) {
+      const std::string own = bank ? fmt::format("{}.{}", name, piece.expert) : name;
+      if (modules.empty() || modules.back().name != own) modules.push_back({own, {}});
+      modules.back().members.push_back(member_of(piece, std::max<int64_t>(piece.expert, 0)));
+    }
+  }
+  for (Module& module : modules)
+    for (Member& member : module.members) {
+      member.begin = member.order.apart > 0 ? 0 : module.out;
+      module.out += member.rows;
+    }
+  return modules;
+}
+
+namespace {
+
+Tensor half_of(const Pairs& of, const Member& m, Tensor LowRank::*half) {
+  const Tensor& all = of.at(m.param)->*half;
+  return all.rank == 3 ? all.at(m.expert) : all;
+}
+
+Tensor zeros(const Room& room, int64_t rows, int64_t cols) {
+  room->assign(static_cast<size_t>(rows * cols), 0.0f);
+  return Tensor(room->data(), DType::f32, {rows, cols});
+}
+
+}  // namespace
+
+int64_t rank_of(const Module& module, const Pairs& of) {
+  int64_t rank = 0;
+  for (const Member& m : module.members) rank += half_of(of, m, &LowRank::a).rows();
+  return rank;
+}
+
+Tensor stacked_a(const Module& module, const Pairs& of, const Room& room) {
+  const Tensor whole = zeros(room, rank_of(module, of), module.members[0].cols);
+  int64_t row = 0;
+  for (const Member& m : module.members) {
+    const Tensor a = half_of(of, m, &LowRank::a);
+    std::copy_n(a.as<float>(), a.numel(), whole.row<float>(row));
+    row += a.rows();
+  }
+  return whole;
+}
+
+Tensor stacked_b(const Module& module, const Pairs& of, const Room& room) {
+  const Tensor whole = zeros(room, module.out, rank_of(module, of));
+  int64_t col = 0;
+  for (const Member& m : module.members) {
+    const Tensor b = half_of(of, m, &LowRank::b);
+    for (int64_t o = 0; o < b.rows(); ++o)
+      std::copy_n(b.row<float>(o), b.cols(), whole.row<float>(m.row_in_file(o)) + col);
+    col += b.cols();
+  }
+  return whole;
+}
+
+namespace {
+
+// A pair, as the matrix of a parameter that it is added to has it.
+struct Share {
+  const FoundPair* pair;
+  const Member* member;
+};
+
+// B has the factor in it, so that pairs of one bank may have their own.
+void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
+  int64_t rank = 0;
+  for (const Share& s : shares) rank = std::max(rank, s.pair->rank);
+  Adapter& adapter = adapters.add(param, rank, 1, false);
+  for (const auto& [pair, member] : shares) {
+    const Tensor a = adapter.a.expert(member->expert), b = adapter.b.expert(member->expert);
+    std::copy(pair->a.begin(), pair->a.end(), a.as<float>());
+    for (int64_t r = 0; r < member->rows; ++r)
+      for (int64_t k = 0; k < pair->rank; ++k)
+        b.row<float>(r)[k] =
+            pair->scale * pair->b[static_cast<size_t>(member->row_in_file(r) * pair->rank + k)];
+  }
+}
+
+}  // namespace
+
+int64_t hang_pairs(Model& model, const std::vector<FoundPair>& pairs) {
+  int64_t matrices = 0;
+  std::map<const Param*, std::vector<Share>> shares;
+  for (const FoundPair& pair : pairs)
+    for (const Member& member : pair.module->members) {
+      shares[member.param].push_back({&pair, &member});
+      ++matrices;
+    }
+  const auto adapters = std::make_shared<Adapters>();
+  for (Param* param : model.params())
+    if (const auto of = shares.find(param); of != shares.end()) hang(*adapters, *param, of->second);
+  model.keep(adapters);
+  return matrices;
+}
+
+}  // namespace moe

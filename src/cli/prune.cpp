@@ -44,7 +44,17 @@ void print_pruned(const std::vector<PrunedLayer>& layers) {
   }
 }
 
+void print_verified(const PruneReply::Verified& v) {
+  const auto change = [&](double now) {
+    return fmt::format("{:.4f} ({:+.2f}%)", now, 100 * (now / v.before - 1));
+  };
+  fmt::print("perplexity on {} ({} of {}): {:.4f} before, {} pruned{}\n", v.text.path,
+             counted(v.text.windows, "window"), v.text.rule.window, v.before, change(v.after),
+             v.healed ? fmt::format(", {} healed", change(*v.healed)) : "");
+}
+
 int run_prune(const Flags& f) {
+  check_given(f.job, f.given);
   const PruneReply reply = prune_model(f.job, on_screen());
   if (f.json) {
     print_json(to_json(reply, flag_of));
@@ -53,11 +63,12 @@ int run_prune(const Flags& f) {
   print_pruned(reply.layers);
   print_parts(reply.parts);
   print_result(reply);
-  if (!reply.verified) return 0;
-  const auto& [text, before, after] = *reply.verified;
-  fmt::print("perplexity on {} ({} of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n",
-             text.path, counted(text.windows, "window"), text.rule.window, before, after,
-             after - before, 100 * (after / before - 1));
+  if (reply.healed)
+    fmt::print("healed: {} ({} tokens), ce {:.4f} and kl {:.4f} at the last\n",
+               counted(reply.healed->steps, "step"),
+               human_count(static_cast<double>(reply.healed->tokens)), reply.healed->ce,
+               reply.healed->kl);
+  if (reply.verified) print_verified(*reply.verified);
   return 0;
 }
 

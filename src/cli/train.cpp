@@ -154,6 +154,10 @@ void describe_tuning(ProgressLine& screen, Training& training) {
       "trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune),
       human_count(static_cast<double>(trained)), human_count(static_cast<double>(total)),
       100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
+  if (!tunes_routers(o.tune) && training.model().config().moe_layer_count() > 0)
+    screen.log(
+        "routers stay as they are, their biases too: experts keep the tokens that they know "
+        "(--tune lora+router moves them)");
 }
 
 // Which weights are the best ones, where they are not the last.

@@ -48,7 +48,8 @@ int64_t calibration_window(const CalibrationOptions& o, const ModelConfig& confi
   return window;
 }
 
-std::vector<int32_t> read_calibration(const CalibrationOptions& o, const LoadedModel& model) {
+std::vector<int32_t> read_calibration(const CalibrationOptions& o, const LoadedModel& model,
+                                      Windows which) {
   const int64_t window = calibration_window(o, model.model->config()), needed = o.windows * window;
   std::vector<int32_t> ids = read_ids(o.text, *model.tokenizer);
   const auto there = static_cast<int64_t>(ids.size());
@@ -57,6 +58,8 @@ std::vector<int32_t> read_calibration(const CalibrationOptions& o, const LoadedM
          counted(o.windows, "window"), window, needed,
          there >= window ? message(", or @windows {}", there / window)
                          : marked(", or a shorter @window"));
+  for (int64_t i = 1; which == Windows::spread && i < o.windows; ++i)
+    std::copy_n(ids.begin() + i * (there / o.windows), window, ids.begin() + i * window);
   ids.resize(static_cast<size_t>(needed));
   return ids;
 }

@@ -26,9 +26,12 @@ struct CalibrationOptions {
 };
 FieldList fields(CalibrationOptions&, const std::string& what_for);
 int64_t calibration_window(const CalibrationOptions&, const ModelConfig&);
-// The first windows * window tokens of the text; fails, with the number that is needed, where there
-// are fewer.
-std::vector<int32_t> read_calibration(const CalibrationOptions&, const LoadedModel&);
+// Which windows of the text are read: the first ones, or as many spread evenly over all of it, so
+// that each text of a folder has its part.
+enum class Windows { first, spread };
+// windows * window tokens of the text; fails, with the number that is needed, where there are
+// fewer.
+std::vector<int32_t> read_calibration(const CalibrationOptions&, const LoadedModel&, Windows);
 
 // A text that the result and what it came from are scored on, by the rule of windows of moe score.
 struct VerifyText {

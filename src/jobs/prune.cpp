@@ -39,13 +39,18 @@ FieldList fields(PruneJob& job) {
   list.add("verify", job.verify,
            "another text, or a folder of them: score it before and after, by the rule of windows "
            "of moe score");
+  list.add(fields(job.heal));
   list.add(fields(job.type));
   add_threads(list, job.threads);
   add_memory(list, job.memory);
   return list;
 }
 
-PruneReply prune_model(const PruneJob& job, const Watch& watch) {
+void check_given(const PruneJob& job, const Given& given) { check_heal(job.heal, job, given); }
+
+namespace {
+
+PruneReply prune_only(const PruneJob& job, const Watch& watch) {
   PruneOptions options = job.options;
   options.windows = job.calibration.windows;
   options.threads = thread_count(job.threads);
@@ -56,7 +61,7 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   options.window = calibration_window(job.calibration, model.model->config());
   options.compute = natural_dtype(*model.model);
   check_prune(model.model->config(), options);
-  const std::vector<int32_t> ids = read_calibration(job.calibration, model);
+  const std::vector<int32_t> ids = read_calibration(job.calibration, model, Windows::spread);
   std::optional<VerifyText> verify;
   if (!job.verify.empty()) {
     verify = read_verify(job.verify, model);
@@ -94,7 +99,40 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   return {{job.out, pruned.model->config(), type, std::move(rows), std::move(pruned.parts)},
           std::move(pruned.layers),
           options.saliency,
-          std::move(verified)};
+          std::move(verified),
+          {}};
+}
+
+// The text that judges is none that heals.
+void check_heal_text(const PruneJob& job, const std::string& in, const Watch& watch) {
+  if (job.verify.empty()) return;
+  const LoadedModel model = open_model(in, job.memory.limits);
+  const VerifyText verify = read_verify(job.verify, model);
+  for (const std::string& path : job.heal.data)
+    check_not_fitted_to(verify, read_ids(path, *model.tokenizer), *model.tokenizer, watch);
+}
+
+}  // namespace
+
+PruneReply prune_model(const PruneJob& job, const Watch& watch) {
+  if (job.heal.minutes == 0) return prune_only(job, watch);
+  PruneJob damage = job;
+  damage.in = find_model(job.in);
+  check_heal_text(job, damage.in, watch);
+  { const NewModel free(job.out, watch); }  // fails where something is there
+  damage.out = damaged_folder(job.out);
+  PruneReply reply = prune_only(damage, watch);
+  reply.healed = heal(job.heal, job, damage.in, job.calibration.text, watch);
+  reply.out = job.out;
+  if (reply.verified) {
+    const LoadedModel model = open_model(job.out, job.memory.limits);
+    const VerifyText text = read_verify(job.verify, model);
+    reply.verified->healed =
+        score_verify(*model.model, *model.tokenizer, text, thread_count(job.threads),
+                     "windows of what was healed", "the model is written", watch)
+            .perplexity;
+  }
+  return reply;
 }
 
 Json to_json(const PruneReply& r, const Spelling& spell) {
@@ -108,7 +146,14 @@ Json to_json(const PruneReply& r, const Spelling& spell) {
                        {"window", text.rule.window},
                        {"before", {{"perplexity", r.verified->before}}},
                        {"after", {{"perplexity", r.verified->after}}}};
+    if (r.verified->healed) reply["verify"]["healed"] = {{"perplexity", *r.verified->healed}};
   }
+  if (r.healed)
+    reply["healed"] = {{"steps", r.healed->steps},
+                       {"tokens", r.healed->tokens},
+                       {"ce", r.healed->ce},
+                       {"kl", r.healed->kl},
+                       {"tuned", name_of(r.healed->tune)}};
   return reply;
 }
 

@@ -196,8 +196,7 @@ struct Hash {
   }
 };
 
-// What training moved and what moves by itself, in PEFT's form: adapters, and whole the routers,
-// whose biases follow the load.
+// What training moved, in PEFT's form: adapters, and whole the routers where they are trained too.
 void save_adapters(const std::string& folder, const Trainer& trainer, Model& model,
                    const std::string& from, const std::map<std::string, std::string>& metadata) {
   AdapterFile file;
@@ -206,11 +205,9 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
   file.base_model = from;
   for (const auto& adapter : trainer.trainable().adapters())
     file.matrices.push_back({adapter->base, adapter->a.value, adapter->b.value});
-  const bool routers_move = tunes_routers(trainer.options().tune) ||
-                            std::any_of(model.params().begin(), model.params().end(),
-                                        [](const Param* p) { return !p->is_trained(); });
   for (Param* param : model.params())
-    if (routers_move && param->part == Part::router) file.whole.push_back(param);
+    if (tunes_routers(trainer.options().tune) && param->part == Part::router)
+      file.whole.push_back(param);
   save_adapter(folder, model, file, metadata);
 }
 

@@ -34,7 +34,7 @@ Trainable::Trainable(Model& model) : model_(&model), adapters_(std::make_shared<
 Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(model) {
   for (Param* param : model.params())
     if (trains_itself(*param, options.tune) ||
-        (!param->is_trained() && param->part == Part::router))
+        (!param->is_trained() && param->part == Part::router && tunes_routers(options.tune)))
       model.own(*param, options.threads);
   model.enable_grads([&](const Param& p) { return trains_itself(p, options.tune); });
   RngKey key = RngKey::from_seed(options.seed).fold(kAdapterKey);

@@ -235,7 +235,9 @@ StepResult Trainer::take_step() {
     throw Error(diverged(step, e), e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
-  if (train_routing_) model_.end_step(*train_routing_, sums.steps(options_.accumulate));
+  // The load moves a bias or a threshold only of a router that learns itself.
+  if (train_routing_ && tunes_routers(options_.tune))
+    model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   const double own_seconds = steady_seconds() - start;
   const double idle = traffic().seconds - before.seconds;

@@ -136,7 +136,7 @@ TEST_F(Combine, PruningPrintsTheDamage) {
   has(r.out, "experts that go");
   has(r.out, "4 of 6 kept");
   has(r.out, "perplexity on " + other());
-  has(r.out, fmt::format("{:.4f} before, {:.4f} after", perplexity(model("moe"), other()),
+  has(r.out, fmt::format("{:.4f} before, {:.4f} (", perplexity(model("moe"), other()),
                          perplexity(folder_ / "p", other())));
   for (const char* saliency : {"mean", "frequency"}) {
     const CommandResult json =
@@ -152,6 +152,26 @@ TEST_F(Combine, PruningPrintsTheDamage) {
       EXPECT_EQ(tokens, 2 * 2 * 32);
     }
   }
+}
+
+// Some steps behind the pruning, with the whole model as the teacher.
+TEST_F(Combine, PruningHeals) {
+  const std::string out = folder_ / "p";
+  const CommandResult r = ok({"prune", model("moe"), out, "--experts", "4", "--calibration", text(),
+                              "--heal", "0.05", "--verify", other(), "--json"});
+  const Json reply = Json::parse(r.out);
+  EXPECT_EQ(reply["out"], out);
+  EXPECT_GT(reply["healed"]["steps"].get<int64_t>(), 0);
+  EXPECT_EQ(reply["healed"]["tuned"], "all");
+  EXPECT_NEAR(reply["verify"]["healed"]["perplexity"].get<double>(), perplexity(out, other()),
+              1e-6);
+  EXPECT_NEAR(reply["verify"]["after"]["perplexity"].get<double>(),
+              perplexity(out + "/pruned", other()), 1e-6);
+  EXPECT_NE(perplexity(out, other()), perplexity(out + "/pruned", other()));
+  const Json shape = Json::parse(ok({"inspect", out, "--json"}).out);
+  EXPECT_EQ(shape["experts"], 4);
+  // the run is one that goes on, and it is done
+  has(ok({"train", "--resume", "--out", out}).err, "is trained already");
 }
 
 TEST_F(Combine, UpcycleRefusals) {
@@ -239,6 +259,18 @@ TEST_F(Combine, PruneRefusals) {
           {"freqency", "frequency"});
   refused(prune(model("moe"), "4", {"--calibration", text(), "--verify", text()}), 2,
           {"--verify", "another"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--heal-lr", "1e-3"}), 2,
+          {"--heal-lr", "add --heal MINUTES"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--heal", "-1"}), 2, {"--heal"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--heal", "1", "--dtype", "bf16"}), 2,
+          {"--dtype", "--heal", "f32"});
+  refused({"prune", model("moe"), out + ".gguf", "--experts", "4", "--calibration", text(),
+           "--heal", "1"},
+          2, {"--heal", "does not end in .gguf"});
+  refused(
+      prune(model("moe"), "4",
+            {"--calibration", text(), "--heal", "1", "--heal-data", other(), "--verify", other()}),
+      2, {"--verify", "another"});
 }
 
 // Stopped while it reads the calibration text.

@@ -112,7 +112,7 @@ TEST_F(Recover, EveryKindGoesOnBitForBit) {
 // all the same.
 TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
   for (const char* recipe : {"deepseek-v3", "carved", "cmoe"})
-    for (Tune tune : {Tune::all, Tune::router, Tune::lora}) {
+    for (Tune tune : {Tune::all, Tune::router, Tune::lora_router}) {
       SCOPED_TRACE(std::string(recipe) + " " + std::string(name_of(tune)));
       Recovery r = make(std::string(recipe) + std::string(name_of(tune)), tune, recipe);
       const LoadedModel start = load_model(r.start);

@@ -21,7 +21,8 @@ namespace {
 constexpr int kDrainSeconds = 30;
 
 struct Flags {
-  std::string model, adapter;
+  std::string model;
+  std::vector<std::string> adapters;
   serve::ServeOptions serve;
   SessionOptions session;
   ComputeOptions compute;
@@ -54,7 +55,9 @@ class SignalWatch {
 
 int run_serve(const Flags& f) {
   validate(f.serve);
-  const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
+  const LoadedModel loaded = open_model(f.model, f.memory.limits);
+  const std::string name = serve::name_of_model(f.model, f.serve);
+  serve::NamedAdapters adapters = serve::attach_adapters(*loaded.model, f.adapters, name);
   const ModelConfig& config = loaded.model->config();
   Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
@@ -69,8 +72,7 @@ int run_serve(const Flags& f) {
   const bool large = prepare_memory(
       f.model, use(tokens), {}, f.memory,
       "lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model", on_screen());
-  serve::Server server(loaded, run, f.session, serve::name_of_model(f.model, f.serve), tokens,
-                       f.serve);
+  serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
        human_count(parameter_count(config)), serve::context_of(config, f.serve), tokens,
        large ? "; larger than memory" : "");
@@ -86,7 +88,11 @@ Action add_serve(CLI::App& app) {
   auto f = std::make_shared<Flags>();
   FieldList list;
   add_model(list, f->model);
-  add_adapter(list, f->adapter);
+  list.add(
+      "adapter", f->adapters,
+      "PATH: run the model with this low-rank adapter, a folder as PEFT and moe train @tune "
+      "lora leave it, or a .gguf as llama.cpp takes it. NAME=PATH, as often as there are some: "
+      "a request whose \"model\" is NAME is answered with that one, any other without");
   list.add(fields(f->serve));
   list.add(fields(f->compute));
   list.add(fields(f->session));

@@ -240,13 +240,13 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     if (adapted != module.members.size())
       fail("{}: only a part of \"{}\" has an adapter, which PEFT's form cannot say", folder,
            module.name);
-    const std::string name = std::string(kPrefix) + module.name;
     const int64_t rank = rank_of(module, of);
-    items.push_back({name + std::string(kA),
+    items.push_back({fmt::format("{}{}{}", kPrefix, module.name, kA),
                      Tensor(nullptr, DType::f32, {rank, module.members[0].cols}), DType::f32,
                      [&module, &of, room] { return stacked_a(module, of, room); }});
-    items.push_back({name + std::string(kB), Tensor(nullptr, DType::f32, {module.out, rank}),
-                     DType::f32, [&module, &of, room] { return stacked_b(module, of, room); }});
+    items.push_back({fmt::format("{}{}{}", kPrefix, module.name, kB),
+                     Tensor(nullptr, DType::f32, {module.out, rank}), DType::f32,
+                     [&module, &of, room] { return stacked_b(module, of, room); }});
     const std::string target = target_name(module.name);
     targets.insert(target);
     // from that word on, so that the number of an expert behind it counts
@@ -310,7 +310,7 @@ std::map<std::string, std::string> adapter_metadata(const std::string& folder) {
 AttachedAdapter attach_adapter(Model& model, const std::string& folder, int threads,
                                AdapterPart part) {
   if (is_gguf(folder))
-    return {part == AdapterPart::all ? attach_gguf_adapter(model, folder) : 0, 0};
+    return part == AdapterPart::all ? attach_gguf_adapter(model, folder) : AttachedAdapter{};
   for (const char* name : {kConfigFile, kTensorsFile})
     if (!std::filesystem::exists(folder + name))
       fail(
@@ -339,7 +339,9 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
     ++report.whole;
   }
   if (part == AdapterPart::whole_tensors) return report;
-  report.matrices = hang_pairs(model, found.pairs);
+  const int64_t whole = report.whole;
+  report = hang_pairs(model, found.pairs);
+  report.whole = whole;
   return report;
 }
 

@@ -14,12 +14,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/json.h"
 #include "formats/safetensors.h"
 #include "hub/hub.h"
+#include "model/adapters.h"
 #include "options/fields.h"
 
 namespace moe {
@@ -55,8 +57,9 @@ std::map<std::string, std::string> adapter_metadata(const std::string& folder);
 // What of an adapter a model is given.
 enum class AdapterPart { all, whole_tensors };
 struct AttachedAdapter {
-  int64_t matrices = 0;  // of the model that something is added to
-  int64_t whole = 0;     // parameters that were replaced
+  int64_t matrices = 0;                  // of the model that something is added to
+  int64_t whole = 0;                     // parameters that were replaced
+  std::shared_ptr<Adapters> terms = {};  // that hang there now; the Model keeps them too
 };
 // Hangs the adapter in `folder`, or in a GGUF file (hub/adapter_gguf.h), on a model
 // (model/adapters.h), whose weights stay as they are; what the adapter brings whole is f32 in the

@@ -179,11 +179,11 @@ bool is_gguf_adapter(const std::string& path) {
   return file.has(kType) && file.text(kType) == kAdapter;
 }
 
-int64_t attach_gguf_adapter(Model& model, const std::string& path) {
+AttachedAdapter attach_gguf_adapter(Model& model, const std::string& path) {
   return attach_gguf_adapter(model, Gguf::open(path));
 }
 
-int64_t attach_gguf_adapter(Model& model, const Gguf& file) {
+AttachedAdapter attach_gguf_adapter(Model& model, const Gguf& file) {
   const std::string& path = file.path();
   if (!file.has(kType) || file.text(kType) != kAdapter)
     fail("{}: this is no adapter (\"{}\" is not \"{}\") but a model, say", path, kType, kAdapter);

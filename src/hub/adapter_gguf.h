@@ -20,10 +20,10 @@ namespace moe {
 void save_gguf_adapter(const std::string& path, Model&, const AdapterFile& file);
 // A GGUF file that says it is one.
 bool is_gguf_adapter(const std::string& path);
-// Hangs it on a model; returns on how many matrices. Refuses, naming file and tensor: another kind
+// Hangs it on a model. Refuses, naming file and tensor: another kind
 // of file, another architecture, names or shapes that are not the model's, half a pair, numbers
 // that are not finite.
-int64_t attach_gguf_adapter(Model&, const std::string& path);
-int64_t attach_gguf_adapter(Model&, const Gguf& file);
+AttachedAdapter attach_gguf_adapter(Model&, const std::string& path);
+AttachedAdapter attach_gguf_adapter(Model&, const Gguf& file);
 
 }  // namespace moe

@@ -118,19 +118,19 @@ void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
 
 }  // namespace
 
-int64_t hang_pairs(Model& model, const std::vector<FoundPair>& pairs) {
-  int64_t matrices = 0;
+AttachedAdapter hang_pairs(Model& model, const std::vector<FoundPair>& pairs) {
+  AttachedAdapter report{.terms = std::make_shared<Adapters>()};
   std::map<const Param*, std::vector<Share>> shares;
   for (const FoundPair& pair : pairs)
     for (const Member& member : pair.module->members) {
       shares[member.param].push_back({&pair, &member});
-      ++matrices;
+      ++report.matrices;
     }
-  const auto adapters = std::make_shared<Adapters>();
   for (Param* param : model.params())
-    if (const auto of = shares.find(param); of != shares.end()) hang(*adapters, *param, of->second);
-  model.keep(adapters);
-  return matrices;
+    if (const auto of = shares.find(param); of != shares.end())
+      hang(*report.terms, *param, of->second);
+  model.keep(report.terms);
+  return report;
 }
 
 }  // namespace moe

@@ -49,7 +49,7 @@ struct FoundPair {
   int64_t rank;
   float scale;
 };
-// Hangs them on the model; returns on how many matrices.
-int64_t hang_pairs(Model&, const std::vector<FoundPair>&);
+// Hangs them on the model, which keeps them.
+AttachedAdapter hang_pairs(Model&, const std::vector<FoundPair>&);
 
 }  // namespace moe

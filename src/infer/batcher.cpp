@@ -126,6 +126,7 @@ struct Batcher::Step {
   std::vector<Part> parts;
   int64_t tokens = 0, wanted = 0;  // rows, and those of them whose logits are wanted
   bool replayed = false;
+  int32_t adapter = 0;
 
   void add(Text& text, int64_t position, std::span<const int32_t> ids, int64_t logits) {
     parts.push_back({&text, {text.slot, ids, logits}, position, tokens, wanted});
@@ -155,6 +156,8 @@ void Batcher::check(const TextRequest& request) const {
   const int64_t prompt = std::ssize(request.prompt), most = most_tokens();
   if (prompt > most || (prompt == most && request.options.max_tokens > 1))
     fail_usage("the prompt has {} tokens and a text may have {}; shorten it", prompt, most);
+  if (request.adapter < 0 || request.adapter > runner_.adapters())
+    fail_usage("adapter {} is asked for, and there are {}", request.adapter, runner_.adapters());
   if (request.recorded.empty()) return;
   const int64_t row = config.moe_layer_count() * runner_.slots();
   if (row == 0) fail_usage("the model is dense, so there are no choices to replay");
@@ -195,10 +198,11 @@ std::deque<TextRequest>::iterator Batcher::next_in_turn() {
 bool Batcher::begins_like_one_being_read(const TextRequest& request) const {
   if (all_read(request)) return false;
   const auto& ids = request.prompt;
-  const int64_t held = prefixes_.held(ids, runner_.cache().stretches(limit_of(request))),
+  const int64_t held = prefixes_.held(ids, runner_.cache().stretches(limit_of(request)),
+                                      request.adapter),
                 left = std::ssize(ids) - held;
   return std::any_of(active_.begin(), active_.end(), [&](const auto& text) {
-    if (!text->reads()) return false;
+    if (!text->reads() || text->request.adapter != request.adapter) return false;
     const auto& other = text->request.prompt;
     const int64_t alike =
         std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first - ids.begin();
@@ -231,7 +235,8 @@ void Batcher::begin(TextRequest request) {
     return on_end({}, std::current_exception());
   }
   Text& text = *active_.back();
-  if (!all_read(text.request)) text.read = text.cached = prefixes_.adopt(slot, text.request.prompt);
+  if (!all_read(text.request))
+    text.read = text.cached = prefixes_.adopt(slot, text.request.prompt, text.request.adapter);
 }
 
 void Batcher::drop_unwanted() {
@@ -279,29 +284,40 @@ void Batcher::add_rows(Step& step, Text& text, int64_t most) const {
 }
 
 // Every reply goes on by a token. Of the prompts those that were begun on least go first, so that a
-// long one does not hold up short ones. The rows of a step are replayed all or none, so a text that
-// replays has steps of its own.
+// long one does not hold up short ones. The rows of a step are replayed all or none and computed
+// with one adapter, so a text that replays has steps of its own, and each adapter has.
 std::vector<Batcher::Step> Batcher::plan_steps() const {
-  std::vector<Step> steps(1);
+  std::vector<Step> replays;
+  std::map<int32_t, Step> steps;  // by adapter
   std::vector<Text*> readers;
   for (const auto& text : active_) {
+    const int32_t adapter = text->request.adapter;
     if (const int64_t recorded = recorded_ahead(*text); recorded > 0) {
-      steps.emplace_back().replayed = true;
-      add_rows(steps.back(), *text, std::min(recorded, kPromptChunk));
-    } else if (text->reads()) {
-      readers.push_back(text.get());
-    } else {
-      add_rows(steps[0], *text, 1);
+      Step& step = replays.emplace_back();
+      step.replayed = true;
+      step.adapter = adapter;
+      add_rows(step, *text, std::min(recorded, kPromptChunk));
+      continue;
     }
+    Step& step = steps[adapter];
+    step.adapter = adapter;
+    if (text->reads()) readers.push_back(text.get());
+    else add_rows(step, *text, 1);
   }
   std::stable_sort(readers.begin(), readers.end(),
                    [](const Text* a, const Text* b) { return a->pieces < b->pieces; });
-  const int64_t most =
-      steps[0].tokens + (steps[0].parts.empty() ? kPromptChunk : kChunkBesideReplies);
-  for (Text* text : readers)
-    if (steps[0].tokens < most) add_rows(steps[0], *text, most - steps[0].tokens);
-  if (steps[0].parts.empty()) steps.erase(steps.begin());
-  return steps;
+  std::map<int32_t, int64_t> most;
+  for (const auto& [adapter, step] : steps)
+    most[adapter] = step.tokens + (step.parts.empty() ? kPromptChunk : kChunkBesideReplies);
+  for (Text* text : readers) {
+    Step& step = steps[text->request.adapter];
+    if (const int64_t room = most[step.adapter] - step.tokens; room > 0)
+      add_rows(step, *text, room);
+  }
+  std::vector<Step> all;
+  for (auto& [adapter, step] : steps) all.push_back(std::move(step));
+  std::move(replays.begin(), replays.end(), std::back_inserter(all));
+  return all;
 }
 
 // Tokens of the record that the text has not come to yet.
@@ -335,6 +351,7 @@ void Batcher::run(const Step& step) {
     routing |= part.text->request.routing;
   }
   prefixes_.make_room(more);
+  runner_.choose_adapter(step.adapter);
   logits_.resize(static_cast<size_t>(step.wanted * runner_.model().config().vocab));
   std::vector<std::vector<int32_t>> choices;
   std::vector<Tensor> recorded;  // [N,K] i32 of each MoE layer
@@ -440,7 +457,8 @@ void Batcher::deliver(const Part& part) {
     ++text.pieces;
     text.read += std::ssize(part.rows.ids);
     if (text.reads()) return flush(text);
-    if (text.request.recorded.empty()) prefixes_.keep(text.slot, text.request.prompt);
+    if (text.request.recorded.empty())
+      prefixes_.keep(text.slot, text.request.prompt, text.request.adapter);
     text.wrote = Clock::now();
   }
   if (text.ends) return end(text, nullptr);
@@ -463,7 +481,7 @@ void Batcher::end(Text& text, const std::exception_ptr& error, const char* finis
     std::vector<int32_t> held = text.request.prompt;
     held.insert(held.end(), out.ids.begin(), out.ids.end());
     held.resize(static_cast<size_t>(cache.length(text.slot)));
-    prefixes_.keep(text.slot, held);
+    prefixes_.keep(text.slot, held, text.request.adapter);
   }
   cache.close(text.slot);
   const Clock::time_point now = Clock::now();
@@ -483,6 +501,7 @@ void Batcher::run_and_deliver(const Step& step) {
     if (step.parts.size() == 1) return end(*step.parts[0].text, std::current_exception());
     for (const Part& part : step.parts) {
       Step alone;
+      alone.adapter = step.adapter;
       alone.add(*part.text, part.position, part.rows.ids, part.rows.logits);
       run_and_deliver(alone);
     }

@@ -59,6 +59,7 @@ struct TextRequest {
   std::string client;            // clients take turns
   int64_t top_logprobs = -1;     // alternatives of each token; -1: no log-probabilities at all
   bool prompt_logprobs = false;  // of the prompt's tokens too
+  int32_t adapter = 0;           // that it is written with (ModelRunner::set_adapters); 0: none
   bool routing = false;
   // [tokens,L,K] of the first tokens of prompt and reply: what the routers take instead of their
   // own choices. Empty: nothing.

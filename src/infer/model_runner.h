@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "model/adapters.h"
 #include "model/model.h"
 
 namespace moe {
@@ -52,6 +53,14 @@ class ModelRunner {
   ModelRunner(Model&, Run&, int64_t capacity, const SessionOptions& options = {});
 
   const Model& model() const { return model_; }
+  // Adapters of the model that texts may ask for, which outlive this. No other runner of the model
+  // steps beside one that has some.
+  void set_adapters(AdapterChoice* adapters) { adapters_ = adapters; }
+  int32_t adapters() const { return adapters_ != nullptr ? adapters_->count() : 0; }
+  // What the next steps compute with; 0: none of them.
+  void choose_adapter(int32_t which) {
+    if (adapters_ != nullptr) adapters_->choose(which);
+  }
   KvCache& cache() { return cache_; }
   // The rows of each sequence, none of which comes twice, through one forward. A sequence's logits
   // are the same whatever stands beside it, in bits where the products keep a row's
@@ -72,6 +81,7 @@ class ModelRunner {
   Run& run_;
   RoutingSpec routing_;
   KvCache cache_;
+  AdapterChoice* adapters_ = nullptr;
   std::vector<std::vector<int64_t>> expert_rows_;
 };
 

@@ -35,10 +35,10 @@ void PrefixCache::walk(auto& nodes, int64_t root, std::span<const int32_t> ids, 
   }
 }
 
-int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
+int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids, int32_t adapter) {
   std::vector<int32_t> blocks;
   ++clock_;
-  walk(nodes_, root(cache_.stretched(slot)), ids, blocks_to_take(ids), [&](Node& node) {
+  walk(nodes_, root(cache_.stretched(slot), adapter), ids, blocks_to_take(ids), [&](Node& node) {
     node.used = clock_;
     blocks.push_back(node.block);
   });
@@ -46,17 +46,17 @@ int64_t PrefixCache::adopt(int32_t slot, std::span<const int32_t> ids) {
   return std::ssize(blocks) * ops::kKeyBlock;
 }
 
-int64_t PrefixCache::held(std::span<const int32_t> ids, bool stretched) const {
+int64_t PrefixCache::held(std::span<const int32_t> ids, bool stretched, int32_t adapter) const {
   int64_t blocks = 0;
-  walk(nodes_, root(stretched), ids, blocks_to_take(ids), [&](const Node&) { ++blocks; });
+  walk(nodes_, root(stretched, adapter), ids, blocks_to_take(ids), [&](const Node&) { ++blocks; });
   return blocks * ops::kKeyBlock;
 }
 
-void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids) {
+void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids, int32_t adapter) {
   if (cache_.has_states()) return;  // of blocks alone nothing could go on
   const std::span<const int32_t> blocks = cache_.blocks(slot);
   const int64_t full = std::min(std::ssize(ids), cache_.length(slot)) / ops::kKeyBlock;
-  const int64_t root = PrefixCache::root(cache_.stretched(slot));
+  const int64_t root = PrefixCache::root(cache_.stretched(slot), adapter);
   Node* parent = nullptr;
   int64_t at = 0;
   ++clock_;

@@ -14,8 +14,8 @@ namespace moe {
 
 // A tree of full blocks: a child's tokens follow its parent's, so that a block stands for all
 // tokens from the first one on. Sequences that stretch (KvCache::stretched) have a root of their
-// own, since their keys are others. It holds its blocks of the cache, which outlives it, beside the
-// sequences that have them. For one thread at a time.
+// own, since their keys are others, and so has each adapter (model/adapters.h). It holds its blocks
+// of the cache, which outlives it, beside the sequences that have them. For one thread at a time.
 class PrefixCache {
  public:
   explicit PrefixCache(KvCache& cache) : cache_(cache) {}
@@ -25,11 +25,11 @@ class PrefixCache {
 
   // Lets a sequence without tokens begin with the blocks that agree with `ids`, and returns how
   // many tokens that is; at least the last of `ids` stays to be read, since its logits are wanted.
-  int64_t adopt(int32_t slot, std::span<const int32_t> ids);
+  int64_t adopt(int32_t slot, std::span<const int32_t> ids, int32_t adapter = 0);
   // As many as adopt() would find for a sequence that stretches or does not.
-  int64_t held(std::span<const int32_t> ids, bool stretched = false) const;
+  int64_t held(std::span<const int32_t> ids, bool stretched = false, int32_t adapter = 0) const;
   // Holds the full blocks of a sequence, whose tokens are `ids`.
-  void keep(int32_t slot, std::span<const int32_t> ids);
+  void keep(int32_t slot, std::span<const int32_t> ids, int32_t adapter = 0);
   // Lets go of blocks that no sequence has, those that were asked for longest ago first, until the
   // cache has room for so many tokens, or none is left.
   void make_room(int64_t tokens);
@@ -45,8 +45,10 @@ class PrefixCache {
     uint64_t used = 0;  // when it was asked for last
   };
 
-  static constexpr int64_t kRoot = 0, kStretchedRoot = -1;
-  static int64_t root(bool stretched) { return stretched ? kStretchedRoot : kRoot; }
+  // Numbers of nodes begin above 0.
+  static int64_t root(bool stretched, int32_t adapter) {
+    return -2 * static_cast<int64_t>(adapter) - (stretched ? 1 : 0);
+  }
   // f(node) along the held blocks that agree with `ids`, at most `blocks` of them.
   template <class F>
   static void walk(auto& nodes, int64_t root, std::span<const int32_t> ids, int64_t blocks,
@@ -55,7 +57,7 @@ class PrefixCache {
 
   KvCache& cache_;
   std::map<Key, Node> nodes_;
-  int64_t last_number_ = kRoot;
+  int64_t last_number_ = 0;
   uint64_t clock_ = 0;
 };
 

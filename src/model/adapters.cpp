@@ -36,6 +36,23 @@ void Adapters::take_off() {
   for (const auto& adapter : all_) adapter->base->term = nullptr;
 }
 
+void Adapters::hang() {
+  for (const auto& adapter : all_) adapter->base->term = &adapter->term;
+}
+
+int32_t AdapterChoice::add(std::shared_ptr<Adapters> adapters) {
+  adapters->take_off();
+  all_.push_back(std::move(adapters));
+  return count();
+}
+
+void AdapterChoice::choose(int32_t which) {
+  if (which == chosen_) return;
+  if (chosen_ > 0) all_[static_cast<size_t>(chosen_ - 1)]->take_off();
+  if (which > 0) all_[static_cast<size_t>(which - 1)]->hang();
+  chosen_ = which;
+}
+
 void merge_terms(Model& model, int threads) {
   for (Param* param : model.params()) {
     if (param->term == nullptr) continue;

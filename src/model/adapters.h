@@ -27,12 +27,28 @@ class Adapters {
   Adapter& add(Param& base, int64_t rank, float scale, bool grads);
   std::span<const std::unique_ptr<Adapter>> all() const { return all_; }
   bool empty() const { return all_.empty(); }
-  // Takes them off, and leaves the matrices as they were.
+  // Takes them off, and leaves the matrices as they were; hangs them there again.
   void take_off();
+  void hang();
 
  private:
   Arena memory_;
   std::vector<std::unique_ptr<Adapter>> all_;
+};
+
+// Several adapters of one model, which outlives this, of which at most one hangs on it at a time:
+// what was chosen last, also when this is gone.
+class AdapterChoice {
+ public:
+  // Takes off what hangs on the model, and returns its number: 1 for the first.
+  int32_t add(std::shared_ptr<Adapters>);
+  // 0: none of them, the model as it is.
+  void choose(int32_t which);
+  int32_t count() const { return static_cast<int32_t>(all_.size()); }
+
+ private:
+  std::vector<std::shared_ptr<Adapters>> all_;
+  int32_t chosen_ = 0;
 };
 
 // Every matrix with its term in it, as f32 in the Model's memory, and the term taken off: for who

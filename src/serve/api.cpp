@@ -264,11 +264,11 @@ void Api::experts(const std::shared_ptr<Exchange>& exchange) {
   answer(*exchange, metrics_.experts());
 }
 
-Json Api::model_json() const {
+Json Api::model_json(const std::string& name) const {
   const ModelConfig& config = served_.model->config();
   const bool routes = !served_.moe_layers.empty();
-  return {
-      {"id", served_.name},
+  Json json = {
+      {"id", name},
       {"object", "model"},
       {"created", std::time(nullptr)},
       {"owned_by", "moe.cpp"},
@@ -282,20 +282,25 @@ Json Api::model_json() const {
         {"recipe", routes ? Json(config.routing.recipe) : Json()},
         {"dialogues", dialogues_of(*served_.tokenizer) == Dialogues::none ? "none" : "template"},
         {"parameters", static_cast<int64_t>(parameter_count(config))}}}};
+  if (name != served_.name) json["parent"] = served_.name;
+  return json;
 }
 
 void Api::models(const std::shared_ptr<Exchange>& exchange) {
-  answer(*exchange, {{"object", "list"}, {"data", Json::array({model_json()})}});
+  Json data = Json::array({model_json(served_.name)});
+  for (const std::string& name : served_.adapters) data.push_back(model_json(name));
+  answer(*exchange, {{"object", "list"}, {"data", std::move(data)}});
 }
 
 void Api::model(const std::shared_ptr<Exchange>& exchange) {
   constexpr std::string_view kPrefix = "/v1/models/";
   const std::string name = exchange->request().path.substr(kPrefix.size());
-  if (name != served_.name)
+  const auto& adapters = served_.adapters;
+  if (name != served_.name && std::find(adapters.begin(), adapters.end(), name) == adapters.end())
     throw ApiError{
         404, message("there is no model '{}' here; there is '{}'", printable(name), served_.name),
         "model", "model_not_found"};
-  answer(*exchange, model_json());
+  answer(*exchange, model_json(name));
 }
 
 void Api::chat(const std::shared_ptr<Exchange>& exchange) {

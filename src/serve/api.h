@@ -74,7 +74,8 @@ class Api {
   void detokenize(const std::shared_ptr<Exchange>&);
   void tokenizer_info(const std::shared_ptr<Exchange>&);
   void apply_template(const std::shared_ptr<Exchange>&);
-  Json model_json() const;
+  // Of the model, or of one of its adapters.
+  Json model_json(const std::string& name) const;
 
   const Served& served_;
   Metrics& metrics_;

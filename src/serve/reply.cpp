@@ -51,7 +51,7 @@ Json ReplyWriter::base(const char* object) const {
   return {{"id", head_.id},
           {"object", object},
           {"created", head_.created},
-          {"model", served_.name},
+          {"model", form_.model},
           {"system_fingerprint", "moe.cpp"}};
 }
 

@@ -170,7 +170,12 @@ Common read_common(const Fields& fields, std::string_view body, const Served& se
   Common c;
   c.text.grammar = read_format(fields, body);
   c.text.tokens = served.tokens;
-  if (fields.has("model")) fields.get<std::string>("model", "");
+  // Another name than those here is the model's: clients insist on one of their own.
+  const std::string model = fields.get<std::string>("model", "");
+  const auto adapter = std::find(served.adapters.begin(), served.adapters.end(), model);
+  form.model = adapter != served.adapters.end() ? *adapter : served.name;
+  if (adapter != served.adapters.end())
+    c.text.adapter = static_cast<int32_t>(adapter - served.adapters.begin()) + 1;
   c.choices = fields.get_in<int64_t>("n", 1, kMostChoices, 1);
   form.stream = fields.get<bool>("stream", false);
   if (fields.has("stream_options"))

@@ -14,7 +14,8 @@ namespace moe::serve {
 
 // What requests are read against. Views; they live as long as the server.
 struct Served {
-  std::string name;  // of the model, in replies
+  std::string name;                   // of the model, in replies
+  std::vector<std::string> adapters;  // names of those that requests may ask for, from number 1 on
   const Model* model = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat = nullptr;
@@ -26,6 +27,7 @@ struct Served {
 
 // How the reply is to be written down.
 struct ReplyForm {
+  std::string model = {};  // what the reply says that it was written by
   bool chat = false;
   bool stream = false, include_usage = false;
   bool echo = false;  // completions: the prompt stands before its continuation

@@ -21,8 +21,9 @@ std::vector<int64_t> layers_that_route(const ModelConfig& config) {
 }
 
 Served served_of(const LoadedModel& loaded, const ChatTemplate& chat, const ModelRunner& runner,
-                 std::string name, int64_t context) {
+                 std::string name, const NamedAdapters* adapters, int64_t context) {
   return {.name = std::move(name),
+          .adapters = adapters != nullptr ? adapters->names : std::vector<std::string>{},
           .model = loaded.model.get(),
           .tokenizer = loaded.tokenizer.get(),
           .chat = &chat,
@@ -79,7 +80,7 @@ ChatTemplate chat_template_with(const std::string& kwargs, const Tokenizer& toke
 // go back through it when all ends.
 struct Server::Parts {
   Parts(const LoadedModel& loaded, Run& run, const SessionOptions& session, std::string name,
-        int64_t cache_tokens, const ServeOptions& given)
+        int64_t cache_tokens, const ServeOptions& given, NamedAdapters* adapters)
       : options(given),
         http(
             http_options(given), [this](std::shared_ptr<Exchange> e) { api.handle(std::move(e)); },
@@ -88,11 +89,13 @@ struct Server::Parts {
             }),
         chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),
-        served(served_of(loaded, chat, runner, std::move(name),
+        served(served_of(loaded, chat, runner, std::move(name), adapters,
                          context_of(loaded.model->config(), given))),
         metrics(served.moe_layers),
         engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics),
-        api(served, engine, metrics, options) {}
+        api(served, engine, metrics, options) {
+    if (adapters != nullptr) runner.set_adapters(&adapters->choice);
+  }
 
   ServeOptions options;
   HttpServer http;
@@ -105,10 +108,11 @@ struct Server::Parts {
 };
 
 Server::Server(const LoadedModel& loaded, Run& run, const SessionOptions& session, std::string name,
-               int64_t cache_tokens, const ServeOptions& options) {
+               int64_t cache_tokens, const ServeOptions& options, NamedAdapters* adapters) {
   validate(options);
   check_asked_for(loaded.model->config(), session.routing);
-  parts_ = std::make_unique<Parts>(loaded, run, session, std::move(name), cache_tokens, options);
+  parts_ = std::make_unique<Parts>(loaded, run, session, std::move(name), cache_tokens, options,
+                                   adapters);
 }
 
 Server::~Server() = default;

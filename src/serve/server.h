@@ -6,6 +6,7 @@
 
 #include "hub/hub.h"
 #include "infer/model_runner.h"
+#include "serve/adapters.h"
 #include "serve/options.h"
 
 namespace moe::serve {
@@ -22,8 +23,9 @@ class Server {
  public:
   // Listens from now on; model and run outlive it. Fails naming what cannot be: the address, a
   // model that cannot write text, a chat template that is none.
+  // `adapters`, which outlive it too: those that requests may ask for.
   Server(const LoadedModel&, Run&, const SessionOptions&, std::string name, int64_t cache_tokens,
-         const ServeOptions&);
+         const ServeOptions&, NamedAdapters* adapters = nullptr);
   ~Server();
 
   int port() const;

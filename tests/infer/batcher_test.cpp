@@ -57,6 +57,22 @@ class BatcherTest : public ::testing::TestWithParam<Numbers> {
       GTEST_SKIP() << "products here do not keep the bits of a row";
   }
 
+  // Two drawn adapters, each of which changes what is written.
+  void draw_adapters(AdapterChoice& choice) {
+    for (uint64_t which : {1u, 2u}) {
+      const auto adapters = std::make_shared<Adapters>();
+      for (Param* p : model_->params())
+        if (p->is_matrix() && p->layer >= 0 && p->part != Part::router)
+          adapters->add(*p, 2, 1, false);
+      for (const auto& adapter : adapters->all())
+        for (Param* half : {&adapter->a, &adapter->b})
+          for (int64_t i = 0; i < half->value.numel(); ++i)
+            half->value.as<float>()[i] =
+                0.1f * normal(RngKey::from_seed(which), static_cast<uint64_t>(i));
+      EXPECT_EQ(choice.add(adapters), static_cast<int32_t>(which));
+    }
+  }
+
   TextRequest request(std::vector<int32_t> prompt, uint64_t seed, float temperature = 1) {
     TextRequest r;
     r.prompt = std::move(prompt);
@@ -94,8 +110,9 @@ class BatcherTest : public ::testing::TestWithParam<Numbers> {
     batcher.add(std::move(r));
   }
 
-  Outcome alone(const TextRequest& r, int64_t capacity = 4096) {
-    ModelRunner runner(*model_, run_, capacity);
+  Outcome alone(const TextRequest& r, AdapterChoice* adapters = nullptr) {
+    ModelRunner runner(*model_, run_, 4096);
+    runner.set_adapters(adapters);
     Batcher batcher(runner, *tokenizer_, 1, kContext);
     Outcome out;
     add(batcher, r, out);
@@ -146,6 +163,40 @@ TEST_P(BatcherTest, ATextIsTheSameAmongOthers) {
   }
   EXPECT_EQ(shared, 10);  // all but the first of those that begin alike
   EXPECT_EQ(batcher.active(), 0);
+}
+
+// Texts that begin alike and are written with one adapter, with another and with none, side by
+// side: nothing that one adapter read serves another.
+TEST_P(BatcherTest, EachTextHasItsAdapter) {
+  AdapterChoice choice;
+  draw_adapters(choice);
+  ModelRunner runner(*model_, run_, 4096);
+  runner.set_adapters(&choice);
+  Batcher batcher(runner, *tokenizer_, 6, kContext);
+  std::vector<TextRequest> requests;
+  for (int32_t i = 0; i < 9; ++i) {
+    std::vector<int32_t> prompt = some_ids(200, 7);
+    prompt.push_back(i);
+    requests.push_back(request(prompt, 3, 0));
+    requests.back().adapter = i % 3;
+  }
+  std::vector<Outcome> outcomes(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) add(batcher, requests[i], outcomes[i]);
+  while (batcher.step()) {
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(outcomes[i].error, "") << i;
+    EXPECT_EQ(outcomes[i].ids, alone(requests[i], &choice).ids) << i;
+    EXPECT_EQ(outcomes[i].read < std::ssize(requests[i].prompt), i >= 3) << i;
+  }
+  EXPECT_NE(outcomes[0].ids, outcomes[1].ids);
+  EXPECT_NE(outcomes[1].ids, outcomes[2].ids);
+  TextRequest wrong = request(some_ids(5, 1), 1);
+  wrong.adapter = 3;
+  EXPECT_THROW(batcher.check(wrong), Error);
+  choice.choose(0);
+  for (const Param* p : model_->params()) EXPECT_EQ(p->term, nullptr) << p->name;
+  EXPECT_EQ(alone(requests[0]).ids, outcomes[0].ids);
 }
 
 TEST_P(BatcherTest, LogprobsAreOfTheModelsLogits) {

@@ -105,6 +105,33 @@ TEST(Server, SeveralPromptsAndChoices) {
   EXPECT_EQ(reply["usage"]["completion_tokens"], 6 * 12);
 }
 
+// A request names an adapter where it names the model; any other name is the model's.
+TEST(Server, WritesWithTheAdapterThatIsNamed) {
+  ServedModel plain, served({}, "", {"formal", "brief"});
+  const auto written = [](ServedModel& by, const char* model) {
+    const Json reply = by.ask("/v1/completions", {{"model", model},
+                                                  {"prompt", "What is a router?"},
+                                                  {"max_tokens", 24},
+                                                  {"temperature", 0}});
+    return std::pair(reply["model"].get<std::string>(),
+                     reply["choices"][0]["text"].get<std::string>());
+  };
+  const auto none = written(served, "gpt-4"), formal = written(served, "formal"),
+             brief = written(served, "brief");
+  EXPECT_EQ(none.first, "tiny");
+  EXPECT_EQ(formal.first, "formal");
+  EXPECT_EQ(none, written(plain, "tiny"));
+  EXPECT_NE(formal.second, none.second);
+  EXPECT_NE(formal.second, brief.second);
+  EXPECT_EQ(written(served, "formal"), formal);
+  const Json models = Json::parse(served.get("/v1/models").body)["data"];
+  ASSERT_EQ(models.size(), 3u);
+  EXPECT_EQ(models[1]["id"], "formal");
+  EXPECT_EQ(models[1]["parent"], "tiny");
+  EXPECT_EQ(Json::parse(served.get("/v1/models/brief").body)["id"], "brief");
+  EXPECT_EQ(served.get("/v1/models/none").status, 404);
+}
+
 TEST(Server, EndsWhereItIsAsked) {
   ServedModel s;
   const std::string text = s.ask("/v1/completions", kOnce)["choices"][0]["text"];

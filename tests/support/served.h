@@ -16,7 +16,9 @@ namespace moe::test {
 
 struct ServedModel {
   // `jinja`: the chat template; ChatML where it is empty.
-  explicit ServedModel(serve::ServeOptions options = {}, const std::string& jinja = "") {
+  // `adapters`: names of drawn ones.
+  explicit ServedModel(serve::ServeOptions options = {}, const std::string& jinja = "",
+                       const std::vector<std::string>& adapters = {}) {
     ModelConfig config = plain_config();
     config.context = 1024;
     config.init.std = 0.3f;  // logits far enough apart that texts differ
@@ -24,8 +26,10 @@ struct ServedModel {
     loaded.tokenizer = make_tokenizer("bytes");
     mark_dialogues(*loaded.tokenizer);
     if (!jinja.empty()) loaded.tokenizer->set_config_json(Json({{"chat_template", jinja}}).dump());
+    for (const std::string& name : adapters) draw_adapter(name);
     options.port = 0;
-    server = std::make_unique<serve::Server>(loaded, run, SessionOptions{}, "tiny", 4096, options);
+    server = std::make_unique<serve::Server>(loaded, run, SessionOptions{}, "tiny", 4096, options,
+                                             &named);
     thread = std::thread([this] { server->run(); });
   }
   ~ServedModel() {
@@ -46,7 +50,21 @@ struct ServedModel {
     return Json::parse(reply.body);
   }
 
+  void draw_adapter(const std::string& name) {
+    const auto drawn = std::make_shared<Adapters>();
+    for (Param* p : loaded.model->params())
+      if (p->is_matrix() && p->layer >= 0 && p->part != Part::router) drawn->add(*p, 2, 1, false);
+    for (const auto& adapter : drawn->all())
+      for (Param* half : {&adapter->a, &adapter->b})
+        for (int64_t i = 0; i < half->value.numel(); ++i)
+          half->value.as<float>()[i] =
+              0.1f * normal(RngKey::from_seed(named.names.size() + 1), static_cast<uint64_t>(i));
+    named.choice.add(drawn);
+    named.names.push_back(name);
+  }
+
   LoadedModel loaded;
+  serve::NamedAdapters named;
   moe::Run run{2};
   std::unique_ptr<serve::Server> server;
   std::thread thread;

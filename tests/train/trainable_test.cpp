@@ -98,8 +98,9 @@ void add_terms(std::map<std::string, std::vector<T>>& params, const Trainable& t
   }
 }
 
-// The first step of adapters sees the model it starts from; nothing of the model moves, its routers'
-// biases neither, and the model with its adapters is the one that has them merged into its matrices.
+// The first step of adapters sees the model it starts from; nothing of the model moves, its
+// routers' biases neither, and the model with its adapters is the one that has them merged into its
+// matrices.
 TEST(Trainable, AdaptersStartAtNothingAndMoveNoMatrix) {
   const Corpus corpus = tiny_corpus();
   for (int64_t rank : {1, 3, 8, 40}) {

@@ -19,7 +19,7 @@ namespace {
 constexpr const char *kType = "general.type", *kAdapter = "adapter",
                      *kArchitecture = "general.architecture", *kKind = "adapter.type",
                      *kLora = "lora", *kAlpha = "adapter.lora.alpha";
-constexpr std::string_view kA = ".lora_a", kB = ".lora_b";
+constexpr std::string_view kHalfA = ".lora_a", kHalfB = ".lora_b";
 
 // A tensor of the model's GGUF and its modules: one, or of a bank one for each expert.
 struct AdaptedTensor {
@@ -109,8 +109,8 @@ class Half {
 
 void read_target(std::vector<FoundPair>& pairs, const Gguf& file, const AdaptedTensor& target,
                  double alpha) {
-  const std::string name_a = fmt::format("{}{}", target.name, kA),
-                    name_b = fmt::format("{}{}", target.name, kB);
+  const std::string name_a = fmt::format("{}{}", target.name, kHalfA),
+                    name_b = fmt::format("{}{}", target.name, kHalfB);
   for (const auto& [name, other] : {std::pair{&name_a, &name_b}, std::pair{&name_b, &name_a}})
     if (file.contains(*name) && !file.contains(*other))
       fail("{}: \"{}\" has no \"{}\" beside it", file.path(), printable(*name), printable(*other));
@@ -133,8 +133,8 @@ void need_known_names(const Gguf& file, const Form& form) {
   for (const AdaptedTensor& target : form.targets) known.push_back(target.name);
   for (const NamedTensor& tensor : file.tensors()) {
     const std::string_view name = tensor.name;
-    const bool half = name.ends_with(kA) || name.ends_with(kB);
-    const std::string_view base = half ? name.substr(0, name.size() - kA.size()) : name;
+    const bool half = name.ends_with(kHalfA) || name.ends_with(kHalfB);
+    const std::string_view base = half ? name.substr(0, name.size() - kHalfA.size()) : name;
     if (!half || std::find(known.begin(), known.end(), base) == known.end())
       fail("{}: \"{}\" belongs to no matrix of this model{}", file.path(), printable(name),
            suggestion(base, known, 0));
@@ -160,9 +160,9 @@ void save_gguf_adapter(const std::string& path, Model& model, const AdapterFile&
     // A reader divides alpha by the pair's own rank.
     const float factor =
         static_cast<float>(static_cast<double>(rank) / static_cast<double>(file.rank));
-    items.push_back(item_of(target, kA, target.shape(rank, first.members[0].cols), 1, room,
+    items.push_back(item_of(target, kHalfA, target.shape(rank, first.members[0].cols), 1, room,
                             [&of, room](const Module& m) { return stacked_a(m, of, room); }));
-    items.push_back(item_of(target, kB, target.shape(first.out, rank), factor, room,
+    items.push_back(item_of(target, kHalfB, target.shape(first.out, rank), factor, room,
                             [&of, room](const Module& m) { return stacked_b(m, of, room); }));
   }
   const std::vector<GgufEntry> metadata = {

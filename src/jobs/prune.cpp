@@ -65,7 +65,9 @@ PruneReply prune_only(const PruneJob& job, const Watch& watch) {
   std::optional<VerifyText> verify;
   if (!job.verify.empty()) {
     verify = read_verify(job.verify, model);
-    check_not_fitted_to(*verify, ids, *model.tokenizer, watch);
+    // The windows are spread over all of the text.
+    check_not_fitted_to(*verify, read_ids(job.calibration.text, *model.tokenizer), *model.tokenizer,
+                        watch);
   }
   const ForwardUse use{.model = model.model.get(),
                        .shape = {.tokens = options.window, .dtype = options.compute}};

@@ -141,10 +141,7 @@ std::vector<float> floats_of(const Safetensors& file, const std::string& name,
     fail("{}: \"{}\" is {}; for this model it must be [{}] of f32, bf16 or f16", file.path(),
          printable(name), describe(t), wanted);
   }
-  std::vector<float> out(static_cast<size_t>(t.numel()));
-  for (int64_t r = 0; r < t.rows(); ++r)
-    dequantise(out.data() + r * t.cols(), static_cast<const char*>(t.data) + r * t.row_bytes,
-               t.dtype, t.cols());
+  std::vector<float> out = floats_of(t);
   for (float x : out)
     if (!std::isfinite(x))
       fail("{}: \"{}\" holds {}; a model with such weights computes nothing", file.path(),

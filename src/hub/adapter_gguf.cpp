@@ -11,7 +11,6 @@
 #include "hub/adapter_modules.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_model.h"
-#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -91,11 +90,7 @@ class Half {
            printable(name_), describe(t_), fmt::join(wanted, ", "));
   }
   std::vector<float> part(int64_t i) const {
-    const Tensor t = t_.rank == 3 ? t_.at(i) : t_;
-    std::vector<float> out(static_cast<size_t>(t.numel()));
-    for (int64_t r = 0; r < t.rows(); ++r)
-      dequantise(out.data() + r * t.cols(), static_cast<const char*>(t.data) + r * t.row_bytes,
-                 t.dtype, t.cols());
+    std::vector<float> out = floats_of(t_.rank == 3 ? t_.at(i) : t_);
     if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
       fail("{}: \"{}\" has numbers that are not finite", file_.path(), printable(name_));
     return out;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/adapters.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -117,6 +118,14 @@ void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
 }
 
 }  // namespace
+
+std::vector<float> floats_of(const Tensor& t) {
+  std::vector<float> out(static_cast<size_t>(t.numel()));
+  for (int64_t r = 0; r < t.rows(); ++r)
+    dequantise(out.data() + r * t.cols(), static_cast<const char*>(t.data) + r * t.row_bytes,
+               t.dtype, t.cols());
+  return out;
+}
 
 AttachedAdapter hang_pairs(Model& model, const std::vector<FoundPair>& pairs) {
   AttachedAdapter report{.terms = std::make_shared<Adapters>()};

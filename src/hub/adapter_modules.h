@@ -42,6 +42,9 @@ using Room = std::shared_ptr<std::vector<float>>;
 Tensor stacked_a(const Module&, const Pairs&, const Room&);
 Tensor stacked_b(const Module&, const Pairs&, const Room&);
 
+// A matrix of a file, f32, bf16 or f16, as f32.
+std::vector<float> floats_of(const Tensor&);
+
 // A pair as a file has it.
 struct FoundPair {
   const Module* module;

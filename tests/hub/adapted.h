@@ -2,9 +2,16 @@
 #pragma once
 
 #include "hub/adapter.h"
+#include "hub/configs.h"
 #include "support/check.h"
 
 namespace moe::test {
+
+inline std::vector<NamedConfig> every_small_config() {
+  std::vector<NamedConfig> all = small_configs();
+  for (const NamedConfig& family : small_families()) all.push_back(family);
+  return all;
+}
 
 inline bool is_adapted(const Param& p) {
   return p.is_matrix() && (p.name.find(".attn.") != std::string::npos ||

@@ -19,9 +19,7 @@ namespace moe::test {
 namespace {
 
 TEST(Adapter, EveryFamilyComesBackMerged) {
-  std::vector<NamedConfig> all = small_configs();
-  for (const NamedConfig& family : small_families()) all.push_back(family);
-  for (const auto& [name, config] : all) {
+  for (const auto& [name, config] : every_small_config()) {
     SCOPED_TRACE(name);
     const TempFolder folder;
     Adapted made(config);

@@ -50,6 +50,41 @@ void print_account(const ConvertReport& report, const std::string& out) {
         out, report.why_own);
 }
 
+// Of the experts' rows the smallest number and the middle one, and who had none.
+void print_coverage(const ConvertReport& report) {
+  std::vector<int64_t> rows;
+  for (const LayerRows& layer : report.expert_rows)
+    rows.insert(rows.end(), layer.rows.begin(), layer.rows.end());
+  if (rows.empty()) return;
+  const auto middle = rows.begin() + std::ssize(rows) / 2;
+  std::nth_element(rows.begin(), middle, rows.end());
+  fmt::print("experts: {} rows in the middle, {} at least", *middle,
+             *std::min_element(rows.begin(), rows.end()));
+  std::string missed;
+  for (const LayerRows& layer : report.expert_rows) {
+    std::string here;
+    for (size_t e = 0; e < layer.rows.size(); ++e)
+      if (layer.rows[e] == 0) here += fmt::format("{}{}", here.empty() ? "" : " ", e);
+    if (!here.empty())
+      missed += fmt::format("{}layer {}: {}", missed.empty() ? "" : "; ", layer.layer, here);
+  }
+  if (missed.empty()) fmt::print("\n");
+  else
+    fmt::print(
+        "\nnever reached: {}\nthese are weighed as the other experts of their layer are together; "
+        "a longer text (--windows) may reach them\n",
+        missed);
+}
+
+void print_weighed(const ConvertReport& report, const std::string& from) {
+  fmt::print("{} quantised by the importance in {}", counted(report.weighed, "tensor"), from);
+  if (report.not_weighed.empty()) fmt::print("\n");
+  else
+    fmt::print("; it does not have {}: {}{}\n", counted(std::ssize(report.not_weighed), "tensor"),
+               report.not_weighed[0], report.not_weighed.size() > 1 ? " ..." : "");
+  print_coverage(report);
+}
+
 int run_convert(const Flags& f) {
   check_given(f.job, f.given);
   if (f.json) {
@@ -66,9 +101,19 @@ int run_convert(const Flags& f) {
     fmt::print("left out: {} of {} ({} ...)\n", counted(beside.tensors, "tensor"), beside.what,
                beside.example);
   };
-  const auto on_written = [&](const ConvertReport& account) { print_account(account, f.job.out); };
+  std::string from;
+  const auto on_importance = [&](const MeasuredImportance& measured) {
+    from = measured.from;
+    if (measured.perplexity)
+      fmt::print("calibrated on {}: {} of it, perplexity {:.4f}\n", from,
+                 counted(measured.importance.windows, "window"), *measured.perplexity);
+  };
+  const auto on_written = [&](const ConvertReport& account) {
+    print_account(account, f.job.out);
+    if (!from.empty()) print_weighed(account, from);
+  };
   const ConvertReply reply =
-      convert_model(f.job, on_screen(), {on_merged, on_left_out, on_written});
+      convert_model(f.job, on_screen(), {on_merged, on_left_out, on_importance, on_written});
   if (reply.adapter_alone) {
     fmt::print("{}: an adapter of {} matrices, rank {}\n", f.job.out, reply.adapter_alone->matrices,
                reply.adapter_alone->rank);

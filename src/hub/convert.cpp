@@ -18,6 +18,7 @@
 #include "hub/foreign.h"
 #include "hub/gather.h"
 #include "hub/gguf/gguf_model.h"
+#include "hub/gguf/imatrix.h"
 #include "tensor/quant.h"
 
 namespace moe {
@@ -35,7 +36,8 @@ struct Planned {
   DType from;
   DType to;
   std::string_view why;
-  bool as_stored;  // its bytes are taken as they are
+  bool as_stored;                          // its bytes are taken as they are
+  const ColumnSums* importance = nullptr;  // what its errors are weighed by; null: nothing
 
   int64_t bytes() const {
     const FileRows walk = rows_of(tensor);
@@ -64,7 +66,8 @@ StoredTypes stored_types(const LoadedModel& model) {
 }
 
 Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types,
-                    const std::optional<WantedType>& asked, Target target) {
+                    const ConvertOptions& options, Target target) {
+  const std::optional<WantedType>& asked = options.dtype;
   const Param& first = *tensor.pieces[0].param;
   Stored stored = types.at(&first);
   bool as_stored = is_quantised(stored.dtype) && !tensor.columns;
@@ -79,9 +82,9 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   std::optional<DType> wanted;
   const bool in_mix = asked && asked->mix != nullptr && kind == WeightKind::product;
   if (asked)
-    wanted = in_mix
-                 ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1, model.model->config())
-                 : asked->dtype;
+    wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1,
+                                  model.model->config(), options.importance != nullptr)
+                    : asked->dtype;
   TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
   if (asked && choice.why.empty() && choice.dtype != asked->dtype)
     choice.why = "the mix gives it more bits";
@@ -145,6 +148,31 @@ void add_rows(ConvertReport& report, const std::vector<Planned>& plan, const Loa
   }
 }
 
+// Whether the scales of a type hang on what the columns are worth.
+bool takes_importance(DType to) {
+  return is_quantised(to) && to != DType::q8_0 && to != DType::mxfp4;
+}
+
+void weigh(std::vector<Planned>& plan, const LoadedModel& model, const ConvertOptions& options,
+           ConvertReport& report) {
+  const Importance& importance = *options.importance;
+  for (Planned& p : plan) {
+    if (!takes_importance(p.to) || p.as_stored) continue;
+    const WeightKind kind = kind_of(*model.model, *p.tensor.pieces[0].param);
+    const auto found = importance.tensors.find(p.tensor.name);
+    if (found != importance.tensors.end()) {
+      check_fits(found->second, p.tensor, options.importance_from);
+      p.importance = &found->second;
+      ++report.weighed;
+    } else if (kind == WeightKind::product) {
+      report.not_weighed.push_back(p.tensor.name);
+    }
+  }
+  if (report.weighed == 0 && !report.not_weighed.empty())
+    fail("{}: it knows no matrix of this model, \"{}\" for one; is it another model's?",
+         options.importance_from, report.not_weighed[0]);
+}
+
 // The largest number that does not become infinite in this type. The scales of quantised blocks are
 // f16.
 float largest_of(DType to) {
@@ -176,11 +204,7 @@ class Feed {
     out_.resize(static_cast<size_t>(n * row_bytes));
     if (p.as_stored)
       gather_stored(out_.data(), p.tensor, p.to, begin, end, options_.threads, again);
-    else
-      parallel_for(options_.threads, n, 1, [&](int64_t r0, int64_t r1, int) {
-        quantise(out_.data() + r0 * row_bytes, floats_.data() + r0 * walk.cols, p.to,
-                 (r1 - r0) * walk.cols);
-      });
+    else quantise_rows(p, begin, n);
     done_[p.tensor.name] = end;
     written_ += n * row_bytes;
     if (options_.progress) options_.progress(written_, bytes_);
@@ -204,6 +228,19 @@ class Feed {
   }
 
  private:
+  // n rows in floats_, the first of which is row `begin` of the tensor, into out_.
+  void quantise_rows(const Planned& p, int64_t begin, int64_t n) {
+    const FileRows walk = rows_of(p.tensor);
+    const int64_t row_bytes = bytes_of(p.to, walk.cols);
+    if (p.importance != nullptr && begin == 0) weights_ = column_weights(*p.importance, p.tensor);
+    const int64_t of_matrix = walk.rows / matrices_of(p.tensor).matrices;
+    parallel_for(options_.threads, n, 1, [&](int64_t r0, int64_t r1, int) {
+      for (int64_t r = r0; r < r1; ++r)
+        quantise(out_.data() + r * row_bytes, floats_.data() + r * walk.cols, p.to, walk.cols,
+                 p.importance == nullptr ? nullptr
+                                         : weights_.data() + (begin + r) / of_matrix * walk.cols);
+    });
+  }
   // That what lies in floats_ can be said in the new type. `first` is its first number in the
   // tensor.
   void check(const Planned& p, int64_t first) const {
@@ -237,6 +274,7 @@ class Feed {
   std::map<std::string, int64_t> done_;  // rows of each tensor
   Coverage read_;
   std::vector<float> floats_;
+  std::vector<float> weights_;  // of the tensor whose turn it is, [M,I]
   std::vector<char> out_;
 };
 
@@ -292,6 +330,9 @@ std::vector<std::string> write_as_gguf(const std::string& out, LoadedModel& mode
   }
   const QuantMix* mix = options.dtype ? options.dtype->mix : nullptr;
   for (const GgufEntry& entry : gguf_type_entries(items, mix)) target.metadata.push_back(entry);
+  if (options.importance != nullptr)
+    for (const GgufEntry& entry : gguf_importance_entries(*options.importance))
+      target.metadata.push_back(entry);
   keep_general(target.metadata, model);
   const std::vector<GgufPart> parts = gguf_parts(out, items, options.file_bytes);
   check_parts(parts, target.tensors);
@@ -411,7 +452,11 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   const StoredTypes types = stored_types(model);
   std::vector<Planned> plan;
   for (const FileTensor& tensor : tensors)
-    plan.push_back(plan_tensor(tensor, model, types, options.dtype, target));
+    plan.push_back(plan_tensor(tensor, model, types, options, target));
+  if (options.importance != nullptr) {
+    weigh(plan, model, options, report);
+    report.expert_rows = rows_of_experts(*options.importance, tensors);
+  }
   add_rows(report, plan, model);
   Feed feed(model, in, options, report.bytes_after);
   if (target == Target::gguf) {

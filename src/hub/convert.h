@@ -10,12 +10,17 @@
 
 #include "hub/gguf/quant_policy.h"
 #include "hub/hub.h"
+#include "hub/importance.h"
 
 namespace moe {
 
 struct ConvertOptions {
   std::optional<WantedType> dtype;  // of the weights of products, embedding and head: --quant or
                                     // --dtype; absent: as they are
+  // What the errors of a quantised GGUF weigh; null: the quantisers' own rules. `importance_from`
+  // says where it is from: a file, or the text that it was measured on.
+  const Importance* importance = nullptr;
+  std::string importance_from = {};
   int threads = 1;
   int64_t file_bytes = 0;  // of tensors in one GGUF file at most, else several are made; 0: one
   // Told how many bytes of the result are there, of how many; may throw, and then nothing is left
@@ -40,8 +45,11 @@ struct ConvertReport {
   int64_t bytes_before = 0, bytes_after = 0;
   int64_t aliases = 0;  // sources that hold a tied head a second time, or a table nobody needs
   int64_t tables = 0;   // targets that hold no parameter and follow from the configuration
-  int64_t quantised_twice = 0;     // targets quantised from quantised numbers
-  std::vector<std::string> files;  // that a GGUF was written as; the first opens all
+  int64_t quantised_twice = 0;           // targets quantised from quantised numbers
+  int64_t weighed = 0;                   // targets quantised by the importance of their columns
+  std::vector<std::string> not_weighed;  // that would have been, but nothing is known of them
+  std::vector<LayerRows> expert_rows;    // of the text that the importance is from
+  std::vector<std::string> files;        // that a GGUF was written as; the first opens all
   std::string why_own;  // why llama.cpp does not run a GGUF that was written; empty where it does
 };
 

@@ -26,9 +26,10 @@ std::vector<int32_t> read_ids(const std::string& path, const Tokenizer& tokenize
   return ids;
 }
 
-FieldList fields(CalibrationOptions& o, const std::string& what_for) {
+FieldList fields(CalibrationOptions& o, const std::string& what_for, bool required) {
   FieldList list;
-  list.add("calibration", o.text, "a text, or a folder of them: " + what_for).required();
+  FieldEntry text = list.add("calibration", o.text, "a text, or a folder of them: " + what_for);
+  if (required) text.required();
   list.add("windows", o.windows,
            "windows of it that are read; more of them show more, and take as much longer");
   list.add("window", o.window,

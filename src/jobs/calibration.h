@@ -24,7 +24,7 @@ struct CalibrationOptions {
   int64_t windows = 8;
   std::optional<int64_t> window;  // absent: default_window
 };
-FieldList fields(CalibrationOptions&, const std::string& what_for);
+FieldList fields(CalibrationOptions&, const std::string& what_for, bool required = true);
 int64_t calibration_window(const CalibrationOptions&, const ModelConfig&);
 // Which windows of the text are read: the first ones, or as many spread evenly over all of it, so
 // that each text of a folder has its part.

@@ -61,6 +61,18 @@ Json account_json(const ConvertReport& report) {
   return reply;
 }
 
+Json importance_json(const MeasuredImportance& measured, const ConvertReport& report) {
+  Json layers = Json::array();
+  for (const LayerRows& layer : report.expert_rows)
+    layers.push_back({{"layer", layer.layer}, {"rows", layer.rows}});
+  Json reply = {{"from", measured.from},
+                {"weighed", report.weighed},
+                {"not_weighed", report.not_weighed},
+                {"expert_rows", layers}};
+  if (measured.perplexity) reply["perplexity"] = *measured.perplexity;
+  return reply;
+}
+
 Json verified_json(const Score& s) {
   return {{"tokens", s.tokens}, {"nats_per_token", s.nats_per_token}, {"perplexity", s.perplexity}};
 }
@@ -117,6 +129,7 @@ FieldList fields(ConvertJob& job) {
            "write the weights as f32, bf16 or f16. Default: each as it is, and f32 where a folder "
            "cannot hold that")
       .values(written_dtypes());
+  list.add(fields(job.importance));
   list.add("split_size", bytes_of(job.split_size, "split_size"),
            "write a GGUF as several files, NAME-00001-of-00003.gguf and so on, of at most so many "
            "bytes of tensors each, as in 4G; the first one's name opens all. Default: one file");
@@ -142,9 +155,13 @@ void check_given(const ConvertJob& job, const Given& given) {
   if (job.adapter_only) {
     if (target_of(job.out) == Target::folder)
       fail_usage("@adapter_only writes a GGUF file; give OUT a name that ends in .gguf");
-    for (const char* name : {"quant", "dtype", "split_size", "verify"})
+    for (const char* name : {"quant", "dtype", "split_size", "verify", "calibration", "imatrix"})
       if (given.has(name)) fail_usage("{} is of a model; @adapter_only writes none", field(name));
   }
+  check_given(job.importance, given);
+  if (job.importance.asked() && job.quant.empty())
+    fail_usage("{} weighs the errors of quantising; add @quant",
+               field(job.importance.imatrix.empty() ? "calibration" : "imatrix"));
   if (given.has("split_size") && target_of(job.out) == Target::folder)
     fail_usage("@split_size is of GGUF files; give OUT a name that ends in .gguf");
 }
@@ -197,6 +214,16 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   check_convert_target(in, job.out, before);
   std::optional<VerifyText> text;
   if (!job.verify.empty()) text = read_verify(job.verify, before, job.rule);
+  if (text && !job.importance.calibration.text.empty())
+    check_not_fitted_to(*text, read_ids(job.importance.calibration.text, *before.tokenizer),
+                        *before.tokenizer, watch);
+  if (job.importance.asked()) {
+    reply.importance =
+        find_importance(job.importance, before, in, options.threads, job.memory, watch);
+    options.importance = &reply.importance->importance;
+    options.importance_from = reply.importance->from;
+    callbacks.on_importance(*reply.importance);
+  }
 
   MemoryNeed writing;
   const int64_t wide = converting_bytes(*before.model) / 2;  // as f32, and in its type
@@ -245,6 +272,7 @@ Json to_json(const ConvertReply& r) {
                         {"matrices", r.merged->matrices},
                         {"replaced", r.merged->whole},
                         {"largest_change", r.merged->largest}};
+  if (r.importance) reply["importance"] = importance_json(*r.importance, r.account);
   if (r.verified)
     reply["verify"] = {{"text", r.verified->text.path},
                        {"windows", r.verified->before.windows},

@@ -10,6 +10,7 @@
 #include "hub/convert.h"
 #include "jobs/calibration.h"
 #include "jobs/forward_memory.h"
+#include "jobs/importance.h"
 #include "options/read.h"
 
 namespace moe {
@@ -18,6 +19,7 @@ struct ConvertJob {
   std::string in, out, adapter, quant, dtype, verify;
   bool text_only = false, adapter_only = false;
   std::optional<int64_t> split_size;
+  ImportanceOptions importance;
   MemoryOptions memory;
   ScoreOptions rule{.window = 0};  // of the text to verify by; 0: default_window
   int threads = 0;
@@ -42,6 +44,7 @@ struct ConvertReply {
   std::optional<WrittenAdapter> adapter_alone;  // then nothing else
   std::vector<Beside> left_out;
   std::optional<MergedAdapter> merged;
+  std::optional<MeasuredImportance> importance;
   ConvertReport account;
   struct Verified {
     VerifyText text;
@@ -53,6 +56,7 @@ struct ConvertCallbacks {
   std::function<void(const MergedAdapter&)> on_merged = [](const MergedAdapter&) {};
   // Once for each kind of what IN has beside the model of text.
   std::function<void(const Beside&)> on_left_out = [](const Beside&) {};
+  std::function<void(const MeasuredImportance&)> on_importance = [](const MeasuredImportance&) {};
   // OUT is there and has not been scored yet.
   std::function<void(const ConvertReport&)> on_written = [](const ConvertReport&) {};
 };

@@ -28,7 +28,7 @@ enum class DType : uint8_t {
   q6_k,
   mxfp4,
   iq4_nl,
-  iq4_xs,  // this and the next two are read, not made
+  iq4_xs,  // read, not made
   q3_k,
   q2_k,
   u8,

@@ -1,8 +1,8 @@
 #include "tensor/quant.h"
 
 #include "core/error.h"
+#include "tensor/quant_fit.h"
 #include "tensor/quant_k.h"
-#include "tensor/quant_parts.h"
 #include "tensor/quant_table.h"
 
 namespace moe {
@@ -105,29 +105,56 @@ Span between_ends(int* q, const float* x) {
   return {d, low};
 }
 
-void write_q4_0(uint8_t* block, const float* x) {
+// The same where the importance of the columns is known: the scale, or scale and offset, that fits
+// best, and the numbers in the steps that a reader will see.  importance [32]
+template <int kLevels>
+float fitted_scale(int* q, const float* x, const float* importance) {
+  float weight[kBlock];
+  weigh<kBlock>(weight, x, importance, 1);
+  const float d = f16_to_f32(f32_to_f16(fit_scale<kLevels / 2, kBlock>(x, weight)));
+  for (int j = 0; j < kBlock; ++j)
+    q[j] = static_cast<int>(clamped(nearest_even(x[j] / d), -kLevels / 2, kLevels / 2 - 1)) +
+           kLevels / 2;
+  return d;
+}
+template <class Fan>
+Span fitted_line(int* q, const float* x, const float* importance) {
+  float weight[kBlock];
+  weigh<kBlock>(weight, x, importance, 1);
+  const Line line = fit_line<Closely<Fan>, kBlock>(x, weight);
+  const Span stored{f16_to_f32(f32_to_f16(line.scale)), f16_to_f32(f32_to_f16(-line.offset))};
+  for (int j = 0; j < kBlock; ++j)
+    q[j] = static_cast<int>(clamped(nearest_even((x[j] - stored.m) / stored.d), 0, Fan::top));
+  return stored;
+}
+
+void write_q4_0(uint8_t* block, const float* x, const float* importance) {
   int q[kBlock];
-  store_half(block, around_zero<16>(q, x));
+  store_half(block,
+             importance == nullptr ? around_zero<16>(q, x) : fitted_scale<16>(q, x, importance));
   write_nibbles(block + 2, q);
 }
 
-void write_q4_1(uint8_t* block, const float* x) {
+void write_q4_1(uint8_t* block, const float* x, const float* importance) {
   int q[kBlock];
-  const Span span = between_ends<16>(q, x);
+  const Span span =
+      importance == nullptr ? between_ends<16>(q, x) : fitted_line<FourBits>(q, x, importance);
   store_half(block, span.d);
   store_half(block + 2, span.m);
   write_nibbles(block + 4, q);
 }
 
-void write_q5_0(uint8_t* block, const float* x) {
+void write_q5_0(uint8_t* block, const float* x, const float* importance) {
   int q[kBlock];
-  store_half(block, around_zero<32>(q, x));
+  store_half(block,
+             importance == nullptr ? around_zero<32>(q, x) : fitted_scale<32>(q, x, importance));
   write_five(block + 2, q);
 }
 
-void write_q5_1(uint8_t* block, const float* x) {
+void write_q5_1(uint8_t* block, const float* x, const float* importance) {
   int q[kBlock];
-  const Span span = between_ends<32>(q, x);
+  const Span span =
+      importance == nullptr ? between_ends<32>(q, x) : fitted_line<FiveBits>(q, x, importance);
   store_half(block, span.d);
   store_half(block + 2, span.m);
   write_five(block + 4, q);
@@ -187,8 +214,14 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
   fail("numbers of {} cannot be read as f32", name_of(from));
 }
 
-void quantise(void* out, const float* in, DType to, int64_t n) {
+void quantise(void* out, const float* in, DType to, int64_t n, const float* importance) {
   need_blocks(to, n);
+  // For the types whose scales hang on what the columns are worth.
+  const auto weighed = [&](auto&& write) {
+    write_blocks(out, in, to, n, [&](uint8_t* block, const float* x) {
+      write(block, x, importance == nullptr ? nullptr : importance + (x - in));
+    });
+  };
   switch (to) {
     case DType::f32: std::memcpy(out, in, static_cast<size_t>(n) * sizeof(float)); return;
     case DType::bf16:
@@ -199,18 +232,18 @@ void quantise(void* out, const float* in, DType to, int64_t n) {
     case DType::f16:
       return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) { store_half(at, *x); });
     case DType::q8_0: return write_blocks(out, in, to, n, write_q8_0);
-    case DType::q4_0: return write_blocks(out, in, to, n, write_q4_0);
-    case DType::q4_1: return write_blocks(out, in, to, n, write_q4_1);
-    case DType::q5_0: return write_blocks(out, in, to, n, write_q5_0);
-    case DType::q5_1: return write_blocks(out, in, to, n, write_q5_1);
-    case DType::q4_k: return write_blocks(out, in, to, n, write_q4_k);
-    case DType::q5_k: return write_blocks(out, in, to, n, write_q5_k);
-    case DType::q6_k: return write_blocks(out, in, to, n, write_q6_k);
     case DType::mxfp4: return write_blocks(out, in, to, n, write_mxfp4);
-    case DType::iq4_nl: return write_blocks(out, in, to, n, write_iq4_nl);
-    case DType::iq4_xs:
-    case DType::q3_k:
-    case DType::q2_k: fail("{} is read, not made", name_of(to));
+    case DType::q4_0: return weighed(write_q4_0);
+    case DType::q4_1: return weighed(write_q4_1);
+    case DType::q5_0: return weighed(write_q5_0);
+    case DType::q5_1: return weighed(write_q5_1);
+    case DType::q4_k: return weighed(write_q4_k);
+    case DType::q5_k: return weighed(write_q5_k);
+    case DType::q6_k: return weighed(write_q6_k);
+    case DType::q3_k: return weighed(write_q3_k);
+    case DType::q2_k: return weighed(write_q2_k);
+    case DType::iq4_nl: return weighed(write_iq4_nl);
+    case DType::iq4_xs: fail("{} is read, not made", name_of(to));
     case DType::i32:
     case DType::u8:
     case DType::f8_e4m3: break;

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "tensor/quant_parts.h"
+#include "tensor/quant_fit.h"
 
 namespace moe {
 namespace {
@@ -31,22 +31,22 @@ int nearest_iq4(float x) {
 }
 
 // How well d times the nearest values fits where 1 / d is about `inverse`: over the numbers x and
-// their values v, weighed by x^2, the best d is sum w x v / sum w v^2, and the square of the first
+// their values v, weighed by w, the best d is sum w x v / sum w v^2, and the square of the first
 // over the second is what it takes off the error.
 struct Fit {
   float xv = 0, vv = 0;
 
   float scale() const { return finite_ratio(xv, vv); }
-  bool better_than(const Fit& other) const {
-    return vv > 0 && (other.vv <= 0 || xv * xv * other.vv > other.xv * other.xv * vv);
-  }
+  // The products of three sums of large numbers are beyond f32.
+  double gain() const { return vv > 0 ? double{xv} * xv / vv : 0; }
+  bool better_than(const Fit& other) const { return gain() > other.gain(); }
 };
-Fit fit_iq4(const float* x, float inverse) {
+Fit fit_iq4(const float* x, const float* weight, float inverse) {
   Fit fit;
   for (int j = 0; j < kBlock; ++j) {
-    const float v = kIq4Values[static_cast<size_t>(nearest_iq4(inverse * x[j]))], w = x[j] * x[j];
-    fit.xv += w * v * x[j];
-    fit.vv += w * v * v;
+    const float v = kIq4Values[static_cast<size_t>(nearest_iq4(inverse * x[j]))];
+    fit.xv += weight[j] * v * x[j];
+    fit.vv += weight[j] * v * v;
   }
   return fit;
 }
@@ -99,14 +99,18 @@ void write_mxfp4(uint8_t* block, const float* x) {
 
 // Fifteen steps about the one that makes the largest number the lowest value, as
 // github ggml-org/ggml, src/ggml-quants.c (quantize_iq4_nl) looks for them.
-void write_iq4_nl(uint8_t* block, const float* x) {
+void write_iq4_nl(uint8_t* block, const float* x, const float* importance) {
   constexpr float kLeast = 1e-15f;  // below it a block is zero
   const float largest = largest_of(x);
+  float weight[kBlock];
+  if (importance != nullptr) weigh<kBlock>(weight, x, importance, 2);
+  else
+    for (int j = 0; j < kBlock; ++j) weight[j] = x[j] * x[j];
   Fit best;
   if (std::abs(largest) >= kLeast && std::isfinite(largest)) {
-    best = fit_iq4(x, -kIq4Values[0] / largest);
+    best = fit_iq4(x, weight, -kIq4Values[0] / largest);
     for (int step = -7; step <= 7; ++step)
-      if (const Fit fit = fit_iq4(x, static_cast<float>(step + kIq4Values[0]) / largest);
+      if (const Fit fit = fit_iq4(x, weight, static_cast<float>(step + kIq4Values[0]) / largest);
           fit.better_than(best))
         best = fit;
   }

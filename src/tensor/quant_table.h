@@ -29,6 +29,7 @@ void read_mxfp4(float* out, const uint8_t* block);
 void read_iq4_nl(float* out, const uint8_t* block);
 void read_iq4_xs(float* out, const uint8_t* block);
 void write_mxfp4(uint8_t* block, const float* x);
-void write_iq4_nl(uint8_t* block, const float* x);
+// importance [32] of the numbers' columns, or null.
+void write_iq4_nl(uint8_t* block, const float* x, const float* importance);
 
 }  // namespace moe

@@ -1,11 +1,29 @@
 // What every op is given first: threads and memory.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "tensor/arena.h"
 
 namespace moe {
+
+struct Param;
+struct Run;
+namespace ops {
+struct GatheredRows;
+}
+
+// Told of the rows of every forward product, right before they are multiplied; but not of products
+// that are f32 whatever their rows are.
+class ProductObserver {
+ public:
+  virtual ~ProductObserver() = default;
+  // weights [O,I] or banks [E,O,I], all of which meet these rows: rows [offsets[e], offsets[e+1])
+  // matrix e.  x [R,I]
+  virtual void observe(Run&, std::span<const Param* const> weights, const ops::GatheredRows& x,
+                       std::span<const int64_t> offsets) = 0;
+};
 
 struct Run {
   explicit Run(int thread_count, DType compute_dtype = DType::f32)
@@ -21,6 +39,7 @@ struct Run {
   // do, not rows that are rounded to bytes: what is learned through them is then the gradient of
   // what was computed.
   bool widen = false;
+  ProductObserver* observer = nullptr;  // null: nobody watches
 
   Arena saved;    // what backward needs; released block by block, last in first out
   Arena scratch;  // within one op or one module's backward; every user rewinds it before returning

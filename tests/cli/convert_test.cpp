@@ -65,6 +65,57 @@ TEST_F(Convert, TakesMixesByName) {
     has(help, name);
 }
 
+// Errors weighed by what a text multiplies: measured, saved and read again, the same bytes.
+TEST_F(Convert, CalibratesAndSavesWhatItMeasured) {
+  std::string other;
+  for (int i = 0; i < 200; ++i) other += fmt::format("line {} of a text to judge by\n", i);
+  put(folder_ / "other.txt", other);
+  const CommandResult r = ok({"convert", model(), folder_ / "a.gguf", "--quant", "q4_0",
+                              "--calibration", text(), "--windows", "4", "--save-imatrix",
+                              folder_ / "i.gguf", "--verify", folder_ / "other.txt"});
+  has(r.out, fmt::format("calibrated on {}: 4 windows of it, perplexity", text()));
+  has(r.out, "7 tensors quantised by the importance in " + text());
+  has(r.out, "experts: ");
+  has(r.out, "rows in the middle");
+  const CommandResult again = ok({"convert", model(), folder_ / "b.gguf", "--quant", "q4_0",
+                                  "--imatrix", folder_ / "i.gguf", "--json"});
+  EXPECT_EQ(slurp(folder_ / "a.gguf"), slurp(folder_ / "b.gguf"));
+  const Json importance = Json::parse(again.out)["importance"];
+  EXPECT_EQ(importance["weighed"], 7);
+  EXPECT_EQ(importance["not_weighed"], Json::array());
+  ASSERT_EQ(importance["expert_rows"].size(), 1u);
+  // four windows of 32 tokens, two experts each
+  int64_t rows = 0;
+  for (const Json& n : importance["expert_rows"][0]["rows"]) rows += n.get<int64_t>();
+  EXPECT_EQ(rows, 4 * 32 * 2);
+  ok({"convert", model(), folder_ / "plain.gguf", "--quant", "q4_0"});
+  EXPECT_NE(slurp(folder_ / "a.gguf"), slurp(folder_ / "plain.gguf"));
+}
+
+TEST_F(Convert, RefusesCalibrationsThatDoNotGoTogether) {
+  const std::string out = folder_ / "x.gguf";
+  const auto convert = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"convert", model(), out};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(convert({"--calibration", text()}), 2, {"--calibration", "add --quant"});
+  expect_refused(convert({"--dtype", "bf16", "--imatrix", "i.gguf"}), 2,
+                 {"--imatrix", "add --quant"});
+  expect_refused(convert({"--quant", "q4_0", "--windows", "4"}), 2,
+                 {"--windows", "--calibration TEXT"});
+  expect_refused(convert({"--quant", "q4_0", "--save-imatrix", "i"}), 2, {"--calibration TEXT"});
+  expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--imatrix", "i"}), 2,
+                 {"give one of them"});
+  expect_refused(convert({"--quant", "q4_0", "--imatrix", folder_ / "none"}), 1, {"none"});
+  expect_refused(convert({"--quant", "q4_0", "--imatrix", text()}), 1, {text()});
+  expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--save-imatrix", text()}), 1,
+                 {"is no importance matrix"});
+  expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--verify", text()}), 2,
+                 {"cannot show the damage"});
+  EXPECT_FALSE(fs::exists(out));
+}
+
 TEST_F(Convert, JsonHoldsTheSame) {
   const CommandResult r =
       moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(),
@@ -92,8 +143,8 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", model(), gguf, "--dtype", "q8_0"}, 2, {"--quant q8_0"});
   expect_refused({"convert", model(), gguf, "--dtype", "bf16", "--quant", "q8_0"}, 2,
                  {"--quant", "--dtype"});
-  expect_refused({"convert", model(), gguf, "--quant", "Q3_K_M"}, 2,
-                 {"--quant Q3_K_M", "llama.cpp makes it of Q3_K", "q4_k_s"});
+  expect_refused({"convert", model(), gguf, "--quant", "Q2_K_S"}, 2,
+                 {"--quant Q2_K_S", "llama.cpp makes it of a mix of Q2_K", "q2_k"});
   expect_refused({"convert", model(), gguf, "--quant", "iq4_xs"}, 2,
                  {"iq4_xs", "IQ types", "q4_k_m"});
   expect_refused({"convert", model(), gguf, "--quant", "q4_k_x"}, 2, {"'q4_k_x'", "\"q4_k_m\""});

@@ -21,6 +21,7 @@
 #include "hub/folder/config_json.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_vocab.h"
+#include "hub/gguf/imatrix.h"
 #include "moe/recipes/recipes.h"
 #include "moe/recipes/spec_json.h"
 #include "support/learned_bpe.h"
@@ -498,6 +499,29 @@ void adapter_seeds(const std::string& folder) {
 }
 
 // The adapter of a small model as its fuzzer makes it: of a matrix and of a bank.
+void imatrix_seeds(const std::string& folder) {
+  Importance importance;
+  importance.tensors["blk.0.attn_q.weight"] = {{1, 2, 3, 4}, {7}};
+  importance.tensors["blk.0.ffn_down_exps.weight"] = {{1, 0, 3, 4, 0, 0}, {5, 0, 2}};
+  importance.texts = {"some.txt"};
+  importance.windows = 2;
+  importance.window = 16;
+  write_importance(folder + "/whole.gguf", importance);
+  std::string dat;
+  const auto put = [&](auto x) { dat.append(reinterpret_cast<const char*>(&x), sizeof x); };
+  const auto text = [&](std::string_view t) {
+    put(static_cast<int32_t>(t.size()));
+    dat += t;
+  };
+  put(int32_t{1});
+  text("blk.0.attn_q.weight");
+  for (const int32_t n : {3, 2}) put(n);  // calls, numbers
+  for (const float x : {1.5f, 2.5f}) put(x);
+  put(int32_t{3});
+  text("some.txt");
+  write_atomically(folder + "/old.dat", dat);
+}
+
 void adapter_gguf_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   Model model(test::small_olmoe());
@@ -547,6 +571,7 @@ int main(int argc, char** argv) {
     moe::record_seeds(out + "/record");
     moe::adapter_seeds(out + "/adapter");
     moe::adapter_gguf_seeds(out + "/adapter_gguf");
+    moe::imatrix_seeds(out + "/imatrix");
   } catch (const moe::Error& e) {
     std::fprintf(stderr, "fuzz_seeds: %s\n", e.what());
     return 1;

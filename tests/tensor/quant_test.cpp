@@ -21,10 +21,10 @@
 namespace moe {
 namespace {
 
-constexpr DType kAll[] = {DType::f32,  DType::bf16,  DType::f16,   DType::q8_0, DType::q4_0,
-                          DType::q4_1, DType::q5_0,  DType::q5_1,  DType::q4_k, DType::q5_k,
-                          DType::q6_k, DType::mxfp4, DType::iq4_nl};
-constexpr DType kOnlyRead[] = {DType::iq4_xs, DType::q3_k, DType::q2_k};
+constexpr DType kAll[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0,  DType::q4_0,
+                          DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k,  DType::q5_k,
+                          DType::q6_k, DType::q3_k, DType::q2_k, DType::mxfp4, DType::iq4_nl};
+constexpr DType kOnlyRead[] = {DType::iq4_xs};
 
 std::vector<uint8_t> from_hex(const std::string& text) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -39,9 +39,10 @@ std::vector<float> floats(const std::string& text) {
   std::memcpy(out.data(), bytes.data(), bytes.size());
   return out;
 }
-std::vector<uint8_t> quantised(const std::vector<float>& x, DType to) {
+std::vector<uint8_t> quantised(const std::vector<float>& x, DType to,
+                               const float* importance = nullptr) {
   std::vector<uint8_t> out(static_cast<size_t>(bytes_of(to, static_cast<int64_t>(x.size()))));
-  quantise(out.data(), x.data(), to, static_cast<int64_t>(x.size()));
+  quantise(out.data(), x.data(), to, static_cast<int64_t>(x.size()), importance);
   return out;
 }
 std::vector<float> dequantised(const std::vector<uint8_t>& bytes, DType from) {
@@ -51,14 +52,34 @@ std::vector<float> dequantised(const std::vector<uint8_t>& bytes, DType from) {
   dequantise(out.data(), bytes.data(), from, static_cast<int64_t>(out.size()));
   return out;
 }
-std::vector<float> round_trip(const std::vector<float>& x, DType through) {
-  return dequantised(quantised(x, through), through);
+std::vector<float> round_trip(const std::vector<float>& x, DType through,
+                              const float* importance = nullptr) {
+  return dequantised(quantised(x, through, importance), through);
 }
 
 double rms(const std::vector<float>& x, const std::vector<float>& y) {
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) sum += (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
   return std::sqrt(sum / static_cast<double>(x.size()));
+}
+// The same, the squares weighed.
+double rms(const std::vector<float>& x, const std::vector<float>& y,
+           const std::vector<float>& weight) {
+  double sum = 0, all = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    sum += weight[i] * (double{x[i]} - y[i]) * (double{x[i]} - y[i]);
+    all += weight[i];
+  }
+  return std::sqrt(sum / all);
+}
+// From 1 to 63, in no order.
+std::vector<float> made_importance(size_t n) {
+  std::vector<float> out(n);
+  for (size_t i = 0; i < n; ++i) {
+    const auto step = static_cast<float>(i * 37 % 64);
+    out[i] = 1 + step * step / 64;
+  }
+  return out;
 }
 
 std::vector<float> drawn(int64_t n, uint64_t seed, float scale = 1) {
@@ -102,32 +123,99 @@ TEST(Quant, ReadsTheNumbersOfTheReference) {
   EXPECT_EQ(golden().at("blocks").size(), 15u);
 }
 
-// Errors of quantize_row_q4_K_ref and quantize_row_q6_K_ref of libggml-base (llama-cpp-python
-// 0.3.36) on the same rows, by gguf's dequantize.
-TEST(Quant, TheKFormatsAreAsGoodAsTheReference) {
-  struct Case {
-    const char* row;
-    double q4_k, q6_k;
-  };
-  const Case cases[] = {{"normal", 0.0769343, 0.0195021},    {"weights", 0.0015086, 0.000346644},
-                        {"outlier", 0.0275361, 0.0207562},   {"negative", 0.0436379, 0.0182638},
-                        {"offset", 0.0870836, 0.0399444},    {"ties", 0.0166388, 0.00292436},
-                        {"some zero", 0.0593753, 0.0143054}, {"large", 1889.55, 479.132},
-                        {"heavy", 1.18829, 0.398066}};
-  // Where several scales fit alike, one row may come out a little better or worse; all together may
-  // not.
-  double q4_k = 0, q6_k = 0;
-  for (const Case& c : cases) {
-    const std::vector<float> x = golden_row(c.row);
-    const double four = rms(x, round_trip(x, DType::q4_k)) / c.q4_k,
-                 six = rms(x, round_trip(x, DType::q6_k)) / c.q6_k;
-    EXPECT_LE(four, 1.01) << c.row;
-    EXPECT_LE(six, 1.01) << c.row;
-    q4_k += four / std::size(cases);
-    q6_k += six / std::size(cases);
+constexpr const char* kRows[] = {"normal", "weights",   "outlier", "negative", "offset",
+                                 "ties",   "some zero", "large",   "heavy"};
+struct Reference {
+  DType dtype;
+  double error[std::size(kRows)];
+};
+
+// Where several scales fit alike, one row may come out a little better or worse; all together may
+// not.
+void expect_as_good(const Reference& reference, double one, double all,
+                    const std::vector<float>* importance) {
+  double mean = 0;
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    const std::vector<float> x = golden_row(kRows[i]);
+    const double error =
+        importance == nullptr
+            ? rms(x, round_trip(x, reference.dtype))
+            : rms(x, round_trip(x, reference.dtype, importance->data()), *importance);
+    EXPECT_LE(error, one * reference.error[i]) << name_of(reference.dtype) << " " << kRows[i];
+    mean += error / reference.error[i] / std::size(kRows);
   }
-  EXPECT_LE(q4_k, 1.001);
-  EXPECT_LE(q6_k, 1.001);
+  EXPECT_LE(mean, all) << name_of(reference.dtype);
+}
+
+// Errors of the reference quantisers of libggml-base (llama-cpp-python 0.3.36) on the same rows, by
+// gguf's dequantize.
+TEST(Quant, TheKFormatsAreAsGoodAsTheReference) {
+  const Reference references[] = {
+      {DType::q4_k,
+       {0.0769343, 0.0015086, 0.0275361, 0.0436379, 0.0870836, 0.0166388, 0.0593753, 1889.55,
+        1.18829}},
+      {DType::q6_k,
+       {0.0195021, 0.000346644, 0.0207562, 0.0182638, 0.0399444, 0.00292436, 0.0143054, 479.132,
+        0.398066}},
+      {DType::q3_k,
+       {0.161673, 0.0029491, 0.0207562, 0.150871, 0.103461, 0.0435764, 0.125508, 4012.99, 1.39874}},
+      {DType::q2_k,
+       {0.306133, 0.00596241, 0.0385201, 0.184285, 0.270981, 0.0720432, 0.224906, 9013.99,
+        2.07798}}};
+  // q2_k and q3_k weigh errors otherwise than the reference, most rows to their advantage.
+  for (const Reference& reference : references)
+    expect_as_good(reference, reference.dtype == DType::q2_k ? 1.04 : 1.01, 1.001, nullptr);
+}
+
+// The same of ggml_quantize_chunk with made_importance(): roots of the mean squares, weighed by it.
+TEST(Quant, ImportanceIsHeededAsWellAsByTheReference) {
+  const Reference references[] = {
+      {DType::q4_0,
+       {0.0841694, 0.00160541, 0.0198996, 0.0828196, 0.0952074, 0.0176885, 0.0663025, 2052.67,
+        1.40838}},
+      {DType::q4_1,
+       {0.0712516, 0.00141684, 0.019343, 0.0404485, 0.0799231, 0.015352, 0.054521, 1662.52,
+        1.07803}},
+      {DType::q5_0,
+       {0.0412198, 0.000819085, 0.0198975, 0.0420577, 0.0772325, 0.00595585, 0.0292653, 991.866,
+        1.04553}},
+      {DType::q5_1,
+       {0.0354321, 0.00066542, 0.0193296, 0.0190189, 0.0420004, 0.00527557, 0.0263553, 810.992,
+        0.565487}},
+      {DType::iq4_nl,
+       {0.0740867, 0.00150843, 0.214853, 0.0806715, 0.0952441, 0.0198353, 0.0621049, 1868.87,
+        1.32994}},
+      {DType::q2_k,
+       {0.266686, 0.00498489, 0.0281351, 0.155965, 0.21913, 0.0642903, 0.194174, 6529.42, 2.0497}},
+      {DType::q3_k,
+       {0.150156, 0.00273819, 0.0206638, 0.143104, 0.09704, 0.0360329, 0.110325, 3541.83, 1.47518}},
+      {DType::q4_k,
+       {0.0733492, 0.00146154, 0.0231745, 0.0416958, 0.0813911, 0.0154141, 0.0537061, 1686.96,
+        1.18521}},
+      {DType::q5_k,
+       {0.0374297, 0.000728277, 0.0219425, 0.0208941, 0.0440196, 0.00583528, 0.0272573, 841.363,
+        0.624542}},
+      {DType::q6_k,
+       {0.017298, 0.000315069, 0.0206638, 0.0179615, 0.0391035, 0.00187489, 0.0127105, 455.564,
+        0.429626}}};
+  const std::vector<float> importance = made_importance(256);
+  for (const Reference& reference : references) expect_as_good(reference, 1.02, 1.003, &importance);
+}
+
+// Columns that count get the better of those that do not; where all count alike the error is that
+// of the format.
+TEST(Quant, ImportantColumnsComeNearer) {
+  const std::vector<float> x = drawn(64 * 256, 6), importance = made_importance(x.size()),
+                           alike(x.size(), 1.0f);
+  for (DType dtype : kAll) {
+    const bool heeds = is_quantised(dtype) && dtype != DType::q8_0 && dtype != DType::mxfp4;
+    const double with = rms(x, round_trip(x, dtype, importance.data()), importance),
+                 without = rms(x, round_trip(x, dtype), importance);
+    if (heeds) EXPECT_LT(with, 0.995 * without) << name_of(dtype);
+    else EXPECT_EQ(with, without) << name_of(dtype);
+    EXPECT_LE(rms(x, round_trip(x, dtype, alike.data())), 1.001 * rms(x, round_trip(x, dtype)))
+        << name_of(dtype);
+  }
 }
 
 // A fifth bit halves the steps: so it does the error, where what is left over is not the scales'
@@ -150,7 +238,7 @@ TEST(Quant, ErrorsAreThoseOfTheFormats) {
       {DType::q8_0, {4e-3, 7e-3}},   {DType::q4_0, {0.08, 0.1}},   {DType::q4_1, {0.07, 0.09}},
       {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}},
       {DType::q5_k, {0.025, 0.04}},  {DType::q6_k, {0.01, 0.02}},  {DType::mxfp4, {0.1, 0.13}},
-      {DType::iq4_nl, {0.07, 0.08}}};
+      {DType::iq4_nl, {0.07, 0.08}}, {DType::q3_k, {0.12, 0.17}},  {DType::q2_k, {0.2, 0.3}}};
   for (const auto& [dtype, bound] : bounds) {
     const double error = rms(x, round_trip(x, dtype));
     EXPECT_GE(error, bound.first) << name_of(dtype);

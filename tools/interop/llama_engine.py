@@ -4,6 +4,7 @@ llama-cpp-python (pinned in tools/requirements-llama.txt)."""
 import ctypes
 import math
 
+import gguf
 import llama_cpp
 import numpy as np
 
@@ -15,6 +16,10 @@ FILE_TYPES = {
     "q8_0": 7,
     "q5_0": 8,
     "q5_1": 9,
+    "q2_k": 10,
+    "q3_k_s": 11,
+    "q3_k_m": 12,
+    "q3_k_l": 13,
     "q4_k_s": 14,
     "q4_k_m": 15,
     "q5_k_s": 16,
@@ -83,10 +88,42 @@ class Engine:
         self.llama.close()
 
 
-def quantise(source, target, name, threads=2):
+class Importance(ctypes.Structure):
+    """llama.h, struct llama_model_imatrix_data."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.POINTER(ctypes.c_float)),
+        ("size", ctypes.c_size_t),
+    ]
+
+
+def read_imatrix(path):
+    """{tensor: mean squares, one matrix after another}, as llama-quantize makes them of a file."""
+    tensors = {t.name: np.array(t.data) for t in gguf.GGUFReader(path).tensors}
+    means = {}
+    for name, squares in tensors.items():
+        if not name.endswith(".in_sum2"):
+            continue
+        tensor = name.removesuffix(".in_sum2")
+        counts = tensors[f"{tensor}.counts"].reshape(-1, 1)
+        rows = squares.reshape(len(counts), -1)
+        # a matrix that met nothing weighs all columns alike
+        means[tensor] = np.where(counts > 0, rows / np.maximum(counts, 1), 1).astype(np.float32)
+    return means
+
+
+def quantise(source, target, name, threads=2, imatrix=None):
     """llama.cpp's own quantiser."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread, params.ftype = threads, FILE_TYPES[name]
+    if imatrix:
+        means = {key: np.ascontiguousarray(x) for key, x in read_imatrix(imatrix).items()}
+        entries = (Importance * (len(means) + 1))()  # the last one ends the list
+        for entry, (key, x) in zip(entries, means.items()):
+            entry.name, entry.size = key.encode(), x.size
+            entry.data = x.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        params.imatrix = ctypes.cast(entries, ctypes.c_void_p)
     if (
         llama_cpp.llama_model_quantize(
             str(source).encode(), str(target).encode(), ctypes.byref(params)

@@ -301,11 +301,46 @@ def check_quality(args):
     return good
 
 
+def check_calibrated(args):
+    """Of each type: that the file whose errors were weighed by another text is better than the one
+    that was not, and no worse than what llama.cpp's quantiser makes with the same importance
+    matrix; all in this engine, by the differences of the windows and twice their error."""
+    good = True
+    with tempfile.TemporaryDirectory() as work:
+        base, imatrix = f"{work}/base.gguf", f"{work}/imatrix.gguf"
+        convert(args, args.model, base, "--dtype", args.base)
+        measured = ["--calibration", args.calibration, "--windows", 48, "--window", min(args.window, 512)]
+        convert(args, base, f"{work}/x.gguf", "--quant", "q4_0", *measured, "--save-imatrix", imatrix)
+        start = our_score(args, base, False)["perplexity"]
+        for name in args.types:
+            plain, mine, other = (f"{work}/{kind}.gguf" for kind in ("plain", "mine", "other"))
+            convert(args, base, plain, *asked(name))
+            convert(args, base, mine, *asked(name), "--imatrix", imatrix)
+            llama_engine.quantise(base, other, name, imatrix=imatrix)
+            differ = other_types(mine, other)
+            gain, gain_error = excess(args, mine, plain)
+            worse, error = excess(args, mine, other)
+            fine = not differ and gain < -2 * gain_error and worse <= 2 * error
+            good = good and fine
+            perplexities = [
+                our_score(args, path, False)["perplexity"] for path in (plain, mine, other)
+            ]
+            print(
+                f"{name}: {start:.4f} in {args.base}, {perplexities[0]:.4f} not calibrated, {perplexities[1]:.4f} calibrated "
+                f"({gain:+.5f} nats a token, error {gain_error:.5f}), {perplexities[2]:.4f} by llama.cpp's quantiser "
+                f"(ours {worse:+.5f}, error {error:.5f}); {len(differ)} tensors of another type"
+                f"{'' if fine else ': NOT AS IT SHOULD BE'}",
+                flush=True,
+            )
+    print(f"{', '.join(args.types)}: calibrating {'pays' if good else 'DOES NOT PAY'}")
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["score", "greedy", "export", "quality", "adapter"])
+    parser.add_argument("what", choices=["score", "greedy", "export", "quality", "calibrated", "adapter"])
     parser.add_argument("model")
     parser.add_argument("text", nargs="?")
     parser.add_argument("--bin", required=True)
@@ -314,12 +349,14 @@ def main():
     parser.add_argument("--types", nargs="+", default=["q8_0", "q5_0"])
     parser.add_argument("--steps", type=int, default=20, help="that an adapter is trained for")
     parser.add_argument("--base", default="f16", help="what is quantised")
+    parser.add_argument("--calibration", help="the text that errors are weighed by")
     args = parser.parse_args()
     check = {
         "score": check_score,
         "greedy": check_greedy,
         "export": check_export,
         "quality": check_quality,
+        "calibrated": check_calibrated,
         "adapter": check_adapter,
     }[args.what]
     return 0 if check(args) else 1

@@ -15,15 +15,20 @@ enum class MixMatrix { values, fused, keys, output, down, experts };
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
 struct MixSlot {
   int64_t layer = 0, layers = 0;
-  int64_t experts = 0;  // 0: dense
-  int64_t sharing = 1;  // heads that share keys and values
+  int64_t experts = 0;   // 0: dense
+  int64_t sharing = 1;   // heads that share keys and values
+  bool weighed = false;  // the importance of its columns is known
 };
 
 namespace {
 
 bool everywhere(const MixSlot&) { return true; }
+bool first_two(const MixSlot& p) { return p.layer < 2; }
 bool first_four(const MixSlot& p) { return p.layer < 4; }
+bool first_sixteenth(const MixSlot& p) { return p.layer < p.layers / 16; }
 bool first_eighth(const MixSlot& p) { return p.layer < p.layers / 8; }
+bool first_eighth_weighed(const MixSlot& p) { return p.weighed && first_eighth(p); }
+bool first_eighth_not_weighed(const MixSlot& p) { return !p.weighed && first_eighth(p); }
 // The first and the last eighth, and every third layer between them.
 bool more_bits(const MixSlot& p) {
   const int64_t eighth = p.layers / 8;
@@ -31,6 +36,7 @@ bool more_bits(const MixSlot& p) {
 }
 // With 8 experts attention is so small a part of the model that its bits cost little.
 bool of_eight_experts(const MixSlot& p) { return p.experts == 8; }
+bool of_other_experts(const MixSlot& p) { return p.experts != 8; }
 // Llama 2 70B and its like: 80 layers, whose value matrices are an eighth of the query's.
 bool of_eighty_layers(const MixSlot& p) { return p.layers == 80 && p.sharing > 1; }
 bool shared_by_four(const MixSlot& p) { return p.sharing >= 4; }
@@ -50,6 +56,37 @@ constexpr MixRule kEvery[] = {
     {MixMatrix::values, of_eight_experts, DType::q8_0},
     {MixMatrix::fused, of_eight_experts, DType::q8_0},
     {MixMatrix::keys, of_eight_experts, DType::q8_0},
+};
+constexpr MixRule kTwo[] = {
+    {MixMatrix::values, of_eighty_layers, DType::q5_k},
+    {MixMatrix::values, shared_by_four, DType::q4_k},
+    {MixMatrix::values, everywhere, DType::q3_k},
+    {MixMatrix::fused, shared_by_four, DType::q4_k},
+    {MixMatrix::fused, everywhere, DType::q3_k},
+    {MixMatrix::down, everywhere, DType::q3_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
+    {MixMatrix::output, everywhere, DType::q3_k},
+};
+constexpr MixRule kThreeSmall[] = {
+    {MixMatrix::values, of_eighty_layers, DType::q5_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
+};
+constexpr MixRule kThreeMedium[] = {
+    {MixMatrix::values, first_two, DType::q5_k},
+    {MixMatrix::values, of_eighty_layers, DType::q5_k},
+    {MixMatrix::values, everywhere, DType::q4_k},
+    {MixMatrix::fused, first_two, DType::q5_k},
+    {MixMatrix::fused, everywhere, DType::q4_k},
+    {MixMatrix::down, first_sixteenth, DType::q5_k},
+    {MixMatrix::down, everywhere, DType::q4_k},
+    {MixMatrix::output, of_eight_experts, DType::q5_k},
+    {MixMatrix::output, everywhere, DType::q4_k},
+};
+constexpr MixRule kThreeLarge[] = {
+    {MixMatrix::values, everywhere, DType::q5_k},
+    {MixMatrix::fused, everywhere, DType::q5_k},
+    {MixMatrix::down, everywhere, DType::q5_k},
+    {MixMatrix::output, of_other_experts, DType::q5_k},
 };
 constexpr MixRule kFourSmall[] = {
     {MixMatrix::values, first_four, DType::q5_k},
@@ -73,9 +110,13 @@ constexpr MixRule kFiveMedium[] = {
 
 constexpr MixRule kFourTable[] = {
     {MixMatrix::values, shared_by_four, DType::q5_k},
-    {MixMatrix::down, first_eighth, DType::q5_k},
+    {MixMatrix::down, first_eighth_not_weighed, DType::q5_k},
     {MixMatrix::output, of_eight_experts, DType::q5_k},
 };
+// One scale for 32 numbers may cost the first layers more where it is chosen for the columns that
+// count.
+constexpr MixRule kFourPlain[] = {{MixMatrix::down, first_eighth_weighed, DType::q4_1}};
+constexpr MixRule kFivePlain[] = {{MixMatrix::down, first_eighth_weighed, DType::q5_1}};
 constexpr MixRule kExpertsInFour[] = {{MixMatrix::experts, everywhere, DType::mxfp4}};
 
 constexpr QuantMix kMixes[] = {
@@ -84,13 +125,17 @@ constexpr QuantMix kMixes[] = {
     {"q5_k_m", "q5_k", DType::q5_k, 17, "5.5 bits, 6.6 where it matters most", kFiveMedium},
     {"q5_k_s", "", DType::q5_k, 16, "5.5 bits", {}},
     {"q5_1", "", DType::q5_1, 9, "6 bits", {}},
-    {"q5_0", "", DType::q5_0, 8, "5.5 bits", {}},
+    {"q5_0", "", DType::q5_0, 8, "5.5 bits", kFivePlain},
     {"q4_k_m", "q4_k", DType::q4_k, 15, "4.5 bits, 6.6 where it matters most: the usual choice",
      kFourMedium},
     {"q4_k_s", "", DType::q4_k, 14, "4.5 bits, 5.5 in the first layers", kFourSmall},
     {"iq4_nl", "", DType::iq4_nl, 25, "4.5 bits, steps finer around zero", kFourTable},
     {"q4_1", "", DType::q4_1, 3, "5 bits", {}},
-    {"q4_0", "", DType::q4_0, 2, "4.5 bits", {}},
+    {"q4_0", "", DType::q4_0, 2, "4.5 bits", kFourPlain},
+    {"q3_k_l", "", DType::q3_k, 13, "3.4 bits, 5.5 in half of the matrices", kThreeLarge},
+    {"q3_k_m", "q3_k", DType::q3_k, 12, "3.4 bits, 4.5 in half of the matrices", kThreeMedium},
+    {"q3_k_s", "", DType::q3_k, 11, "3.4 bits", kThreeSmall},
+    {"q2_k", "", DType::q2_k, 10, "2.6 bits, 3.4 in half of the matrices", kTwo},
     {"mxfp4_moe", "mxfp4", DType::q8_0, 38, "experts in 4.25 bits, the rest in 8.5: as gpt-oss",
      kExpertsInFour},
 };
@@ -100,10 +145,9 @@ struct NotMade {
   std::string_view begin, type, instead;
 };
 constexpr NotMade kNotMade[] = {
-    {"q2_k", "Q2_K", "q4_k_s, the smallest that is made here"},
-    {"q3_k", "Q3_K", "q4_k_s, the smallest that is made here"},
-    {"iq", "the IQ types", "q4_k_m, or q4_k_s where it must be small"},
-    {"tq", "the ternary types", "q4_k_s, the smallest that is made here"},
+    {"q2_k_s", "a mix of Q2_K", "q2_k, the smallest that is made here"},
+    {"iq", "the IQ types", "q4_k_m, or q3_k_m or q2_k where it must be small"},
+    {"tq", "the ternary types", "q2_k, the smallest that is made here"},
     {"nvfp4", "NVFP4", "mxfp4_moe"},
 };
 
@@ -156,11 +200,12 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
              suggestion(name, quant_mix_names()));
 }
 
-DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config) {
+DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config,
+                  bool weighed) {
   const std::optional<MixMatrix> matrix = matrix_of(param, fused);
   const MixSlot place{param.layer, config.layers,
                       config.moe_layer_count() > 0 ? config.routing.experts : 0,
-                      config.heads / config.kv_heads};
+                      config.heads / config.kv_heads, weighed};
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
       if (holds_for(rule.matrix, matrix, param) && rule.where(place)) return rule.dtype;

@@ -1,6 +1,6 @@
 // The mixes of quantised types by llama.cpp's names, q4_k_m and the others: which matrix of which
 // layer gets more bits than the rest. A table of the rules of github ggml-org/llama.cpp,
-// src/llama-quant.cpp, without an importance matrix; docs/quantisation.md says it for users.
+// src/llama-quant.cpp; docs/quantisation.md says it for users.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ std::vector<std::string> quant_mix_names();
 const QuantMix& find_quant_mix(std::string_view name, std::string_view option);
 
 // The type of a matrix, before it is known whether its blocks fit; `fused`: queries, keys and
-// values are one tensor in the file. Not asked for the head and for what stays f32.
-DType type_in_mix(const QuantMix&, const Param&, bool fused, const ModelConfig&);
+// values are one tensor in the file; `weighed`: the importance of the columns is known. Not asked
+// for the head and for what stays f32.
+DType type_in_mix(const QuantMix&, const Param&, bool fused, const ModelConfig&, bool weighed);
 
 }  // namespace moe

@@ -15,6 +15,8 @@ bool fits(DType dtype, int64_t cols) { return cols % block_of(dtype).elements ==
 // The type whose blocks are smaller and whose error is about that of the one that does not fit.
 DType smaller_blocks(DType dtype) {
   switch (dtype) {
+    case DType::q2_k:
+    case DType::q3_k: return DType::q4_0;
     case DType::q4_k: return DType::q5_0;
     case DType::q5_k: return DType::q5_1;
     case DType::q6_k: return DType::q8_0;

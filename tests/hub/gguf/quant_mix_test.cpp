@@ -53,13 +53,13 @@ constexpr Matrix kMatrices[] = {
 };
 
 std::string type(const char* name, std::string_view matrix, int64_t layer,
-                 const ModelConfig& config) {
+                 const ModelConfig& config, bool weighed = false) {
   const Matrix& m = *std::ranges::find(kMatrices, matrix, &Matrix::name);
   Param param;
   param.part = m.part;
   param.kind = m.kind;
   param.layer = layer;
-  return std::string(name_of(type_in_mix(mix(name), param, matrix == "attn_qkv", config)));
+  return std::string(name_of(type_in_mix(mix(name), param, matrix == "attn_qkv", config, weighed)));
 }
 
 // How many of a dense model's matrices, seven a layer and the embedding, become which type.
@@ -140,13 +140,46 @@ TEST(QuantMix, ValuesSharedByFourGetMoreBits) {
   EXPECT_EQ(type("iq4_nl", "ffn_down", 4, dense(32)), "iq4_nl");
 }
 
+// By the rules for LLAMA_FTYPE_MOSTLY_Q2_K and _Q3_K_S, _M, _L.
+TEST(QuantMix, ThreeBitsAndTwo) {
+  const auto row = [](const char* name, int64_t layer, const ModelConfig& config) {
+    std::string out;
+    for (const char* part : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_down"})
+      out += fmt::format("{}{}", out.empty() ? "" : " ", type(name, part, layer, config));
+    return out;
+  };
+  EXPECT_EQ(row("q3_k_s", 0, dense(32)), "q3_k q3_k q3_k q3_k q3_k q3_k");
+  EXPECT_EQ(row("q3_k_m", 0, dense(32)), "q3_k q3_k q5_k q4_k q3_k q5_k");
+  EXPECT_EQ(row("q3_k_m", 1, dense(32)), "q3_k q3_k q5_k q4_k q3_k q5_k");
+  EXPECT_EQ(row("q3_k_m", 2, dense(32)), "q3_k q3_k q4_k q4_k q3_k q4_k");
+  EXPECT_EQ(row("q3_k_l", 2, dense(32)), "q3_k q3_k q5_k q5_k q3_k q5_k");
+  EXPECT_EQ(row("q2_k", 2, dense(32)), "q2_k q2_k q3_k q3_k q2_k q3_k");
+  EXPECT_EQ(row("q2_k", 2, dense(32, 32, 8)), "q2_k q2_k q4_k q3_k q2_k q3_k");
+  EXPECT_EQ(row("q3_k_m", 2, of_experts(8, 32)), "q3_k q8_0 q8_0 q5_k q3_k q4_k");
+  EXPECT_EQ(row("q3_k_l", 2, of_experts(8, 32)), "q3_k q8_0 q8_0 q3_k q3_k q5_k");
+  EXPECT_EQ(row("q3_k_s", 2, dense(80, 64, 8)), "q3_k q3_k q5_k q3_k q3_k q3_k");
+  EXPECT_EQ(type("q3_k_l", "attn_qkv", 9, dense(32)), "q5_k");
+  EXPECT_EQ(type("q3_k_m", "attn_qkv", 9, dense(32)), "q4_k");
+}
+
+// Where the importance of the columns is known, llama.cpp gives the first layers an offset in place
+// of five bits, and iq4_nl no more than it has.
+TEST(QuantMix, WhatIsWeighedHasOtherRules) {
+  EXPECT_EQ(type("iq4_nl", "ffn_down", 3, dense(32), true), "iq4_nl");
+  EXPECT_EQ(type("q4_0", "ffn_down", 3, dense(32), true), "q4_1");
+  EXPECT_EQ(type("q4_0", "ffn_down", 4, dense(32), true), "q4_0");
+  EXPECT_EQ(type("q5_0", "ffn_down", 3, dense(32), true), "q5_1");
+  EXPECT_EQ(type("q5_0", "ffn_up", 3, dense(32), true), "q5_0");
+  EXPECT_EQ(type("q4_0", "ffn_down", 3, dense(32), false), "q4_0");
+}
+
 TEST(QuantMix, Names) {
   EXPECT_EQ(mix("Q4_K_M").name, "q4_k_m");
   EXPECT_EQ(mix("q4_k").name, "q4_k_m");
   EXPECT_EQ(mix("Q5_K").name, "q5_k_m");
-  EXPECT_FAILS(mix("q2_k"), "llama.cpp makes it of Q2_K, which moe does not make; take q4_k_s");
-  for (const char* other :
-       {"q2_k_s", "q3_k", "q3_k_s", "q3_k_m", "Q3_K_L", "iq1_s", "IQ4_XS", "tq1_0", "nvfp4"})
+  EXPECT_EQ(mix("Q3_K").name, "q3_k_m");
+  EXPECT_FAILS(mix("iq2_xs"), "llama.cpp makes it of the IQ types, which moe does not make");
+  for (const char* other : {"q2_k_s", "iq1_s", "IQ4_XS", "tq1_0", "nvfp4"})
     EXPECT_FAILS(mix(other), "which moe does not make");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
   EXPECT_FAILS(mix("bf16"), "dtype bf16");
@@ -156,10 +189,11 @@ TEST(QuantMix, Names) {
 TEST(QuantMix, FileTypes) {
   std::map<std::string, int64_t> got;
   for (const QuantMix& m : quant_mixes()) got[std::string(m.name)] = m.file_type;
-  const std::map<std::string, int64_t> want = {{"iq4_nl", 25}, {"mxfp4_moe", 38}, {"q4_0", 2},
-                                               {"q4_1", 3},    {"q8_0", 7},       {"q5_0", 8},
-                                               {"q5_1", 9},    {"q4_k_s", 14},    {"q4_k_m", 15},
-                                               {"q5_k_s", 16}, {"q5_k_m", 17},    {"q6_k", 18}};
+  const std::map<std::string, int64_t> want = {
+      {"q2_k", 10},   {"q3_k_s", 11},    {"q3_k_m", 12}, {"q3_k_l", 13},
+      {"iq4_nl", 25}, {"mxfp4_moe", 38}, {"q4_0", 2},    {"q4_1", 3},
+      {"q8_0", 7},    {"q5_0", 8},       {"q5_1", 9},    {"q4_k_s", 14},
+      {"q4_k_m", 15}, {"q5_k_s", 16},    {"q5_k_m", 17}, {"q6_k", 18}};
   EXPECT_EQ(got, want);
 }
 

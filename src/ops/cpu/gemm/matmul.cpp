@@ -460,10 +460,24 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
   return true;
 }
 
+// All of the matrices meet the same rows.
+void let_observe(Run& run, const std::vector<Asked>& asked, Offsets offsets) {
+  if (run.observer == nullptr || asked.empty()) return;
+  std::vector<const Param*> weights;
+  for (const Asked& a : asked) weights.push_back(&a.w);
+  run.observer->observe(run, weights, asked[0].in, offsets);
+}
+
+void multiply_forward(Run& run, const Kind& kind, const std::vector<Asked>& asked,
+                      Offsets offsets) {
+  let_observe(run, asked, offsets);
+  checked_multiply(run, kind, asked, offsets);
+}
+
 }  // namespace
 
 void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
-  checked_multiply(run, {"matmul_forward"}, {{w, y, x}}, offsets);
+  multiply_forward(run, {"matmul_forward"}, {{w, y, x}}, offsets);
 }
 
 void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredRows x,
@@ -471,7 +485,7 @@ void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredR
   std::vector<Asked> asked;
   asked.reserve(operands.size());
   for (const Operand& o : operands) asked.push_back({o.w, o.y, x});
-  checked_multiply(run, {"matmul_forward"}, asked, offsets);
+  multiply_forward(run, {"matmul_forward"}, asked, offsets);
 }
 
 void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
@@ -485,6 +499,7 @@ void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
     asked[i].reserve(banks[i].operands.size());
     for (const Operand& o : banks[i].operands) asked[i].push_back({o.w, o.y, banks[i].x});
     for (const Operand& o : banks[i].operands) any_term = any_term || o.w.term != nullptr;
+    let_observe(run, asked[i], banks[i].offsets);
   }
   if (any_term) {
     for (size_t i = 0; i < banks.size(); ++i)
@@ -498,7 +513,7 @@ void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
 }
 
 void matmul_forward_acc(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {
-  checked_multiply(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
+  multiply_forward(run, {.op = "matmul_forward_acc", .add = true}, {{w, y, x}}, offsets);
 }
 
 void matmul_forward_f32(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {

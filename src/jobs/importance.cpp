@@ -1,0 +1,70 @@
+#include "jobs/importance.h"
+
+#include "convert/input_squares.h"
+#include "core/error.h"
+#include "hub/gguf/gguf_model.h"
+#include "hub/gguf/imatrix.h"
+
+namespace moe {
+namespace {
+
+MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const std::string& in,
+                           int threads, const MemoryOptions& memory, const Watch& watch) {
+  Model& m = *model.model;
+  const ScoreOptions rule{.window = calibration_window(o.calibration, m.config())};
+  const std::vector<int32_t> ids = read_calibration(o.calibration, model, Windows::spread);
+  MemoryNeed beside;
+  beside.add("sums of squares", input_squares_bytes(m));
+  prepare_memory(in, scored_use(m, rule, DType::f32), beside, memory, marked("lower @window"),
+                 watch);
+  InputSquares squares;
+  Run run(threads, DType::f32);
+  run.observer = &squares;
+  const Progress progress = watch.begin();
+  const Score text = score(m, run, *model.tokenizer, ids, rule, [&](int64_t done, int64_t total) {
+    if (watch.stopped()) fail("interrupted while calibrating; nothing was written");
+    progress(done, total, "calibration windows");
+  });
+  MeasuredImportance out{squares.of(gguf_target(m, *model.tokenizer).tensors), o.calibration.text,
+                         text.perplexity};
+  out.importance.texts = {o.calibration.text};
+  out.importance.windows = o.calibration.windows;
+  out.importance.window = rule.window;
+  return out;
+}
+
+}  // namespace
+
+FieldList fields(ImportanceOptions& o) {
+  FieldList list;
+  list.add(fields(o.calibration,
+                  "with @quant, errors are weighed by the numbers that the columns of each matrix "
+                  "multiply on it (an importance matrix); experts that it hardly reaches are named",
+                  false));
+  list.add("imatrix", o.imatrix,
+           "in place of @calibration: a file of such weights, as llama.cpp's llama-imatrix and "
+           "@save_imatrix write them");
+  list.add("save_imatrix", o.save_imatrix,
+           "write what @calibration measured, as llama.cpp reads it");
+  return list;
+}
+
+void check_given(const ImportanceOptions& o, const Given& given) {
+  if (!o.calibration.text.empty() && !o.imatrix.empty())
+    fail_usage("@calibration measures what @imatrix is read from; give one of them");
+  for (const char* name : {"windows", "window", "save_imatrix"})
+    if (o.calibration.text.empty() && given.has(name))
+      fail_usage("{} needs a text to measure on: add @calibration TEXT", field(name));
+}
+
+MeasuredImportance find_importance(const ImportanceOptions& o, LoadedModel& model,
+                                   const std::string& in, int threads, const MemoryOptions& memory,
+                                   const Watch& watch) {
+  if (!o.imatrix.empty()) return {read_importance(o.imatrix), o.imatrix, std::nullopt};
+  if (!o.save_imatrix.empty()) check_importance_target(o.save_imatrix);
+  MeasuredImportance out = measure(o, model, in, threads, memory, watch);
+  if (!o.save_imatrix.empty()) write_importance(o.save_imatrix, out.importance);
+  return out;
+}
+
+}  // namespace moe

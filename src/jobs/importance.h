@@ -1,0 +1,37 @@
+// What a quantised file's errors are weighed by: measured on a text, or read from a file.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/watch.h"
+#include "hub/hub.h"
+#include "hub/importance.h"
+#include "jobs/calibration.h"
+#include "jobs/forward_memory.h"
+#include "options/read.h"
+
+namespace moe {
+
+struct ImportanceOptions {
+  CalibrationOptions calibration;
+  std::string imatrix;       // a file to read it from; empty: none
+  std::string save_imatrix;  // a file to write what was measured to; empty: none
+
+  bool asked() const { return !calibration.text.empty() || !imatrix.empty(); }
+};
+FieldList fields(ImportanceOptions&);
+// Fails (usage) on what does not go together.
+void check_given(const ImportanceOptions&, const Given&);
+
+struct MeasuredImportance {
+  Importance importance;
+  std::string from;                  // the text, or the file
+  std::optional<double> perplexity;  // of the calibration text
+};
+// Of a model that is going to be a GGUF; options.asked(). What was measured is saved where that is
+// asked for.
+MeasuredImportance find_importance(const ImportanceOptions&, LoadedModel&, const std::string& in,
+                                   int threads, const MemoryOptions&, const Watch&);
+
+}  // namespace moe

@@ -88,16 +88,6 @@ class Engine:
         self.llama.close()
 
 
-class Importance(ctypes.Structure):
-    """llama.h, struct llama_model_imatrix_data."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("data", ctypes.POINTER(ctypes.c_float)),
-        ("size", ctypes.c_size_t),
-    ]
-
-
 def read_imatrix(path):
     """{tensor: mean squares, one matrix after another}, as llama-quantize makes them of a file."""
     tensors = {t.name: np.array(t.data) for t in gguf.GGUFReader(path).tensors}
@@ -119,11 +109,12 @@ def quantise(source, target, name, threads=2, imatrix=None):
     params.nthread, params.ftype = threads, FILE_TYPES[name]
     if imatrix:
         means = {key: np.ascontiguousarray(x) for key, x in read_imatrix(imatrix).items()}
-        entries = (Importance * (len(means) + 1))()  # the last one ends the list
+        # the last one ends the list
+        entries = (llama_cpp.llama_model_imatrix_data * (len(means) + 1))()
         for entry, (key, x) in zip(entries, means.items()):
             entry.name, entry.size = key.encode(), x.size
             entry.data = x.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        params.imatrix = ctypes.cast(entries, ctypes.c_void_p)
+        params.imatrix = entries
     if (
         llama_cpp.llama_model_quantize(
             str(source).encode(), str(target).encode(), ctypes.byref(params)

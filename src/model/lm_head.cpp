@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/error.h"
 #include "model/lm_head_chunks.h"
 
 namespace moe {
@@ -92,14 +93,14 @@ void cut_loss_forward(Run& run, Tensor nll, const LmHead& head, std::span<const 
 
 // Only to dx: a matrix in few bits is not trained.
 void cut_loss_backward(Run& run, Tensor dx, const LmHead& head, std::span<const int32_t> targets,
-                       float scale, const LmHeadSaved& saved) {
+                       float scale, const LmHeadSaved& saved, std::span<const float> weights) {
   const std::array<int64_t, 2> all = {0, saved.x.rows()};
   each_slice(head, saved.x, targets, [&](Slice& s) {
     ArenaScope scope(run.scratch);
     Tensor logits = slice_logits(run, saved, s);
     if (saved.logits.empty()) lm_head_logits(run, logits, saved.x, s.head(head));
     Tensor dlogits = run.scratch.alloc(saved.x.dtype, {logits.rows(), logits.cols()});
-    ops::cross_entropy_backward(run, dlogits, logits, saved.lse, s.targets, scale);
+    ops::cross_entropy_backward(run, dlogits, logits, saved.lse, s.targets, scale, weights);
     if (head.cap > 0) ops::soft_cap_backward(run, dlogits, dlogits, logits, head.cap);
     if (s.begin == 0) ops::matmul_dx(run, dx, dlogits, s.weight, all);
     else ops::matmul_dx_acc(run, dx, dlogits, s.weight, all);
@@ -141,11 +142,13 @@ void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, const LmHea
 }
 
 void lm_head_loss_backward(Run& run, Tensor dx, const LmHead& head,
-                           std::span<const int32_t> targets, float scale,
-                           const LmHeadSaved& saved) {
+                           std::span<const int32_t> targets, float scale, const LmHeadSaved& saved,
+                           std::span<const float> weights) {
   const int64_t rows = saved.x.rows(), vocab = head.vocab();
+  if (saved.teacher.present() && !weights.empty())
+    fail("lm_head_loss_backward: rows have weights or a teacher, not both");
   if (is_cut(run, head, saved.teacher))
-    return cut_loss_backward(run, dx, head, targets, scale, saved);
+    return cut_loss_backward(run, dx, head, targets, scale, saved, weights);
   each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     const std::array<int64_t, 2> all = {0, end - begin};
@@ -158,7 +161,10 @@ void lm_head_loss_backward(Run& run, Tensor dx, const LmHead& head,
         targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     const Tensor lse = part(saved.lse, begin, end);
     if (!saved.teacher.present()) {
-      ops::cross_entropy_backward(run, dlogits, logits, lse, wanted, scale);
+      const auto counted = weights.empty() ? weights
+                                           : weights.subspan(static_cast<size_t>(begin),
+                                                             static_cast<size_t>(end - begin));
+      ops::cross_entropy_backward(run, dlogits, logits, lse, wanted, scale, counted);
     } else {
       const Tensor taught = teacher_logits(run, saved.teacher, begin, end);
       ops::divergence_backward(run, dlogits, logits, lse, taught,

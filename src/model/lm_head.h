@@ -45,8 +45,9 @@ void lm_head_logits(Run&, Tensor out, Tensor x, const LmHead&);
 // likewise, absent without a teacher.  x [N,D] A
 void lm_head_loss_forward(Run&, Tensor nll, Tensor kl, Tensor x, const LmHead&,
                           std::span<const int32_t> targets, const LmHeadTeacher&, LmHeadSaved&);
-// dx [N,D] f32: gradient of scale * sum(loss)
+// dx [N,D] f32: gradient of scale * sum(weights . loss); weights [N], empty: all 1, as they are
+// beside a teacher.
 void lm_head_loss_backward(Run&, Tensor dx, const LmHead&, std::span<const int32_t> targets,
-                           float scale, const LmHeadSaved&);
+                           float scale, const LmHeadSaved&, std::span<const float> weights = {});
 
 }  // namespace moe

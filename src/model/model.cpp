@@ -290,13 +290,13 @@ void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> lay
 }
 
 void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
-                     const RoutingLosses& coef, ModelSaved& saved) {
+                     const RoutingLosses& coef, ModelSaved& saved, std::span<const float> weights) {
   ArenaScope scope(run.scratch);
   const int64_t tokens = saved.hidden.rows(), d = config_.width;
   Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
   const bool normed = has_final_norm(config_);
   Tensor dhidden = normed ? run.scratch.alloc(DType::f32, {tokens, d}) : dh;
-  lm_head_loss_backward(run, dhidden, lm_head(), targets, scale, saved.lm_head);
+  lm_head_loss_backward(run, dhidden, lm_head(), targets, scale, saved.lm_head, weights);
   if (const float by = config_.multipliers.logits; by != 1)
     ops::scale(run, dhidden, dhidden, 1 / by);
   if (normed) final_norm_.backward(run, dh, dhidden, saved.final_norm);

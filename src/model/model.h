@@ -97,10 +97,10 @@ class Model {
   // share) nll + share kl.
   void loss_forward(Run&, Tensor nll, Tensor kl, std::span<const int32_t> targets,
                     const LmHeadTeacher& teacher, ModelSaved& saved);
-  // Adds the gradient of scale * sum(loss) + sum over MoE layers of coef . losses to every
-  // gradient. Consumes `saved`.
+  // Adds the gradient of scale * sum(weights . loss) + sum over MoE layers of coef . losses to
+  // every gradient; weights [N], empty: all 1. Consumes `saved`.
   void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef,
-                ModelSaved& saved);
+                ModelSaved& saved, std::span<const float> weights = {});
   // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
   void end_step(const RoutingSpec& training, std::span<const LayerStep> layers);
 

@@ -306,10 +306,12 @@ constexpr int32_t kTargetElsewhere = -2;
 // logsumexp_v logits[n,v].  nll, lse [N] f32; logits [N,V] f32
 void cross_entropy_forward(Run&, Tensor nll, Tensor lse, Tensor logits,
                            std::span<const int32_t> targets);
-// dlogits[n,v] = scale * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for ignored rows; lse
-// is that of the whole vocabulary.  dlogits [N,V] A (may be logits' memory when f32)
+// dlogits[n,v] = scale * weights[n] * (exp(logits[n,v] - lse[n]) - [v == targets[n]]), 0 for
+// ignored rows; lse is that of the whole vocabulary.  dlogits [N,V] A (may be logits' memory when
+// f32); weights [N], of either sign; empty: all 1
 void cross_entropy_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse,
-                            std::span<const int32_t> targets, float scale);
+                            std::span<const int32_t> targets, float scale,
+                            std::span<const float> weights = {});
 // Beside a teacher's logits, with p = e^(teacher - teacher_lse) and q = e^(logits - lse) over the
 // same vocabulary: kl[n] = sum_v p[n,v] (log p[n,v] - log q[n,v]), 0 where the target is
 // kIgnoreTarget; teacher_lse[n] = logsumexp_v teacher[n,v]. kl, teacher_lse, lse [N] f32; teacher,

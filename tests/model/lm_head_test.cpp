@@ -24,13 +24,16 @@ Learned learn(Param& weight, DType dtype, int64_t rows, float cap) {
   const Tensor x = draw(arena, dtype, {rows, kWidth}, 3), nll = arena.alloc(DType::f32, {rows}),
                dx = arena.alloc(DType::f32, {rows, kWidth});
   std::vector<int32_t> targets;
-  for (int64_t r = 0; r < rows; ++r)
+  std::vector<float> weights;  // of either sign, as preference pairs have them
+  for (int64_t r = 0; r < rows; ++r) {
     targets.push_back(r % 7 == 3 ? ops::kIgnoreTarget : static_cast<int32_t>(r * 7919 % kVocab));
+    weights.push_back(static_cast<float>(r % 5) - 1.5f);
+  }
   const LmHead head{&weight, nullptr, cap};
   LmHeadSaved saved;
   lm_head_loss_forward(run, nll, {}, x, head, targets, {}, saved);
   EXPECT_EQ(saved.logits.empty(), rows * kVocab * 4 > kKeptLogitBytes);
-  lm_head_loss_backward(run, dx, head, targets, 0.25f, saved);
+  lm_head_loss_backward(run, dx, head, targets, 0.25f, saved, weights);
   return {values(nll), values(dx)};
 }
 

@@ -66,6 +66,29 @@ TEST(CrossEntropy, ForwardAndBackwardAgreeWithTwin) {
     }
 }
 
+TEST(CrossEntropy, RowsCountByTheirWeights) {
+  constexpr int64_t kRows = 41, kCols = 65;
+  const auto targets = drawn_targets(kRows, kCols);
+  std::vector<float> weights;
+  for (int64_t r = 0; r < kRows; ++r) weights.push_back(static_cast<float>(r % 5 - 2) / 4);
+  for (DType dtype : kFloats) {
+    moe::Run run(2);
+    Arena arena;
+    const Tensor logits = draw(arena, DType::f32, {kRows, kCols}, 1),
+                 dlogits = arena.alloc(dtype, {kRows, kCols}),
+                 nll = arena.alloc(DType::f32, {kRows}), lse = arena.alloc(DType::f32, {kRows});
+    ops::cross_entropy_forward(run, nll, lse, logits, targets);
+    ops::cross_entropy_backward(run, dlogits, logits, lse, targets, 0.125f, weights);
+    expect_near(dlogits,
+                twin::cross_entropy_backward(values(logits), targets, kCols, 0.125, weights),
+                tolerance(dtype), "weighted dlogits");
+    weights.pop_back();
+    EXPECT_THROW(ops::cross_entropy_backward(run, dlogits, logits, lse, targets, 1, weights),
+                 Error);
+    weights.push_back(0.25f);
+  }
+}
+
 TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
   moe::Run run(1);
   Arena arena;

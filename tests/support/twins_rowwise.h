@@ -308,16 +308,20 @@ CrossEntropy<T> cross_entropy_forward(const std::vector<T>& logits,
   return out;
 }
 
-// dlogits = scale (e^(x - lse) - [v = target]), 0 for ignored rows.  [N,cols]
+// dlogits = scale weights (e^(x - lse) - [v = target]), 0 for ignored rows.  [N,cols]; weights [N],
+// empty: all 1
 inline Vector cross_entropy_backward(const Vector& logits, const std::vector<int32_t>& targets,
-                                     size_t cols, double scale) {
+                                     size_t cols, double scale,
+                                     const std::vector<float>& weights = {}) {
   const CrossEntropy<double> forward = cross_entropy_forward(logits, targets, cols);
   Vector dlogits(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const size_t n = i / cols;
     if (targets[n] == ops::kIgnoreTarget) continue;
-    dlogits[i] = scale * (std::exp(logits[i] - forward.lse[n]) -
-                          (static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0));
+    const double weight = weights.empty() ? 1 : static_cast<double>(weights[n]);
+    dlogits[i] = scale * weight *
+                 (std::exp(logits[i] - forward.lse[n]) -
+                  (static_cast<int32_t>(i % cols) == targets[n] ? 1 : 0));
   }
   return dlogits;
 }

@@ -65,11 +65,13 @@ void CrossEntropyRowBackward(A* dx, const float* x, float lse, int32_t target, f
 }
 
 void CrossEntropyRowsBackward(Tensor dlogits, Tensor logits, const float* lse,
-                              const int32_t* targets, float scale, int64_t begin, int64_t end) {
+                              const int32_t* targets, float scale, const float* weights,
+                              int64_t begin, int64_t end) {
   WithFloat(dlogits.dtype, [&](auto of_a) HWY_ATTR {
     for (int64_t r = begin; r < end; ++r) {
       CrossEntropyRowBackward(dlogits.row<decltype(of_a)>(r), logits.row<float>(r), lse[r],
-                              targets[r], scale, logits.cols());
+                              targets[r], weights == nullptr ? scale : scale * weights[r],
+                              logits.cols());
     }
   });
 }
@@ -182,7 +184,8 @@ void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
 }
 
 void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
-                            std::span<const int32_t> targets, float scale) {
+                            std::span<const int32_t> targets, float scale,
+                            std::span<const float> weights) {
   choose_isa();
   const char* op = "cross_entropy_backward";
   need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits), op,
@@ -192,10 +195,13 @@ void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
   need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
        "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
   need_targets(op, logits, targets, true);
+  if (!weights.empty() && weights.size() != targets.size())
+    fail("{}: {} weights for {} targets", op, weights.size(), targets.size());
+  const float* const of_rows = weights.empty() ? nullptr : weights.data();
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(CrossEntropyRowsBackward)
-                 (dlogits, logits, lse.as<float>(), targets.data(), scale, begin, end);
+                 (dlogits, logits, lse.as<float>(), targets.data(), scale, of_rows, begin, end);
                });
 }
 

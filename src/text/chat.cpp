@@ -56,6 +56,16 @@ DialogueWriter dialogue_writer(const Tokenizer& tokenizer) {
   };
 }
 
+DialogueWriter pair_writer(const Tokenizer& tokenizer) {
+  return [&tokenizer, write = dialogue_writer(tokenizer)](std::span<const Message> messages) {
+    if (chat_template_of(tokenizer).empty())
+      fail(
+          "the model has no chat template to write lists of messages by; give \"prompt\", "
+          "\"chosen\" and \"rejected\" as strings, or train it on dialogues first");
+    return write(messages);
+  };
+}
+
 std::string chat_template_jinja() {
   return fmt::format(
       "{{% for message in messages %}}{{{{ '{}' + message['role'] + '\\n' + message['content'] + "

@@ -25,6 +25,8 @@ Document chat_document(std::span<const Message>);
 // which is read when the first comes, else in ChatML. The tokenizer outlives the writer.
 using DialogueWriter = std::function<Document(std::span<const Message>)>;
 DialogueWriter dialogue_writer(const Tokenizer& tokenizer);
+// The same of preference pairs, which are refused where the model has no template.
+DialogueWriter pair_writer(const Tokenizer& tokenizer);
 // ChatML in Jinja, for tokenizer_config.json: transformers' apply_chat_template gives the
 // same bytes.
 std::string chat_template_jinja();

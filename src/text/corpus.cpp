@@ -25,14 +25,14 @@ void copy_ids(const void* data, int64_t from, int64_t count, int32_t* ids) {
 
 }  // namespace
 
-Corpus::Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer) {
-  read(paths, tokenizer, 0, nullptr);
+Corpus::Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer, Pairs pairs) {
+  read(paths, tokenizer, pairs, 0, nullptr);
 }
 
 SplitCorpus Corpus::split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                           double hold_out) {
   SplitCorpus parts{Corpus(), Corpus()};
-  parts.train.read(paths, tokenizer, hold_out, &parts.held_out);
+  parts.train.read(paths, tokenizer, Pairs::taken, hold_out, &parts.held_out);
   for (const Corpus* part : {&parts.train, &parts.held_out})
     if (part->size() == 0)
       fail(
@@ -55,8 +55,16 @@ Corpus::Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends,
   seal();
 }
 
-void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+Corpus Corpus::of_pairs(std::vector<int32_t> ids, std::vector<uint32_t> ends,
+                        std::vector<TokenSpan> untrained) {
+  Corpus corpus(std::move(ids), std::move(ends), std::move(untrained));
+  corpus.pairs_ = corpus.documents_ / 2;
+  return corpus;
+}
+
+void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, Pairs pairs,
                   double hold_out, Corpus* held_out) {
+  std::string texts_in, pairs_in;  // the first file of each kind
   const int width = id_width(tokenizer.vocab_size());
   const auto side = [&](bool held) -> Corpus& { return held ? *held_out : *this; };
   SourceVisitor visit;
@@ -67,6 +75,9 @@ void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokeni
       side(held).add_run(std::move(run), width);
     });
     each_run(source.path, file->text(), tokenizer, hold_out, [&](TextRun&& run) {
+      if (run.in_pair && pairs == Pairs::refused) fail_pairs(source.path);
+      if (std::string& first = run.in_pair ? pairs_in : texts_in; first.empty())
+        first = source.path;
       if (tokenizer.ids_are_bytes() && !run.owns) side(run.held_out).add_view(file, run);
       else encoder.add(std::move(run));
     });
@@ -80,8 +91,16 @@ void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokeni
           "{} holds tokens, which cannot be split any more; give @hold_out to `moe tokenize`",
           folder);
     add_shards(folder, tokenizer);
+    if (texts_in.empty()) texts_in = folder;
   };
   skipped_ = each_source(paths, visit);
+  if (!texts_in.empty() && !pairs_in.empty())
+    fail(
+        "{} holds preference pairs and {} other text; a run reads pairs only or none: leave one "
+        "out, or train on them one after the other",
+        pairs_in, texts_in);
+  for (Corpus* part : {this, held_out})
+    if (part != nullptr && !pairs_in.empty()) part->pairs_ = part->documents_ / 2;
 }
 
 // Bytes of a file as they lie there.

@@ -36,16 +36,21 @@ struct Domain {
 
 struct SplitCorpus;
 
+// Whether a text may hold preference pairs.
+enum class Pairs { refused, taken };
+
 // Owns the mapped files and the ids. Immutable once built, so any number of threads may read.
 class Corpus {
  public:
   // `paths` as in each_source (text/source.h), and folders of shards, which must be this
   // tokenizer's. A text file is one document, unless it holds the tokenizer's end-of-text token,
-  // which ends one; each line of a .jsonl file is one.
-  Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer);
+  // which ends one; each line of a .jsonl file is one, but a preference pair is two: the chosen
+  // and, behind it, the rejected text. A text holds pairs only or none.
+  Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+         Pairs pairs = Pairs::refused);
   // The same text in two parts: the blocks of documents that is_held_out names, and the others
-  // (text/source.h says how they are cut). Fails when one part is empty; shards cannot be split any
-  // more.
+  // (text/source.h says how they are cut); pairs are taken. Fails when one part is empty; shards
+  // cannot be split any more.
   static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                            double hold_out);
   // Ids already made (tests, `score`): one document.
@@ -54,11 +59,17 @@ class Corpus {
   // `untrained`: tokens that are not learned from.
   Corpus(std::vector<int32_t> ids, std::vector<uint32_t> ends,
          std::vector<TokenSpan> untrained = {});
+  // Of pairs already made, in the order of their documents.
+  static Corpus of_pairs(std::vector<int32_t> ids, std::vector<uint32_t> ends,
+                         std::vector<TokenSpan> untrained);
 
   int64_t size() const { return size_; }            // tokens
   int64_t bytes() const { return bytes_; }          // of text; 0 when made from ids
   int64_t documents() const { return documents_; }  // that end here
   int64_t untrained() const { return untrained_; }  // tokens that are not learned from
+  // Preference pairs: documents 2p and 2p + 1 are the chosen and the rejected text of pair p. None
+  // of them, or all documents are.
+  int64_t pairs() const { return pairs_; }
   int32_t at(int64_t i) const;
   // ids[0..count) = tokens [start, start + count), which must lie within the corpus.
   void fill(int64_t start, int64_t count, int32_t* ids) const;
@@ -94,8 +105,8 @@ class Corpus {
     int64_t tokens = 0;
   };
   Corpus() = default;
-  void read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, double hold_out,
-            Corpus* held_out);
+  void read(const std::vector<std::string>& paths, const Tokenizer& tokenizer, Pairs pairs,
+            double hold_out, Corpus* held_out);
   void add_run(EncodedRun&& run, int width);
   void add_view(const std::shared_ptr<const MappedFile>& file, const TextRun& run);
   void add_shards(const std::string& folder, const Tokenizer& tokenizer);
@@ -111,7 +122,7 @@ class Corpus {
   std::unique_ptr<Held> open_;  // not yet a segment
   std::vector<Segment> segments_;
   std::vector<CorpusFile> files_;
-  int64_t size_ = 0, bytes_ = 0, documents_ = 0, untrained_ = 0;
+  int64_t size_ = 0, bytes_ = 0, documents_ = 0, untrained_ = 0, pairs_ = 0;
   Skipped skipped_;
 };
 

@@ -1,4 +1,4 @@
-// One document as a source hands it out, before it is tokenised.
+// One document as a source hands it out, before it is tokenised; or a pair of them.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,11 @@ struct Document {
   bool all_trained = true;  // every byte is learned from; else only those of `trained`
   // ascending, apart; a token is learned from when its first byte lies in one
   std::vector<ByteSpan> trained;
+  // Of a pair, as it stands and by no template: bos and the end-of-text token are put around it,
+  // where the tokenizer has them.
+  bool is_plain = false;
+  // Of a preference pair, whose chosen text this is: the one that was rejected, alone.
+  std::vector<Document> rejected;
 };
 
 }  // namespace moe

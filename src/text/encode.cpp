@@ -29,15 +29,26 @@ std::vector<TokenSpan> untrained_tokens(const std::vector<int64_t>& starts,
   return out;
 }
 
+// A token that is not learned from.
+void put_in_front(EncodedRun& run, int32_t id) {
+  run.ids.insert(run.ids.begin(), id);
+  for (TokenSpan& span : run.untrained) ++span.begin, ++span.end;
+  if (!run.untrained.empty() && run.untrained.front().begin == 1) run.untrained.front().begin = 0;
+  else run.untrained.insert(run.untrained.begin(), {0, 1});
+}
+
 EncodedRun encode(const Tokenizer& tokenizer, const TextRun& run) {
   EncodedRun out;
   if (tokenizer.ids_are_bytes() && !run.owns) out.raw = run.text();
   else out.ids = tokenizer.encode(run.text());
   out.bytes = static_cast<int64_t>(run.text().size());
   out.held_out = run.held_out;
+  out.in_pair = run.in_pair;
   if (!run.all_trained) out.untrained = untrained_tokens(tokenizer.starts(run.text()), run.trained);
   const std::optional<int32_t> end = tokenizer.eos_id();
   if (run.add_end && end && !out.ids.empty() && out.ids.back() != *end) out.ids.push_back(*end);
+  if (run.add_begin && tokenizer.special().add_bos && tokenizer.bos_id())
+    put_in_front(out, *tokenizer.bos_id());
   if (out.tokens() >= std::numeric_limits<uint32_t>::max())
     fail("a document of {} bytes is too long", out.bytes);
   // A document of JSON Lines is one, whatever it holds.

@@ -24,6 +24,7 @@ struct EncodedRun {
   std::vector<TokenSpan> untrained;  // ascending, apart
   int64_t bytes = 0;                 // of text
   bool held_out = false;
+  bool in_pair = false;  // as TextRun has it
 };
 
 class Encoder {

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/nearest.h"
+#include "text/preference_pair.h"
 
 namespace moe {
 namespace {
@@ -22,16 +23,14 @@ constexpr size_t kShownKeys = 12;
   std::vector<std::string> keys = object.keys();
   if (keys.size() > kShownKeys) keys.resize(kShownKeys);
   fail(
-      "{}: an object needs \"text\" (a string) or \"messages\" (a list of role and content); this "
-      "one has {}",
+      "{}: an object needs \"text\" (a string), \"messages\" (a list of role and content) or "
+      "\"chosen\" and \"rejected\"; this one has {}",
       object.where(),
       keys.empty() ? "no keys" : printable(fmt::format("{}", fmt::join(keys, ", ")), 400));
 }
 
 Document dialogue_of(const JsonReader& object, const DialogueWriter& write) {
-  std::vector<Message> messages;
-  for (const JsonReader& message : object.objects("messages"))
-    messages.push_back({message.get<std::string>("role"), message.get<std::string>("content")});
+  const std::vector<Message> messages = messages_of(object, "messages");
   try {
     Document document = write(messages);
     if (document.trained.empty())
@@ -42,8 +41,10 @@ Document dialogue_of(const JsonReader& object, const DialogueWriter& write) {
   }
 }
 
-Document document_of(const Json& line, const std::string& where, const DialogueWriter& write) {
+Document document_of(const Json& line, const std::string& where, const DialogueWriter& write,
+                     const DialogueWriter& write_pair) {
   const JsonReader object(line, where);
+  if (is_pair(object)) return pair_of(object, write_pair);
   const bool text = object.has("text"), messages = object.has("messages");
   if (text && messages)
     fail("{}: \"text\" and \"messages\" are both there; a document is one of them", where);
@@ -56,8 +57,12 @@ Document document_of(const Json& line, const std::string& where, const DialogueW
 
 }  // namespace
 
-JsonlReader::JsonlReader(std::string_view bytes, std::string where, DialogueWriter write)
-    : rest_(bytes), where_(std::move(where)), write_(std::move(write)) {
+JsonlReader::JsonlReader(std::string_view bytes, std::string where, DialogueWriter write,
+                         DialogueWriter write_pair)
+    : rest_(bytes),
+      where_(std::move(where)),
+      write_(std::move(write)),
+      write_pair_(std::move(write_pair)) {
   if (rest_.starts_with(kByteOrderMark)) rest_.remove_prefix(kByteOrderMark.size());
 }
 
@@ -71,7 +76,7 @@ bool JsonlReader::next(Document& document) {
     if (line.size() > kJsonMaxBytes)
       fail("{}: it has {} bytes; a line may have {}", where, line.size(), kJsonMaxBytes);
     document = document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)),
-                           where, write_);
+                           where, write_, write_pair_);
     if (!document.text.empty()) return true;
   }
   return false;

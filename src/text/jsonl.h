@@ -1,6 +1,6 @@
-// JSON Lines as a source of documents: one object a line, {"text": "..."} or {"messages": [{"role":
-// "...", "content": "..."}, ...]}; other keys are passed over, and so are empty lines and empty
-// texts. Bytes are untrusted.
+// JSON Lines as a source of documents: one object a line, {"text": "..."}, {"messages": [{"role":
+// "...", "content": "..."}, ...]} or a preference pair (text/preference_pair.h); other keys are
+// passed over, and so are empty lines and empty texts. Bytes are untrusted.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,9 @@ namespace moe {
 class JsonlReader {
  public:
   // `bytes` outlive the reader; `where` (the file's path) opens every message.
-  JsonlReader(std::string_view bytes, std::string where, DialogueWriter write = chat_document);
+  // `write_pair`: for the dialogues of preference pairs.
+  JsonlReader(std::string_view bytes, std::string where, DialogueWriter write = chat_document,
+              DialogueWriter write_pair = chat_document);
   // The next document, false at the end. Fails naming file, line and what is wrong with it; a
   // dialogue that holds no reply is wrong too, as nothing could be learned from it.
   bool next(Document& document);
@@ -25,7 +27,7 @@ class JsonlReader {
  private:
   std::string_view rest_;
   std::string where_;
-  DialogueWriter write_;
+  DialogueWriter write_, write_pair_;
   int64_t line_ = 0;
 };
 

@@ -150,15 +150,35 @@ void emit_text(std::string_view text, size_t begin, size_t end, bool held_out,
   }
 }
 
+TextRun run_of(Document&& document) {
+  TextRun run;
+  run.held = std::move(document.text);
+  run.owns = true;
+  run.all_trained = document.all_trained;
+  run.trained = std::move(document.trained);
+  run.add_begin = document.is_plain;
+  // a dialogue ends with its last message's mark
+  run.add_end = run.all_trained || document.is_plain;
+  return run;
+}
+
+// Both texts are on one side.
+void emit_pair(Document&& chosen, double hold_out, const std::function<void(TextRun&&)>& emit) {
+  Document rejected = std::move(chosen.rejected.front());
+  const bool held_out = is_held_out(chosen.text + rejected.text, hold_out);
+  for (Document* document : {&chosen, &rejected}) {
+    TextRun run = run_of(std::move(*document));
+    run.in_pair = true;
+    run.held_out = held_out;
+    emit(std::move(run));
+  }
+}
+
 void emit_document(Document&& document, double hold_out,
                    const std::function<void(TextRun&&)>& emit) {
+  if (!document.rejected.empty()) return emit_pair(std::move(document), hold_out, emit);
   if (!document.all_trained || hold_out <= 0) {
-    TextRun run;
-    run.held = std::move(document.text);
-    run.owns = true;
-    run.all_trained = document.all_trained;
-    run.trained = std::move(document.trained);
-    run.add_end = run.all_trained;  // a dialogue ends with its last message's mark
+    TextRun run = run_of(std::move(document));
     run.held_out = is_held_out(run.held, hold_out);
     return emit(std::move(run));
   }
@@ -174,7 +194,7 @@ void emit_document(Document&& document, double hold_out,
 
 void each_line(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
                double hold_out, const std::function<void(TextRun&&)>& emit) {
-  JsonlReader reader(bytes, path, dialogue_writer(tokenizer));
+  JsonlReader reader(bytes, path, dialogue_writer(tokenizer), pair_writer(tokenizer));
   Document document;
   while (reader.next(document)) {
     emit_document(std::move(document), hold_out, emit);
@@ -197,6 +217,13 @@ std::string binary_reason(std::string_view bytes) {
   }
   if (broken * 10 <= sample.size()) return "";
   return fmt::format("{} of its first {} bytes are not valid UTF-8", broken, sample.size());
+}
+
+void fail_pairs(const std::string& path) {
+  fail(
+      "{} holds preference pairs, which only @data and @eval_data of `moe train` take; name a file "
+      "of texts or dialogues",
+      path);
 }
 
 // FNV-1a, finished as SplitMix64 is, so that short contents spread over the whole range.

@@ -51,7 +51,9 @@ struct TextRun {
   bool all_trained = true;  // else only what begins in `trained`
   std::vector<ByteSpan> trained;
   bool ends_document = true;  // false: the document goes on in the next run of the file
+  bool add_begin = false;     // bos is put in front of it, where the tokenizer puts it there
   bool add_end = false;  // the tokenizer's end-of-text token is put behind it, where it has one
+  bool in_pair = false;  // of a preference pair: the chosen text and, next, the rejected one
   bool held_out = false;
 };
 
@@ -59,9 +61,13 @@ struct TextRun {
 // Plain text comes in runs of at most 16 MiB, cut at line ends, which bounds the memory of
 // encoding. With `hold_out` above 0 every document (a file, what ends at an end-of-text token, a
 // line of JSON) is cut into blocks of 4 to 8 KiB at blank lines or line ends, each of which
-// is_held_out judges, and a run also ends where the side changes; a dialogue is one block.
+// is_held_out judges, and a run also ends where the side changes; a dialogue is one block, and so
+// is a preference pair.
 void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
               double hold_out, const std::function<void(TextRun&&)>& emit);
+
+// Refuses a file of preference pairs, for who has no use for them.
+[[noreturn]] void fail_pairs(const std::string& path);
 
 // Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);

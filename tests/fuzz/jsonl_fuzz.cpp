@@ -1,5 +1,5 @@
-// JSON Lines and the dialogues in them: what is learned from lies within the text, and is a reply
-// with its end.
+// JSON Lines and the dialogues and preference pairs in them: what is learned from lies within the
+// text, and is a reply with its end.
 #include "text/jsonl.h"
 
 #include <string>
@@ -28,6 +28,24 @@ void check(const Document& document) {
   }
 }
 
+// A text as it stands: its end is the reply, unless that is empty.
+void check_plain(const Document& document) {
+  demand(!document.text.empty() && !document.all_trained && document.trained.size() <= 1);
+  for (const ByteSpan span : document.trained)
+    demand(0 <= span.begin && span.begin < span.end &&
+           span.end == static_cast<int64_t>(document.text.size()));
+}
+
+void check_any(const Document& document) {
+  if (document.rejected.empty()) return check(document);
+  demand(document.rejected.size() == 1);
+  const Document& rejected = document.rejected.front();
+  demand(document.text != rejected.text && document.is_plain == rejected.is_plain);
+  for (const Document* one : {&document, &rejected})
+    if (one->is_plain) check_plain(*one);
+    else check(*one);
+}
+
 }  // namespace
 }  // namespace moe::fuzz
 
@@ -39,7 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     int64_t line = 0;
     for (Document document; reader.next(document); line = reader.line()) {
       fuzz::demand(reader.line() > line);
-      fuzz::check(document);
+      fuzz::check_any(document);
     }
   });
   const size_t cut = bytes.find('\n');

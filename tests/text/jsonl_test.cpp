@@ -89,9 +89,10 @@ TEST(Jsonl, LinesThatAreNoJson) {
 
 TEST(Jsonl, ObjectsThatAreNoDocument) {
   EXPECT_REFUSED("[\"text\"]", "x.jsonl: line 2: an object is needed, this is an array");
-  EXPECT_REFUSED("{}",
-                 "x.jsonl: line 2: an object needs \"text\" (a string) or \"messages\" (a list of "
-                 "role and content); this one has no keys");
+  EXPECT_REFUSED(
+      "{}",
+      "x.jsonl: line 2: an object needs \"text\" (a string), \"messages\" (a list of role "
+      "and content) or \"chosen\" and \"rejected\"; this one has no keys");
   EXPECT_REFUSED(R"({"prompt": "a", "completion": "b"})", "this one has completion, prompt");
   EXPECT_REFUSED("{\"" + std::string(1 << 16, 'k') + "\": 1}", std::string(400, 'k') + "...");
   EXPECT_REFUSED(R"({"text": 3})", "x.jsonl: line 2: \"text\" must be a string, this is 3");

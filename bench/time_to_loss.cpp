@@ -142,7 +142,7 @@ double run_one(const std::string& dir, const RunKey& key) {
   const TrainSummary summary =
       train(*start.model, job, {}, stop_asked, checkpoint ? &*checkpoint : nullptr);
   if (summary.interrupted) fail("interrupted; the same command goes on");
-  return *summary.eval_ce;
+  return summary.eval->ce;
 }
 
 // Rates a factor 2 apart around the first guess, until the best has a worse one on either side.

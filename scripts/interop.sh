@@ -9,7 +9,8 @@
 # transformers, give the same log-probabilities here in one piece and token by token, choose the
 # same experts, and load back there as they were; weights in few bits, MXFP4 and FP8, are the same
 # numbers; and PEFT loads the adapters that are trained here,
-# and its own are merged here; and the layers of moe_cpp.torch equal float64 formulas and the modules
+# and its own are merged here; preference pairs have the losses of a plain loop in PyTorch; and the
+# layers of moe_cpp.torch equal float64 formulas and the modules
 # of transformers.
 # BIN=path of moe (default build/release/moe); the packages live in
 # ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
@@ -174,6 +175,8 @@ if [ -x "$bin" ]; then
     "$peers/bin/python" tools/interop/within_check.py "${families[@]}"
   check "adapters in PEFT and from it" \
     "$peers/bin/python" tools/interop/adapter_check.py "${families[@]}"
+  check "preference pairs in PyTorch" \
+    "$peers/bin/python" tools/interop/dpo_check.py "${families[@]}"
   check "a GGUF written again by gguf" rewrite_and_compare
   check "moe serve to OpenAI's client and lm_eval" \
     "$peers/bin/python" tools/interop/serve_check.py --bin "$bin" --work "$work/serve" \

@@ -28,8 +28,8 @@ def scalars(line):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or key == "step":
             continue
         name = (
-            "eval/ce"
-            if key == "eval_ce"
+            f"eval/{key.removeprefix('eval_')}"
+            if key.startswith("eval_")
             else f"{'speed' if key in SPEED else 'routing' if key in ROUTING else 'train'}/{key}"
         )
         found[name] = value

@@ -39,12 +39,24 @@ struct Shape {
   comm::Remnant of(int left) const { return comm::remnant(left, micro_batches, expert_parallel); }
 };
 
+std::string describe_pairs(const PairFigures& pairs) {
+  return fmt::format("{:.4f}, margin {:.3f}, accuracy {:.0f}%", pairs.loss, pairs.margin,
+                     100 * pairs.accuracy);
+}
+
+std::string describe_evaluation(const Evaluation& found) {
+  return found.pairs ? fmt::format("dpo {}", describe_pairs(*found.pairs))
+                     : fmt::format("ce {:.4f} nats per token", found.ce);
+}
+
 // The figures behind the progress bar, what matters most first. CE stands apart from the auxiliary
 // losses, which are not part of it.
 std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, bool routed) {
-  std::vector<std::string> parts = {fmt::format("ce {:.3f}", r.ce),
-                                    fmt::format("{} left", human_seconds(r.seconds_left)),
-                                    fmt::format("{} tok/s", human_count(r.tokens_per_second))};
+  std::vector<std::string> parts = {
+      r.pairs ? fmt::format("dpo {}", describe_pairs(*r.pairs)) : fmt::format("ce {:.3f}", r.ce),
+      fmt::format("{} left", human_seconds(r.seconds_left)),
+      fmt::format("{} tok/s", human_count(r.tokens_per_second))};
+  if (r.pairs) parts.push_back(fmt::format("ce {:.3f}", r.ce));
   if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
   constexpr double kSlow = 1.3;
   if (r.exchange && r.exchange->lag > kSlow)
@@ -74,12 +86,49 @@ void describe_processes(ProgressLine& screen, const comm::Layout& layout) {
                                            processes / spread, spread)));
 }
 
+// `windows` of an epoch, with a mix.
+std::string describe_text_steps(const Corpus& corpus, int64_t windows, const TrainOptions& o) {
+  const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
+  return fmt::format(
+      "run: {} of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {}",
+      counted(o.steps, "step"), o.batch * o.accumulate * o.context,
+      human_count(static_cast<double>(tokens)),
+      static_cast<double>(tokens) /
+          static_cast<double>(changes_anything(o.mix) ? windows * o.context : corpus.size()),
+      name_of(o.dtype), counted(o.threads, "thread"));
+}
+
+std::string describe_pair_steps(const Corpus& corpus, const TrainOptions& o) {
+  const int64_t pairs = o.steps * o.batch * o.accumulate,
+                all = PairIndex(corpus, o.context).count();
+  return fmt::format("run: {} of {}, {} in all ({:.2f} passes over the data), beta {}, {}, {}",
+                     counted(o.steps, "step"), counted(o.batch * o.accumulate, "pair"), pairs,
+                     static_cast<double>(pairs) / static_cast<double>(all), o.dpo_beta,
+                     name_of(o.dtype), counted(o.threads, "thread"));
+}
+
+// Which pairs there are, and whose reference they are held to.
+void describe_pairs(ProgressLine& screen, const Training& training) {
+  const int64_t context = training.options().context;
+  const std::string& teacher = training.teacher_path();
+  screen.log(fmt::format("data: {} (chosen, rejected), held to {}",
+                         counted(training.corpus().pairs(), "preference pair"),
+                         teacher.empty() ? "the model as the run starts from it" : teacher));
+  for (const Corpus* text : {&training.corpus(), training.held_out()}) {
+    const int64_t left_out = text == nullptr ? 0 : PairIndex(*text, context).left_out();
+    if (left_out > 0)
+      screen.log(
+          fmt::format("data: {} left out, as a text has more than {} tokens (--context {})",
+                      counted(left_out, text == training.held_out() ? "held-out pair" : "pair"),
+                      context + 1, context));
+  }
+}
+
 void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus,
                   const Corpus* held_out, const Tokenizer& tokenizer, const TrainOptions& o) {
   const ModelConfig& c = model.config();
   const ModelCost cost = count_cost(c, o.context);
   const std::vector<DomainShare> shares = domain_shares(corpus, o.context, o.mix);
-  const bool mixed = changes_anything(o.mix);
   std::vector<std::string> domains, visits;
   int64_t windows = 0;
   for (const DomainShare& share : shares) {
@@ -94,7 +143,7 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   const auto data_tokens = static_cast<double>(corpus.size());
   screen.log(fmt::format("data: {} tokens in {} ({})", human_count(data_tokens),
                          counted(corpus.documents(), "document"), shown));
-  if (mixed)
+  if (changes_anything(o.mix))
     screen.log(fmt::format(
         "data: an epoch visits {}{}{}", fmt::join(visits, ", "),
         visits.empty() || visits.size() == shares.size() ? "" : ", and of the other domains ",
@@ -116,14 +165,7 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
   screen.log(fmt::format("model: {} parameters, {} active for a token; recipe {}",
                          human_count(static_cast<double>(cost.params.total())),
                          human_count(static_cast<double>(cost.params.active())), c.routing.recipe));
-  const int64_t tokens = o.steps * o.batch * o.accumulate * o.context;
-  screen.log(
-      fmt::format("run: {} of {} tokens, {} tokens in all ({:.2f} passes over the data), {}, {}",
-                  counted(o.steps, "step"), o.batch * o.accumulate * o.context,
-                  human_count(static_cast<double>(tokens)),
-                  static_cast<double>(tokens) /
-                      (mixed ? static_cast<double>(windows * o.context) : data_tokens),
-                  name_of(o.dtype), counted(o.threads, "thread")));
+  screen.log(o.pairs ? describe_pair_steps(corpus, o) : describe_text_steps(corpus, windows, o));
   if (o.dtype == DType::bf16 && !ops::has_bf16_products())
     screen.log(
         "note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
@@ -132,7 +174,7 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
 // What is trained, where it is not simply everything of a new model.
 void describe_tuning(ProgressLine& screen, Training& training) {
   const TrainOptions& o = training.options();
-  if (training.teacher())
+  if (training.teacher() && !o.pairs)
     screen.log(fmt::format("teacher: {}; the loss is {:.3g} ce + {:.3g} kl",
                            training.teacher_path(), 1 - o.teacher_weight, o.teacher_weight));
   if (o.tune == Tune::all && !training.from_weights()) return;
@@ -164,7 +206,8 @@ void describe_tuning(ProgressLine& screen, Training& training) {
 void describe_best(ProgressLine& screen, const Training& training, const TrainSummary& summary) {
   if (!summary.best) return;
   const std::string lowest =
-      fmt::format("lowest held-out ce: {:.4f} at step {}", summary.best->ce, summary.best->step);
+      fmt::format("lowest held-out {}: {:.4f} at step {}", training.options().pairs ? "dpo" : "ce",
+                  summary.best->loss, summary.best->step);
   const bool is_last = summary.best->step == summary.last.step;
   if (training.options().keep_best)
     screen.log(fmt::format("{}; those weights are in {}", lowest, best_folder(training.out())));
@@ -247,6 +290,7 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
                            counted(options.steps, "step")));
   }
   if (f.show_memory) screen.log("memory: " + training.foretold());
+  if (options.pairs) describe_pairs(screen, training);
   describe_run(screen, training.model(), training.corpus(), training.held_out(),
                training.tokenizer(), options);
   describe_tuning(screen, training);
@@ -263,8 +307,8 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
     if (training.layout().is_of_first_copy())
       samples->after_step(r.step, [&](const std::string& line) { screen.log(line); });
   };
-  callbacks.on_eval = [&](int64_t step, double ce) {
-    screen.log(fmt::format("step {}: held-out ce {:.4f} nats per token", step, ce));
+  callbacks.on_eval = [&](int64_t step, const Evaluation& held_out) {
+    screen.log(fmt::format("step {}: held-out {}", step, describe_evaluation(held_out)));
   };
   callbacks.on_alarm = [&](const Alarm& a) {
     screen.log(fmt::format("{}: step {}: {}", a.recovered ? "recovered" : "alarm", a.step, a.text));

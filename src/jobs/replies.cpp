@@ -4,6 +4,7 @@
 
 #include "infer/eval_routing.h"
 #include "model/variants.h"
+#include "train/metrics.h"
 #include "train/trainable.h"
 
 namespace moe {
@@ -146,11 +147,15 @@ Json train_reply(Training& training, const TrainSummary& summary) {
                 {"ce", last.ce},           {"interrupted", summary.interrupted},
                 {"alarms", summary.alarms}};
   if (last.kl) reply["kl"] = *last.kl;
+  if (last.pairs) add_figures(reply, "", *last.pairs);
   Json& trained = reply["trained"] = Json::object();
   for (const TrainedPart& part : trained_parts(training.model(), training.options()))
     trained[std::string(part.name)] = {{"trained", part.trained}, {"total", part.total}};
-  if (summary.eval_ce) reply["eval_ce"] = *summary.eval_ce;
-  if (summary.best) reply["best"] = {{"step", summary.best->step}, {"eval_ce", summary.best->ce}};
+  if (summary.eval) reply["eval_ce"] = summary.eval->ce;
+  if (summary.eval && summary.eval->pairs) add_figures(reply, "eval_", *summary.eval->pairs);
+  if (summary.best)
+    reply["best"] = {{"step", summary.best->step},
+                     {training.options().pairs ? "eval_dpo" : "eval_ce", summary.best->loss}};
   return reply;
 }
 

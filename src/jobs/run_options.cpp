@@ -82,8 +82,8 @@ FieldList fields(SetupOptions& o) {
 FieldList fields(RunOptions& o) {
   FieldList list, train = fields(o.train);
   list.add("data", o.data,
-           "text files, .jsonl files (a document or a dialogue a line), folders of them, or what "
-           "`moe tokenize` wrote; each file's stem names its domain")
+           "text files, .jsonl files (a document, a dialogue or a preference pair a line), folders "
+           "of them, or what `moe tokenize` wrote; each file's stem names its domain")
       .path();
   list.add("out", o.out, "folder for the model, its checkpoints and metrics.jsonl").path();
   list.add("eval_data", o.eval_data, "held-out text, as @data").path();
@@ -101,10 +101,11 @@ FieldList fields(RunOptions& o) {
   list.group("Recovering and fine-tuning");
   list.add("teacher", o.teacher,
            fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: "
-                       "the loss is (1 - w) ce + w KL(teacher || model)",
+                       "the loss is (1 - w) ce + w KL(teacher || model); of preference pairs it is "
+                       "the reference",
                        kModelIs))
       .path();
-  list.add(train.take({"teacher_weight", "minutes"}));
+  list.add(train.take({"teacher_weight", "dpo_beta", "minutes"}));
   list.group("");
   add_memory_limits(list, o.memory);
   list.add(train.in_group(""));

@@ -96,6 +96,30 @@ void Training::check_tuning() const {
     fail_usage("@minutes is {}; it must be above 0", o.minutes);
 }
 
+// What goes with preference pairs, and what with any other text.
+void Training::check_pairs() const {
+  const RunOptions& o = options_;
+  if (!o.train.pairs) {
+    if (given_.has("dpo_beta"))
+      fail_usage(
+          "@dpo_beta is of preference pairs, and @data holds none; leave it out, or give lines "
+          "with "
+          "\"chosen\" and \"rejected\"");
+    return;
+  }
+  if (o.from.empty() && !checkpoint_)
+    fail_usage(
+        "@data holds preference pairs, which move a model that answers already; name it with "
+        "@from");
+  if (given_.has("teacher_weight"))
+    fail_usage(
+        "@teacher_weight has no meaning for preference pairs: @teacher is the reference of their "
+        "loss; leave it out, and see @dpo_beta");
+  if (changes_anything(o.train.mix))
+    fail_usage("@mix weights windows of text, and @data holds preference pairs; leave it out");
+  PairIndex(*corpus_, o.train.context);  // fails where none fits
+}
+
 Training::Training(RunOptions options, Given given, const comm::Group& group)
     : options_(std::move(options)),
       given_(std::move(given)),
@@ -245,12 +269,16 @@ void Training::read_texts() {
     corpus_.emplace(std::move(parts.train));
     held_out_.emplace(std::move(parts.held_out));
   } else {
-    corpus_.emplace(options_.data, tokenizer());
-    if (!options_.eval_data.empty()) held_out_.emplace(options_.eval_data, tokenizer());
+    corpus_.emplace(options_.data, tokenizer(), Pairs::taken);
+    if (!options_.eval_data.empty())
+      held_out_.emplace(options_.eval_data, tokenizer(), Pairs::taken);
   }
+  options_.train.pairs = corpus_->pairs() > 0;
+  check_pairs();
+  if (held_out() && !is_done()) check_held_out(*held_out(), options_.train);
   domain_shares(*corpus_, options_.train.context, options_.train.mix);
   if (!checkpoint_) {
-    const bool talks = corpus_->untrained() > 0;
+    const bool talks = corpus_->untrained() > 0 && !options_.train.pairs;
     // A new model may take the tokenizer of tokens, which has the template of another one.
     if (!talks && options_.from.empty()) mark_dialogues(*fresh_.tokenizer, false);
     if (talks && dialogues_of(*fresh_.tokenizer) == Dialogues::none)
@@ -271,8 +299,7 @@ void Training::read_texts() {
 TrainSummary Training::done() const {
   TrainSummary summary;
   summary.last.step = checkpoint_->step;
-  summary.last.tokens =
-      checkpoint_->step * options_.train.batch * options_.train.accumulate * options_.train.context;
+  summary.last.tokens = checkpoint_->tokens;
   summary.last.seconds = checkpoint_->seconds;
   summary.last.ce = std::numeric_limits<double>::quiet_NaN();
   return summary;

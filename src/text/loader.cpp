@@ -55,6 +55,7 @@ void TextBatch::clear() {
   ids.clear();
   targets.clear();
   positions.clear();
+  pairs.clear();
   bounds.assign(1, 0);
   predicted = 0;
 }
@@ -84,6 +85,25 @@ void TextBatch::add_row(const Corpus& corpus, const std::vector<TokenRange>& ran
   }
   if (done < count)
     fail("a row of {} tokens was asked for that goes over the end of its text", count);
+  add_tokens(row, trained, ends);
+}
+
+void TextBatch::add_pair(const Corpus& corpus, const PairIndex& index, int64_t pair) {
+  const PairPlace& place = index.place(pair);
+  for (const TokenRange text :
+       {TokenRange{place.begin, place.middle}, TokenRange{place.middle, place.end}}) {
+    const auto count = static_cast<size_t>(text.end - text.begin);
+    std::vector<int32_t> row(count);
+    std::vector<uint8_t> trained(count);
+    corpus.fill(text.begin, text.end - text.begin, row.data());
+    corpus.fill_trained(text.begin, text.end - text.begin, trained.data());
+    add_tokens(row, trained, std::vector<uint8_t>(count, 0));
+  }
+  pairs.push_back(pair);
+}
+
+void TextBatch::add_tokens(const std::vector<int32_t>& row, const std::vector<uint8_t>& trained,
+                           const std::vector<uint8_t>& ends) {
   int32_t position = 0;
   for (size_t t = 0; t + 1 < row.size(); ++t) {
     const bool predicts = !ends[t] && trained[t + 1] != 0;
@@ -120,13 +140,17 @@ std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, co
   return shares;
 }
 
-BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t seed)
+BatchPlan::BatchPlan(BatchShape shape, Shuffle shuffle, uint64_t seed)
     : shape_(shape),
       shuffle_(shuffle),
       key_(RngKey::from_seed(seed).fold(0x6C6F61646572)) {  // "loader": a stream of its own
   if (shape.context < 1 || shape.batch < 1 || shape.accumulate < 1)
     fail_usage("context, batch and accumulate must be at least 1; they are {}, {} and {}",
                shape.context, shape.batch, shape.accumulate);
+}
+
+BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t seed)
+    : BatchPlan(shape, shuffle, seed) {
   if (tokens < shape.context + 1)
     fail(
         "the text has {} tokens, at least {} are needed for a context of {}; give more text or a "
@@ -138,7 +162,14 @@ BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t
 
 BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed,
                      const Mix& mix)
-    : BatchPlan(corpus.size(), shape, shuffle, seed) {
+    : BatchPlan(corpus.pairs() > 0 ? BatchPlan(shape, shuffle, seed)
+                                   : BatchPlan(corpus.size(), shape, shuffle, seed)) {
+  if (corpus.pairs() > 0) {
+    if (changes_anything(mix))
+      fail_usage("@mix weights windows of text, and these are preference pairs; leave it out");
+    windows_ = pairs_.emplace(corpus, shape.context).count();
+    return;
+  }
   const std::vector<DomainShare> shares =
       mix.empty() ? std::vector<DomainShare>() : domain_shares(corpus, shape.context, mix);
   if (!changes_anything(mix)) return;
@@ -156,7 +187,7 @@ BatchPlan::BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, ui
 }
 
 BatchPlan::Window BatchPlan::window(int64_t step, int64_t a, int64_t b) const {
-  const int64_t row = (step * shape_.accumulate + a) * shape_.batch + b, epoch = row / windows_;
+  const int64_t row = visit(step, a, b), epoch = row / windows_;
   if (shuffle_ == Shuffle::none) return {0, row * shape_.context % (last_start(sources_[0]) + 1)};
   const RngKey key = key_.fold(static_cast<uint64_t>(epoch));
   const int64_t at = permute(key, row % windows_, windows_);
@@ -180,9 +211,27 @@ BatchPlan::Window BatchPlan::window(int64_t step, int64_t a, int64_t b) const {
   return {s, start(source, pass, permute(pass, visit % source.windows, source.windows))};
 }
 
+int64_t BatchPlan::pair(int64_t step, int64_t a, int64_t b) const {
+  const int64_t at = visit(step, a, b);
+  if (shuffle_ == Shuffle::none) return at % windows_;
+  return permute(key_.fold(static_cast<uint64_t>(at / windows_)), at % windows_, windows_);
+}
+
+int64_t BatchPlan::tokens(int64_t step) const {
+  if (!pairs_) return rows_per_step() * shape_.context;
+  int64_t sum = 0;
+  for (int64_t a = 0; a < shape_.accumulate; ++a)
+    for (int64_t b = 0; b < shape_.batch; ++b) sum += pairs_->place(pair(step, a, b)).tokens();
+  return sum;
+}
+
 void BatchPlan::fill(const Corpus& corpus, int64_t step, int64_t a, TextBatch& batch) const {
   batch.clear();
   for (int64_t b = 0; b < shape_.batch; ++b) {
+    if (pairs_) {
+      batch.add_pair(corpus, *pairs_, pair(step, a, b));
+      continue;
+    }
     const Window w = window(step, a, b);
     const std::vector<TokenRange>& ranges = sources_[w.source].ranges;
     if (ranges.empty()) batch.add_row(corpus, w.start, shape_.context);
@@ -191,7 +240,7 @@ void BatchPlan::fill(const Corpus& corpus, int64_t step, int64_t a, TextBatch& b
 }
 
 int64_t BatchPlan::predicted(const Corpus& corpus, int64_t step) const {
-  if (corpus.documents() <= 1 && corpus.untrained() == 0) return tokens_per_step();
+  if (corpus.documents() <= 1 && corpus.untrained() == 0) return tokens(step);
   int64_t sum = 0;
   TextBatch batch;
   for (int64_t a = 0; a < shape_.accumulate; ++a) {

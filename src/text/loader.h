@@ -1,15 +1,17 @@
-// Which window of the corpus each row of each training step reads: a pure function of the step, so
-// that resuming needs no cursor.
+// Which window of the corpus each row of each training step reads, or which preference pairs: a
+// pure function of the step, so that resuming needs no cursor.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/rng.h"
 #include "text/corpus.h"
+#include "text/pair_index.h"
 
 namespace moe {
 
@@ -29,7 +31,7 @@ void check_weights(const Mix& mix);
 
 struct BatchShape {
   int64_t context = 0;     // tokens a row
-  int64_t batch = 0;       // rows a micro-batch
+  int64_t batch = 0;       // rows a micro-batch; of preference pairs: pairs
   int64_t accumulate = 1;  // micro-batches a step
 };
 
@@ -44,6 +46,9 @@ struct TextBatch {
   std::vector<int32_t> positions;  // in the sequence, from 0
   std::vector<int64_t> bounds{0};  // [S+1] sequence s is [bounds[s], bounds[s+1])
   int64_t predicted = 0;           // targets that are not kNoTarget
+  // Of preference pairs: their numbers; sequences 2i and 2i + 1 are the chosen and the rejected
+  // text of pairs[i].
+  std::vector<int64_t> pairs;
 
   void clear();
   // A row of tokens [start, start + context) and the targets one token later; start + context lies
@@ -52,6 +57,13 @@ struct TextBatch {
   // The same over ranges of the corpus laid end to end, each of which ends a document.
   void add_row(const Corpus& corpus, const std::vector<TokenRange>& ranges, int64_t start,
                int64_t context);
+  // Both texts of a pair, a sequence each.
+  void add_pair(const Corpus& corpus, const PairIndex& index, int64_t pair);
+
+ private:
+  // Ids [T+1] with what each is, one row: `ends` and `trained` as the corpus has them.
+  void add_tokens(const std::vector<int32_t>& row, const std::vector<uint8_t>& trained,
+                  const std::vector<uint8_t>& ends);
 };
 
 // A domain's part in an epoch.
@@ -70,6 +82,8 @@ class BatchPlan {
   // windows) of each, and passes over a domain follow each other across epochs, each with an offset
   // and an order of its own. Without one the corpus is one text. Fails on unknown domains, naming
   // the nearest, and on domains that are too short for a window.
+  // A corpus of pairs takes no mix; an epoch visits each that fits once, in an order drawn from
+  // (seed, epoch).
   BatchPlan(const Corpus& corpus, BatchShape shape, Shuffle shuffle, uint64_t seed, const Mix& mix);
 
   // First token of row b of micro-batch a of the step, counted in its text: the corpus, or with a
@@ -79,14 +93,19 @@ class BatchPlan {
     int64_t start = 0;
   };
   Window window(int64_t step, int64_t a, int64_t b) const;
+  // The pair that is visited there instead.
+  int64_t pair(int64_t step, int64_t a, int64_t b) const;
+  const PairIndex* pairs() const { return pairs_ ? &*pairs_ : nullptr; }  // null: none
   // `batch` is cleared first.
   void fill(const Corpus& corpus, int64_t step, int64_t a, TextBatch& batch) const;
   // Targets that all micro-batches of the step predict.
   int64_t predicted(const Corpus& corpus, int64_t step) const;
 
-  int64_t windows() const { return windows_; }  // visited in an epoch
+  // Tokens that a step reads.
+  int64_t tokens(int64_t step) const;
+
+  int64_t windows() const { return windows_; }  // visited in an epoch, or pairs
   int64_t rows_per_step() const { return shape_.batch * shape_.accumulate; }
-  int64_t tokens_per_step() const { return rows_per_step() * shape_.context; }
 
  private:
   struct Source {
@@ -100,10 +119,17 @@ class BatchPlan {
     return source.tokens - shape_.context - 1;
   }  // the last that has a target for each token
 
+  BatchPlan(BatchShape shape, Shuffle shuffle, uint64_t seed);
+  // Rows and pairs of all steps are counted on.
+  int64_t visit(int64_t step, int64_t a, int64_t b) const {
+    return (step * shape_.accumulate + a) * shape_.batch + b;
+  }
+
   BatchShape shape_;
   Shuffle shuffle_;
   RngKey key_;
   std::vector<Source> sources_;
+  std::optional<PairIndex> pairs_;
   int64_t windows_ = 0;
 };
 

@@ -179,8 +179,8 @@ std::vector<Alarm> Watcher::feed(const StepResult& r) {
     watch_z(r.z);
     watch_drops(r.dropped);
   }
-  watch_loss(r.ce);
-  watch_level(r.ce, r.lr);
+  watch_loss(r.loss());
+  watch_level(r.loss(), r.lr);
   watch_gradient(r.grad_norm);
   return said_;
 }

@@ -67,6 +67,11 @@ void each_state(const Trainer& trainer, F&& f) {
     own(adapter->a.name, adapter->a.value);
     own(adapter->b.name, adapter->b.value);
   }
+  // What the model that a run starts from made of its pairs cannot be made again later.
+  for (const auto& [name, reference] :
+       {std::pair("reference", &trainer.reference()),
+        std::pair("reference.held_out", &trainer.held_out_reference())})
+    if (!reference->empty()) own(name, reference->view());
 }
 
 int64_t parse_step(const std::string& text, const std::string& where) {
@@ -249,6 +254,14 @@ void check_same_teacher(const Checkpoint& c, const Model* teacher) {
       c.folder, c.folder);
 }
 
+void check_same_held_out(const Checkpoint& c, const std::string& held_out) {
+  if (held_out == c.held_out) return;
+  fail_usage(
+      "cannot resume {}: its held-out preference pairs are not those that it began with, of which "
+      "alone the reference is known; give the same @eval_data",
+      c.folder);
+}
+
 // FNV-1a over the length and up to 4096 runs of 16 tokens, evenly spread; a shorter text is hashed
 // whole.
 DataPrint data_print(const Corpus& corpus, const Mix& domains) {
@@ -351,6 +364,9 @@ Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts
     c.from = parse_json(from->second, path).get<std::string>();
   if (const auto teacher = file.metadata().find("teacher"); teacher != file.metadata().end())
     c.teacher = teacher->second;
+  if (const auto held_out = file.metadata().find("held_out"); held_out != file.metadata().end())
+    c.held_out = held_out->second;
+  c.tokens = parse_step(need(file.metadata(), "tokens", path), path);
   if (const auto sources = file.metadata().find("sources"); sources != file.metadata().end())
     c.sources = sources_from_json(parse_json(sources->second, path), path);
   return c;
@@ -432,16 +448,22 @@ void restore(Trainer& trainer, const Checkpoint& c) {
   each_state(trainer, [&](const State&) { ++expected; });
   if (file.tensors().size() != expected)
     fail(
-        "{} holds {} tensors, {} are expected (two moments for each trained parameter{}); the file "
-        "belongs to another model or is damaged",
+        "{} holds {} tensors, {} are expected (two moments for each trained parameter{}{}); the "
+        "file belongs to another model or is damaged",
         file.path(), file.tensors().size(), expected,
-        trainer.trainable().adapters().empty() ? "" : ", and the adapters");
+        trainer.trainable().adapters().empty() ? "" : ", and the adapters",
+        trainer.reference().empty() ? "" : ", and the reference of pairs");
   each_state(trainer,
              [&](const State& state) { copy_state(file, state, trainer.layout().all().rank); });
   for (const auto& adapter : trainer.trainable().adapters()) {
     adapter->a.touched();
     adapter->b.touched();
   }
+  if (!trainer.has_reference())
+    fail_usage(
+        "cannot resume {} with @steps {}: it would come to preference pairs of which the reference "
+        "was not taken when it began; keep @steps {}, or start a new run with @from {}",
+        c.folder, trainer.options().steps, c.options.steps, c.folder);
   trainer.resume_at(c.step, c.seconds);
 }
 
@@ -479,6 +501,7 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
        {"options", to_json(fields(options)).dump()},
        {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
        {"teacher", files.teacher},
+       {"held_out", files.held_out},
        {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
        {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
   save_tuned(folder, trainer, model, tokenizer, files.from, {{"step", at}});

@@ -37,9 +37,11 @@ struct Checkpoint {
   double seconds = 0;
   TrainOptions options;  // resolved, of the run that wrote it
   DataPrint data;
-  std::string from;     // TrainJob::from of the run
-  std::string teacher;  // model_print() of its teacher; empty: none
-  RunSources sources;   // empty in those of older versions
+  std::string from;      // TrainJob::from of the run
+  std::string teacher;   // model_print() of its teacher; empty: none
+  std::string held_out;  // data_print() of held-out preference pairs; empty: none
+  int64_t tokens = 0;    // that it has read
+  RunSources sources;    // empty in those of older versions
 };
 
 // 16 hexadecimal digits over a model's shape and numbers sampled evenly from each of its parameters
@@ -70,6 +72,9 @@ void check_same_text(const Checkpoint&, const DataPrint& data);
 void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
 // Refuses another teacher than the run's, one where there was none, and none where there was one.
 void check_same_teacher(const Checkpoint&, const Model* teacher);
+// Refuses other held-out preference pairs than the run's, `held_out` being their data_print: what
+// the reference says of them was taken when the run began.
+void check_same_held_out(const Checkpoint&, const std::string& held_out);
 // What the resumed run uses: `wanted`, with the checkpoint's min_lr and warmup where it says none.
 // Resolved.
 TrainOptions resumed_options(const Checkpoint&, TrainOptions wanted);
@@ -82,7 +87,7 @@ void restore(Trainer&, const Checkpoint&);
 // What a checkpoint says beside weights and moments.
 struct RunFiles {
   DataPrint data;
-  std::string from, teacher;  // as Checkpoint has them
+  std::string from, teacher, held_out;  // as Checkpoint has them
   RunSources sources;
 };
 // What a run has made so far, for others to read: a model folder, or its adapters. `from` names the

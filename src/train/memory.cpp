@@ -25,7 +25,7 @@ int64_t bytes_of_all(const Model& shapes) {
 // what its head reads stays.
 int64_t teaching_bytes(const Model& teacher, const TrainOptions& o, int64_t students) {
   const ModelConfig& c = teacher.config();
-  const int64_t tokens = o.batch * o.context;
+  const int64_t tokens = rows_of(o) * o.context;
   const RoutingSpec routing = c.moe_layer_count() > 0 ? eval_spec(c.routing) : RoutingSpec{};
   const int64_t passing = count_forward_memory(c, {.tokens = tokens, .dtype = o.dtype}, routing);
   return tokens * bytes_of(o.dtype, c.width) + kLogitChunkBytes +
@@ -47,7 +47,7 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
                      {.rank = static_cast<int>(o.expert_parallel) - 1,
                       .size = static_cast<int>(o.expert_parallel)});
   const TrainedBytes trained = trained_bytes(shapes, o);
-  const TrainingMemory pass = count_training_memory(config, {.batch = o.batch,
+  const TrainingMemory pass = count_training_memory(config, {.batch = rows_of(o),
                                                              .context = o.context,
                                                              .dtype = o.dtype,
                                                              .recompute = o.recompute,
@@ -61,7 +61,7 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
   if (!in_file || !quantised) need.add("packed", pass.copies);
   need.add("activations", pass.activations);
   need.add("scratch", pass.scratch + (in_file && quantised ? ops::kPassingBytes : 0));
-  need.add("text", o.batch * o.context * kTextBytes);
+  need.add("text", rows_of(o) * o.context * kTextBytes);
   if (teacher) need.add("teacher", teaching_bytes(*teacher, o, pass.activations + pass.scratch));
   return need;
 }

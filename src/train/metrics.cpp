@@ -16,9 +16,17 @@ Json to_json(const Alarm& alarm) {
   return out;
 }
 
+constexpr const char* kLoss = "dpo";  // of preference pairs
+
 }  // namespace
 
-std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
+void add_figures(Json& line, const std::string& prefix, const PairFigures& pairs) {
+  line[prefix + kLoss] = pairs.loss;
+  line[prefix + "margin"] = pairs.margin;
+  line[prefix + "accuracy"] = pairs.accuracy;
+}
+
+std::string metrics_line(const StepResult& r, const std::optional<Evaluation>& eval,
                          std::span<const Alarm> alarms) {
   Json line{{"step", r.step},
             {"tokens", r.tokens},
@@ -34,6 +42,7 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
             {"max_vio", r.max_vio},
             {"dropped", r.dropped}};
   if (r.kl) line["kl"] = *r.kl;
+  if (r.pairs) add_figures(line, "", *r.pairs);
   if (r.exchange)
     line["exchange"] = {{"sent", r.exchange->sent},
                         {"share", r.exchange->share},
@@ -54,7 +63,8 @@ std::string metrics_line(const StepResult& r, std::optional<double> eval_ce,
                       {"max_vio", layer.max_vio},
                       {"dropped", layer.dropped}});
   line["layers"] = std::move(layers);
-  if (eval_ce) line["eval_ce"] = *eval_ce;
+  if (eval) line["eval_ce"] = eval->ce;
+  if (eval && eval->pairs) add_figures(line, "eval_", *eval->pairs);
   for (const Alarm& alarm : alarms)
     line[alarm.recovered ? "recovered" : "alarms"].push_back(to_json(alarm));
   return line.dump();
@@ -75,6 +85,7 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
                                                                 {"max_vio", &r.max_vio},
                                                                 {"dropped", &r.dropped}})
       *value = line.get<double>(key);
+    if (line.has(kLoss)) r.pairs = PairFigures{.loss = line.get<double>(kLoss)};
     for (const Json& entry : line.value("layers")) {
       const JsonReader layer(entry, where);
       r.layers.push_back({layer.get<int64_t>("layer"),
@@ -95,7 +106,9 @@ std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std:
   try {
     const Json json = parse_json(text, where);
     const JsonReader line(json, where);
-    return BestEvaluation{line.get<int64_t>("step"), line.get<double>("eval_ce")};
+    const std::string of_pairs = std::string("eval_") + kLoss;
+    return BestEvaluation{line.get<int64_t>("step"),
+                          line.get<double>(line.has(of_pairs) ? of_pairs : "eval_ce")};
   } catch (const Error&) {
     return std::nullopt;
   }

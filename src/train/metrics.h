@@ -6,14 +6,17 @@
 #include <string>
 #include <string_view>
 
+#include "core/json.h"
 #include "train/alarms.h"
 #include "train/trainer.h"
 
 namespace moe {
 
 // The line of one step, without the newline.
-std::string metrics_line(const StepResult&, std::optional<double> eval_ce,
+std::string metrics_line(const StepResult&, const std::optional<Evaluation>& eval,
                          std::span<const Alarm> alarms = {});
+// Of preference pairs: "dpo", "margin" and "accuracy", each behind the prefix.
+void add_figures(Json& line, const std::string& prefix, const PairFigures& pairs);
 // What a line says about the step, as far as alarms look at it; nothing when it is no such line.
 std::optional<StepResult> parse_metrics_line(std::string_view line, const std::string& where);
 

@@ -52,7 +52,7 @@ void need_in(double value, double low, double high, const char* name) {
 void add_steps(FieldList& list, TrainOptions& o) {
   list.group("Training");
   list.add("context", o.context, "tokens a row").unit("tokens");
-  list.add("batch", o.batch, "rows a micro-batch")
+  list.add("batch", o.batch, "rows a micro-batch; of preference pairs: pairs")
       .unit("rows")
       .also({"per_device_train_batch_size"});
   list.add("accumulate", o.accumulate, "micro-batches a step")
@@ -108,6 +108,11 @@ void add_tuning(FieldList& list, TrainOptions& o) {
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
   list.add("teacher_weight", o.teacher_weight, "that w, above 0 and at most 1");
+  list.add("dpo_beta", o.dpo_beta,
+           "of preference pairs: how strongly the trained model is held to the reference, which is "
+           "@teacher, else the model as @from has it; the loss of a pair is -log sigmoid(beta x "
+           "margin) (DPO)");
+  list.add("pairs", o.pairs, "").recorded_only().no_mathematics();
   list.add("minutes", o.minutes,
            "in place of @steps: as many as there is time for, evaluations, saves and the report "
            "included; measured at the start, and fitted again where the "
@@ -168,7 +173,7 @@ void validate(const TrainOptions& o) {
   for (int64_t size : {o.context, o.batch, o.accumulate})
     if (size > kLimit)
       fail_usage("@context, @batch and @accumulate may each be at most {}, not {}", kLimit, size);
-  if (o.context * o.batch >= std::numeric_limits<int32_t>::max())
+  if (o.context * rows_of(o) >= std::numeric_limits<int32_t>::max())
     fail_usage(
         "a micro-batch of {} rows of {} tokens is too large; lower @batch and raise @accumulate",
         o.batch, o.context);
@@ -210,6 +215,8 @@ void validate(const TrainOptions& o) {
     fail_usage("@lora_alpha is {}; it must be above 0", o.lora_alpha);
   if (!(o.teacher_weight > 0 && o.teacher_weight <= 1))
     fail_usage("@teacher_weight is {}; it must be above 0 and at most 1", o.teacher_weight);
+  if (!(o.dpo_beta > 0) || std::isinf(o.dpo_beta))
+    fail_usage("@dpo_beta is {}; it must be above 0", o.dpo_beta);
   need_in(o.minutes, 0, kNoLimit, "minutes");
   need_at_least(o.save_every, 0, "save_every");
   if (o.eval_every) need_at_least(*o.eval_every, 0, "eval_every");
@@ -230,7 +237,7 @@ TrainOptions resolved(TrainOptions o) {
 int64_t usual_eval_every(const TrainOptions& o) {
   constexpr double kMost = 10, kShare = 0.1, kForward = 1.0 / 3;  // a forward is a third of a step
   const double trained =
-      static_cast<double>(o.steps) * static_cast<double>(o.batch * o.accumulate * o.context);
+      static_cast<double>(o.steps) * static_cast<double>(rows_of(o) * o.accumulate * o.context);
   const double count =
       o.eval_tokens == 0
           ? kMost

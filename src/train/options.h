@@ -39,7 +39,7 @@ struct Replan {
 
 struct TrainOptions {
   int64_t context = 256;          // tokens a row
-  int64_t batch = 8;              // rows a micro-batch
+  int64_t batch = 8;              // rows a micro-batch; of preference pairs: pairs
   int64_t accumulate = 1;         // micro-batches a step
   int64_t steps = 1000;           // the run ends after this many
   std::vector<Replan> replans;    // how `steps` came to be what it is, where it was fitted to the
@@ -66,6 +66,8 @@ struct TrainOptions {
   double lora_alpha = 16;  // an adapter counts alpha / rank times
   // of the divergence from a teacher in the loss; without a teacher of no meaning
   double teacher_weight = 0.5;
+  double dpo_beta = 0.1;  // of preference pairs (train/preference.h); with other text of no meaning
+  bool pairs = false;     // found out: the text is preference pairs, and `batch` counts those
 
   // What follows changes no bit of the weights (threads: only the last ones).
   bool recompute = false;  // keep each block's input only and run its forward again in backward
@@ -83,6 +85,9 @@ struct TrainOptions {
 
 // Their one list: flags, JSON, what a checkpoint keeps and what two runs are compared by.
 FieldList fields(TrainOptions&);
+
+// Of a micro-batch, at most `context` tokens each: a pair is two.
+constexpr int64_t rows_of(const TrainOptions& o) { return o.pairs ? 2 * o.batch : o.batch; }
 
 // Ten evaluations a run, or so many that they compute a tenth of what its steps do at most; 0: not
 // even two.

@@ -27,7 +27,7 @@ Agenda agenda_after(const TrainOptions& o, int64_t step, bool evaluated) {
 }
 
 Pace::Pace(const TrainOptions& o, int64_t evaluated, int64_t afterwards)
-    : step_tokens_(static_cast<double>(o.batch * o.accumulate * o.context)),
+    : step_tokens_(static_cast<double>(rows_of(o) * o.accumulate * o.context)),
       evaluated_(evaluated),
       afterwards_(afterwards) {}
 

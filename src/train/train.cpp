@@ -56,7 +56,8 @@ struct Saver {
     const std::string folder = best_folder(job.out);
     if (metrics) make_folder(folder);
     save_tuned(folder, trainer, trainer.model(), *job.tokenizer, files.from,
-               {{"step", std::to_string(best.step)}, {"eval_ce", fmt::format("{}", best.ce)}});
+               {{"step", std::to_string(best.step)},
+                {trainer.options().pairs ? "eval_dpo" : "eval_ce", fmt::format("{}", best.loss)}});
   }
   // The start of the run: a model folder of its own where other programs may start from too, and
   // OUT itself, so that a full disk or a folder that cannot be written is found before the first
@@ -94,9 +95,9 @@ class Loop {
     while (!over_) {
       step();
       const bool finished = trainer_.steps_done() == options().steps;
-      const std::optional<double> eval_ce = evaluate(finished);
-      record(eval_ce);
-      const bool evaluation_lost = finished && job_.held_out && !eval_ce;
+      const std::optional<Evaluation> eval = evaluate(finished);
+      record(eval);
+      const bool evaluation_lost = finished && job_.held_out && !eval;
       summary_.interrupted = group_.any(stop_) && (!finished || evaluation_lost);
       over_ = finished || summary_.interrupted;
       if (over_ || is_due(options().save_every))
@@ -122,25 +123,25 @@ class Loop {
   }
 
   // Nothing where none is due, or it was interrupted.
-  std::optional<double> evaluate(bool finished) {
-    std::optional<double> ce;
+  std::optional<Evaluation> evaluate(bool finished) {
+    std::optional<Evaluation> found;
     // Where the steps were fitted again, the last one may have been made a few steps ago by the
     // earlier count.
     const bool is_fresh = 2 * (trainer_.steps_done() - evaluated_at_) < *options().eval_every;
-    if (!job_.held_out || !(finished || (is_due(*options().eval_every) && !is_fresh))) return ce;
-    const double seconds = timed([&] { ce = trainer_.evaluate(*job_.held_out, &stop_); });
-    if (!ce) return ce;
+    if (!job_.held_out || !(finished || (is_due(*options().eval_every) && !is_fresh))) return found;
+    const double seconds = timed([&] { found = trainer_.evaluate(*job_.held_out, &stop_); });
+    if (!found) return found;
     pace_.took_evaluation(seconds);
     evaluated_at_ = trainer_.steps_done();
-    summary_.eval_ce = ce;
-    tell(callbacks_.on_eval, trainer_.steps_done(), *ce);
-    if (summary_.best && summary_.best->ce <= *ce) return ce;
-    summary_.best = {trainer_.steps_done(), *ce};
+    summary_.eval = found;
+    tell(callbacks_.on_eval, trainer_.steps_done(), *found);
+    if (summary_.best && summary_.best->loss <= found->loss()) return found;
+    summary_.best = {trainer_.steps_done(), found->loss()};
     if (options().keep_best) saver_.save_best(trainer_, *summary_.best);
-    return ce;
+    return found;
   }
 
-  void record(std::optional<double> eval_ce) {
+  void record(const std::optional<Evaluation>& eval) {
     if (saver_.metrics == nullptr) return;
     std::vector<Alarm> alarms = watcher_.feed(summary_.last);
     for (Alarm& alarm : alarms) {
@@ -148,7 +149,7 @@ class Loop {
       tell(callbacks_.on_alarm, alarm);
       summary_.alarms += alarm.recovered ? 0 : 1;
     }
-    const std::string line = metrics_line(summary_.last, eval_ce, alarms);
+    const std::string line = metrics_line(summary_.last, eval, alarms);
     saver_.metrics->append(line);
     tell(callbacks_.on_metrics, line);
   }
@@ -200,12 +201,17 @@ class Loop {
   bool over_ = false;
 };
 
+// Of preference pairs: their reference's log-probabilities are in the checkpoint.
+std::string held_out_pairs(const TrainJob& job) {
+  return job.held_out && job.held_out->pairs() > 0 ? data_print(*job.held_out).hash : "";
+}
+
 // The lowest of the evaluations that metrics.jsonl holds.
 std::optional<BestEvaluation> best_so_far(const std::string& metrics) {
   std::optional<BestEvaluation> best;
   each_last_line(metrics, std::numeric_limits<int64_t>::max(), [&](std::string_view line) {
     const std::optional<BestEvaluation> found = parse_evaluation(line, metrics);
-    if (found && (!best || found->ce < best->ce)) best = found;
+    if (found && (!best || found->loss < best->loss)) best = found;
   });
   return best;
 }
@@ -216,8 +222,8 @@ std::optional<BestEvaluation> agreed(const comm::Group& group,
   const BestEvaluation mine = best.value_or(BestEvaluation{});
   const bool any = group.of_first(best ? 1 : 0) > 0;
   const auto step = static_cast<int64_t>(group.of_first(static_cast<double>(mine.step)));
-  const double ce = group.of_first(mine.ce);
-  return any ? std::optional(BestEvaluation{step, ce}) : std::nullopt;
+  const double loss = group.of_first(mine.loss);
+  return any ? std::optional(BestEvaluation{step, loss}) : std::nullopt;
 }
 
 }  // namespace
@@ -227,12 +233,13 @@ std::string best_folder(const std::string& out) { return out + "/best"; }
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks,
                    const std::atomic<bool>& stop, const Checkpoint* resume) {
   const RunFiles files{data_print(*job.corpus, job.options.mix), resume ? resume->from : job.from,
-                       model_print(job.teacher), job.sources};
+                       model_print(job.teacher), held_out_pairs(job), job.sources};
   TrainOptions options = job.options;
   if (resume) {
     comm::alike(job.layout.all(), [&] {
       check_resumable(*resume, options, files.data);
       check_same_teacher(*resume, job.teacher);
+      check_same_held_out(*resume, files.held_out);
     });
     options = resumed_options(*resume, options);
     if (options.threads != resume->options.threads)
@@ -248,13 +255,18 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   std::optional<StepLines> metrics;
   comm::together(group, [&] {
     trainer.emplace(model, options, *job.corpus, job.teacher, job.layout);
-    if (job.held_out) check_held_out(*job.held_out, options);
+    if (job.held_out) check_held_out(*job.held_out, trainer->options());
     if (writes) make_folder(job.out);
     if (writes && job.lock == nullptr) lock.emplace(job.out);
+    if (resume) trainer->expect_reference(job.held_out);
     if (resume) restore(*trainer, *resume);
     else if (writes) check_unused(job.out);
     if (writes) metrics.emplace(metrics_path, trainer->steps_done());
   });
+  if (!resume && trainer->options().pairs) {
+    tell(callbacks.on_log, "taking the reference's log-probabilities of the pairs, once");
+    trainer->take_reference(job.held_out, stop);
+  }
   Watcher watcher(model.config(), trainer->options());
   if (writes) remember(watcher, metrics_path);
   const Saver saver{job, callbacks, files, metrics ? &*metrics : nullptr};

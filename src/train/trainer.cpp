@@ -19,7 +19,8 @@ static_assert(kNoTarget == ops::kIgnoreTarget);
 
 namespace {
 
-TrainOptions checked(const Model& model, const TrainOptions& options) {
+TrainOptions checked(const Model& model, TrainOptions options, const Corpus& corpus) {
+  options.pairs = corpus.pairs() > 0;
   validate(options);
   const int64_t longest = model.config().context;
   if (options.context > longest)
@@ -72,15 +73,35 @@ std::string diverged(int64_t step, const Error& e) {
       step, e.marked(), step - 1);
 }
 
-// The windows that an evaluation reads.
+// The windows that an evaluation reads, or the pairs.
 struct EvalWindows {
-  EvalWindows(const Corpus& text, const TrainOptions& o)
-      : context(o.context),
-        all((text.size() - 1) / o.context),
-        count(o.eval_tokens == 0 ? all : std::clamp<int64_t>(o.eval_tokens / o.context, 1, all)) {}
-  int64_t start(int64_t w) const { return w * all / count * context; }
+  EvalWindows(const Corpus& text, const TrainOptions& o) : context(o.context) {
+    all = (text.size() - 1) / context;
+    mean_tokens = static_cast<double>(context);
+    if (text.pairs() > 0) {
+      all = pairs.emplace(text, context).count();
+      mean_tokens = 0;
+      for (int64_t p = 0; p < all; ++p)
+        mean_tokens += static_cast<double>(pairs->place(p).tokens());
+      mean_tokens /= static_cast<double>(all);
+    }
+    count =
+        o.eval_tokens == 0
+            ? all
+            : std::clamp<int64_t>(
+                  static_cast<int64_t>(static_cast<double>(o.eval_tokens) / mean_tokens), 1, all);
+  }
+  // Of the w-th that is read: the window or the pair.
+  int64_t place(int64_t w) const { return w * all / count; }
+  void add(TextBatch& batch, const Corpus& text, int64_t w) const {
+    if (pairs) batch.add_pair(text, *pairs, place(w));
+    else batch.add_row(text, place(w) * context, context);
+  }
+  int64_t tokens() const { return std::llround(static_cast<double>(count) * mean_tokens); }
 
-  int64_t context, all, count;
+  int64_t context, all = 0, count = 0;
+  std::optional<PairIndex> pairs;
+  double mean_tokens = 0;  // of one
 };
 
 }  // namespace
@@ -93,7 +114,8 @@ struct Trainer::Sums {
     int64_t dropped = 0;
   };
   double nll = 0, kl = 0;
-  int64_t predicted = 0;
+  PairSums pairs;
+  int64_t predicted = 0, tokens = 0;
   double keys = 0;  // the squares of the sequences' lengths
   // over micro-batches and layers
   double balance = 0, z = 0, device = 0, communication = 0, importance = 0, load = 0;
@@ -106,7 +128,9 @@ struct Trainer::Sums {
   void each(F&& f) {
     for (double* x : {&nll, &kl, &keys, &balance, &z, &device, &communication, &importance, &load})
       f(*x);
+    pairs.each(f);
     f(predicted);
+    f(tokens);
     for (Layer& l : layers) {
       for (int64_t& count : l.step.counts) f(count);
       for (double& cutoff : l.step.cutoff) f(cutoff);
@@ -115,6 +139,7 @@ struct Trainer::Sums {
   }
   void add(const TextBatch& text) {
     predicted += text.predicted;
+    tokens += static_cast<int64_t>(text.ids.size());
     for (size_t s = 0; s + 1 < text.bounds.size(); ++s) {
       const auto length = static_cast<double>(text.bounds[s + 1] - text.bounds[s]);
       keys += length * length;
@@ -154,7 +179,7 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
     : model_(model),
       teacher_(teacher),
       corpus_(corpus),
-      options_(checked(model, options)),
+      options_(checked(model, options, corpus)),
       layout_(layout),
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle,
             options_.seed, options_.mix),
@@ -196,6 +221,8 @@ int64_t Trainer::peak_activation_bytes() const {
 void Trainer::resume_at(int64_t steps_done, double seconds) {
   steps_done_ = steps_done;
   seconds_ = seconds;
+  tokens_ = plan_.pairs() ? 0 : steps_done * plan_.tokens(0);
+  for (int64_t step = 0; plan_.pairs() && step < steps_done; ++step) tokens_ += plan_.tokens(step);
 }
 
 void Trainer::replan(int64_t steps, bool spread_evaluations) {
@@ -239,6 +266,7 @@ StepResult Trainer::take_step() {
   if (train_routing_ && tunes_routers(options_.tune))
     model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
+  tokens_ += sums.tokens;
   const double own_seconds = steady_seconds() - start;
   const double idle = traffic().seconds - before.seconds;
   const double seconds = layout_.all().largest(own_seconds);
@@ -296,6 +324,10 @@ double Trainer::gradients(Sums& sums) {
 }
 
 double Trainer::rehearse() {
+  if (plan_.pairs() && reference_.empty()) {  // whatever it is, a step takes as long
+    reference_ = PairReference(plan_.pairs()->count());
+    for (int64_t p = 0; p < plan_.pairs()->count(); ++p) reference_.set(p, 0, 0);
+  }
   const double start = steady_seconds();
   Sums sums;
   const double norm = gradients(sums);
@@ -343,18 +375,21 @@ void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   pass.wanted = Wanted::all();
   ModelSaved saved;
   Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()}), kl;
-  if (teacher_) kl = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
+  if (is_taught()) kl = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
   sums.nll += forward_loss(pass, nll, kl, teach(pass.batch), saved);
-  if (teacher_) sums.kl += sum_in_order(kl);
+  if (is_taught()) sums.kl += sum_in_order(kl);
+  std::vector<float> weights;  // [N] of pairs
+  if (plan_.pairs()) weights = pair_losses(sums.pairs, nll, text_, reference_, options_.dpo_beta);
   sums.add(text_);
   sums.add(saved.routing);
 
   // Without a target there is no loss to be scaled, only those of the routing.
-  const auto targets = static_cast<float>(std::max<int64_t>(1, predicted));
+  const auto targets =
+      static_cast<float>(plan_.pairs() ? plan_.rows_per_step() : std::max<int64_t>(1, predicted));
   const auto share = static_cast<float>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   RoutingLosses coef = model_.config().routing.coef;
   each_loss(coef, [&](std::string_view, float& c) { c /= share; });
-  model_.backward(run_, text_.targets, 1 / targets, coef, saved);
+  model_.backward(run_, text_.targets, 1 / targets, coef, saved, weights);
 }
 
 void Trainer::forward(const Pass& pass, ModelSaved& saved) {
@@ -372,7 +407,7 @@ void Trainer::forward(const Pass& pass, ModelSaved& saved) {
 
 // Without randomness, and without keeping anything but what its head reads.
 LmHeadTeacher Trainer::teach(const Batch& batch) {
-  if (!teacher_) return {};
+  if (!is_taught()) return {};
   LmHeadTeacher out{run_.saved.alloc(run_.compute, {batch.tokens(), teacher_->config().width}),
                     teacher_->lm_head(), static_cast<float>(options_.teacher_weight)};
   ArenaScope scope(run_.saved);
@@ -425,7 +460,7 @@ void Trainer::fail_if_not_finite(const Pass& pass) {
 }
 
 StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double seconds) const {
-  const auto tokens = static_cast<double>(plan_.tokens_per_step());
+  const auto tokens = static_cast<double>(sums.tokens);
   StepResult r;
   r.step = steps_done_;
   r.steps = options_.steps;
@@ -433,7 +468,11 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   r.seconds = seconds_;
   r.predicted = sums.predicted;
   r.ce = sums.nll / static_cast<double>(std::max<int64_t>(1, sums.predicted));
-  if (teacher_) r.kl = sums.kl / static_cast<double>(std::max<int64_t>(1, sums.predicted));
+  if (options_.pairs) {
+    r.ce = sums.pairs.chosen_ce();
+    r.pairs = sums.pairs.means();
+  }
+  if (is_taught()) r.kl = sums.kl / static_cast<double>(std::max<int64_t>(1, sums.predicted));
   const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   r.balance = sums.balance / share;
   r.z = sums.z / share;
@@ -465,17 +504,87 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
     r.layers.push_back(std::move(load));
   }
   // A token attends within its document only; the mean is over tokens.
-  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens),
-                           plan_.tokens_per_step(), rows);
+  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens), sums.tokens, rows);
   r.flops_per_second = r.flops / seconds;
   return r;
 }
 
-std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomic<bool>* stop) {
+std::vector<int64_t> Trainer::pairs_to_read() const {
+  const int64_t all = plan_.pairs()->count(), visits = options_.steps * plan_.rows_per_step();
+  std::vector<int64_t> out;
+  // With minutes the number of steps may yet change.
+  for (int64_t v = 0; v < all; ++v)
+    if (visits >= all || options_.minutes > 0) out.push_back(v);
+    else if (v < visits) out.push_back(plan_.pair(0, 0, v));
+  return out;
+}
+
+bool Trainer::has_reference() const {
+  if (!plan_.pairs()) return true;
+  const std::vector<int64_t> pairs = pairs_to_read();
+  return std::all_of(pairs.begin(), pairs.end(), [&](int64_t p) { return reference_.has(p); });
+}
+
+void Trainer::expect_reference(const Corpus* held_out) {
+  if (!plan_.pairs()) return;
+  reference_ = PairReference(plan_.pairs()->count());
+  if (held_out) held_out_reference_ = PairReference(PairIndex(*held_out, options_.context).count());
+}
+
+void Trainer::take_reference(const Corpus* held_out, const std::atomic<bool>& stop) {
+  expect_reference(held_out);
+  if (!plan_.pairs()) return;
+  take_reference(reference_, corpus_, *plan_.pairs(), pairs_to_read(), stop);
+  if (!held_out) return;
+  const EvalWindows windows(*held_out, options_);
+  std::vector<int64_t> wanted;
+  for (int64_t w = 0; w < windows.count; ++w) wanted.push_back(windows.place(w));
+  take_reference(held_out_reference_, *held_out, *windows.pairs, wanted, stop);
+}
+
+// Dealt out as an evaluation is. Without randomness or drops, as `teach`.
+void Trainer::take_reference(PairReference& reference, const Corpus& text, const PairIndex& index,
+                             const std::vector<int64_t>& wanted, const std::atomic<bool>& stop) {
+  Model& model = teacher_ ? *teacher_ : model_;
+  const std::optional<RoutingSpec>& routing = teacher_ ? teacher_routing_ : eval_routing_;
+  const comm::Group& group = layout_.all();
+  const auto count = static_cast<int64_t>(wanted.size());
+  std::vector<float> found(2 * wanted.size(), 0);  // [P,2]
+  for (int64_t dealt = 0; dealt < count; dealt += group.size * options_.batch) {
+    if (group.any(stop))
+      throw comm::SharedError(
+          "interrupted while the reference's log-probabilities were taken; the run has not begun");
+    const int64_t first = dealt + group.rank * options_.batch,
+                  pairs = std::clamp<int64_t>(count - first, 0, options_.batch);
+    if (pairs == 0 && !layout_.is_spread()) continue;
+    text_.clear();
+    for (int64_t p = 0; p < std::max<int64_t>(1, pairs); ++p)
+      text_.add_pair(text, index, wanted[static_cast<size_t>(pairs == 0 ? 0 : first + p)]);
+    ArenaScope scope(run_.saved);
+    ModelSaved saved;
+    const Tensor nll = run_.saved.alloc(DType::f32, {static_cast<int64_t>(text_.ids.size())});
+    model.forward(run_, {.batch = view_of(text_), .routing = routing ? &*routing : nullptr}, saved);
+    model.loss_forward(run_, nll, text_.targets, saved);
+    for (int64_t p = 0; p < pairs; ++p) {
+      const PairLogProbs of = pair_log_probs(nll, text_, static_cast<size_t>(p));
+      if (!std::isfinite(of.chosen) || !std::isfinite(of.rejected))
+        fail("the reference gives preference pair {} a log-probability that is not finite",
+             wanted[static_cast<size_t>(first + p)] + 1);
+      found[static_cast<size_t>(2 * (first + p))] = of.chosen;
+      found[static_cast<size_t>(2 * (first + p) + 1)] = of.rejected;
+    }
+  }
+  group.sum(std::span(found));
+  for (size_t i = 0; i < wanted.size(); ++i)
+    reference.set(wanted[i], found[2 * i], found[2 * i + 1]);
+}
+
+std::optional<Evaluation> Trainer::evaluate(const Corpus& held_out, const std::atomic<bool>* stop) {
   check_held_out(held_out, options_);
   const EvalWindows windows(held_out, options_);
   double sum = 0;
   int64_t predicted = 0;
+  PairSums pairs;
   const comm::Group& group = layout_.all();
   for (int64_t dealt = 0; dealt < windows.count; dealt += group.size * options_.batch) {
     if (group.any(stop != nullptr && *stop)) return std::nullopt;
@@ -485,7 +594,7 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
     if (rows == 0 && !layout_.is_spread()) continue;
     text_.clear();
     for (int64_t b = 0; b < std::max<int64_t>(1, rows); ++b)
-      text_.add_row(held_out, windows.start(rows == 0 ? 0 : first + b), options_.context);
+      windows.add(text_, held_out, rows == 0 ? 0 : first + b);
     ArenaScope scope(run_.saved);
     const Pass pass{.batch = view_of(text_), .routing = eval_routing_ ? &*eval_routing_ : nullptr};
     ModelSaved saved;
@@ -494,15 +603,17 @@ std::optional<double> Trainer::evaluate(const Corpus& held_out, const std::atomi
     if (rows == 0) continue;
     sum += loss;
     predicted += text_.predicted;
+    if (windows.pairs) pair_losses(pairs, nll, text_, held_out_reference_, options_.dpo_beta);
   }
   group.sum(std::span(&sum, 1));
   group.sum(std::span(&predicted, 1));
-  return sum / static_cast<double>(predicted);
+  pairs.each([&](auto& x) { group.sum(std::span(&x, 1)); });
+  if (windows.pairs) return Evaluation{pairs.chosen_ce(), pairs.means()};
+  return Evaluation{sum / static_cast<double>(predicted), {}};
 }
 
 int64_t evaluation_tokens(const Corpus& held_out, const TrainOptions& options) {
-  const EvalWindows windows(held_out, options);
-  return windows.count * windows.context;
+  return EvalWindows(held_out, options).tokens();
 }
 
 double steady_seconds() {
@@ -519,7 +630,9 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
   const comm::Group& group = layout.all();
   std::optional<Trainer> trainer;
   comm::together(group, [&] { trainer.emplace(model, o, corpus, teacher, layout); });
-  Pace pace(o, held_out ? evaluation_tokens(*held_out, o) : 0, deadline.afterwards);
+  // The reference reads all pairs before the first step, as long as a row each.
+  const int64_t before = o.pairs ? 2 * o.context * PairIndex(corpus, o.context).count() : 0;
+  Pace pace(o, held_out ? evaluation_tokens(*held_out, o) : 0, deadline.afterwards + before);
   double spent = 0;
   for (int i = 0; i < kSteps && (i < 2 || spent < kShare * 60 * options.minutes); ++i) {
     const double seconds = trainer->rehearse();
@@ -541,6 +654,11 @@ int64_t fitted_steps(Model& model, const TrainOptions& options, const Deadline& 
 
 void check_held_out(const Corpus& held_out, const TrainOptions& options) {
   const int64_t context = options.context;
+  if (options.pairs != (held_out.pairs() > 0))
+    fail("the training text is {}, the held-out text {}; give @eval_data of the same kind",
+         options.pairs ? "preference pairs" : "no preference pairs",
+         options.pairs ? "is not" : "is");
+  if (options.pairs) return static_cast<void>(PairIndex(held_out, context));
   if (held_out.size() <= context)
     fail(
         "the held-out text has {} tokens, at least {} are needed for a context of {}; give more of "
@@ -550,13 +668,13 @@ void check_held_out(const Corpus& held_out, const TrainOptions& options) {
   TextBatch text;
   for (int64_t w = 0; w < windows.count; ++w) {
     text.clear();
-    text.add_row(held_out, windows.start(w), context);
+    windows.add(text, held_out, w);
     if (text.predicted > 0) return;
   }
   fail(
       "none of the {} tokens looked at in the held-out text is to be predicted; give more of it or "
       "another @context",
-      windows.count * context);
+      windows.tokens());
 }
 
 }  // namespace moe

@@ -18,6 +18,7 @@
 #include "text/tokenizer.h"
 #include "train/optimizer.h"
 #include "train/options.h"
+#include "train/preference.h"
 #include "train/trainable.h"
 
 namespace moe {
@@ -39,6 +40,12 @@ struct StepExchange {
   double lag = 1;     // so many times as long as the one in the middle
 };
 
+struct Evaluation {
+  double ce = 0;                     // mean nats per predicted token; of pairs: of chosen replies
+  std::optional<PairFigures> pairs;  // absent: other text
+  double loss() const { return pairs ? pairs->loss : ce; }
+};
+
 struct StepResult {
   int64_t step = 0;   // steps taken, this one included
   int64_t steps = 0;  // that the run is to take
@@ -48,7 +55,11 @@ struct StepResult {
   int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from
                           // and those at the end of a document
   double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
-  double ce = 0;          // mean nats per predicted token of this step; 0 where there is none
+  // mean nats per predicted token of this step, of pairs per token of the chosen replies; 0 where
+  // there is none
+  double ce = 0;
+  std::optional<PairFigures> pairs;  // of this step's preference pairs; absent: other text
+  double loss() const { return pairs ? pairs->loss : ce; }
   // likewise, the divergence from the teacher, where there is one: KL(teacher || student)
   std::optional<double> kl;
   // The auxiliary losses, each a mean over MoE layers and micro-batches, not part of ce; 0 where
@@ -85,9 +96,23 @@ class Trainer {
  public:
   // Gives gradients to what options.tune names. Usage errors when the options do not fit the model
   // or the group. A teacher has the model's vocabulary; it routes as in an evaluation, and the loss
-  // is (1 - w) ce + w kl with w = options.teacher_weight.
+  // is (1 - w) ce + w kl with w = options.teacher_weight. Of a corpus of pairs the loss is that of
+  // train/preference.h, and the teacher, where there is one, is the reference.
   Trainer(Model&, const TrainOptions&, const Corpus&, Model* teacher = nullptr,
           const comm::Layout& layout = {});
+
+  // The log-probabilities that the reference gives to the replies of the pairs that the run reads,
+  // and to those of `held_out` (null: none), which evaluations then take: by the teacher, else by
+  // the model, which is to be as the run starts from it. Called before the first step; nothing to
+  // do without pairs. Fails when `stop` is set. Collective.
+  void take_reference(const Corpus* held_out, const std::atomic<bool>& stop);
+  // Makes room for them instead, for who has them from a checkpoint.
+  void expect_reference(const Corpus* held_out);
+  // Whether it knows those of all pairs that the run comes to.
+  bool has_reference() const;
+  // Of the corpus and of held-out text; empty without pairs.
+  const PairReference& reference() const { return reference_; }
+  const PairReference& held_out_reference() const { return held_out_reference_; }
 
   // The next step. Fails with step, layer and tensor named when the loss or a gradient is not
   // finite; the weights are then those of the step before. Its seconds are those of the slowest
@@ -99,13 +124,14 @@ class Trainer {
   // Mean nats per predicted token over windows of `context` predictions that follow each other
   // without overlap; where options.eval_tokens allows fewer, over that many of them, evenly spread
   // so that each file has its share. Routed as default_eval says: without drops or noise. Fails
-  // when the text is shorter than a window or nothing in it is to be predicted. `stop`, where it is
-  // given, ends it between two batches, set in any process; there is no number then.
-  double evaluate(const Corpus& held_out) { return *evaluate(held_out, nullptr); }
-  std::optional<double> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
+  // when the text is shorter than a window or nothing in it is to be predicted. Of pairs as many as
+  // have that many tokens at most, evenly spread. `stop`, where it is given, ends it between two
+  // batches, set in any process; there is no number then.
+  double evaluate(const Corpus& held_out) { return evaluate(held_out, nullptr)->loss(); }
+  std::optional<Evaluation> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
 
   int64_t steps_done() const { return steps_done_; }
-  int64_t tokens_seen() const { return steps_done_ * plan_.tokens_per_step(); }
+  int64_t tokens_seen() const { return tokens_; }
   double seconds() const { return seconds_; }
   // Bytes of activations and scratch at the fullest moment so far.
   int64_t peak_activation_bytes() const;
@@ -145,6 +171,12 @@ class Trainer {
   // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
   double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher,
                       ModelSaved& saved);
+  bool is_taught() const { return teacher_ != nullptr && !options_.pairs; }
+  // Fills `reference` for the pairs of `wanted`.
+  void take_reference(PairReference& reference, const Corpus& text, const PairIndex& index,
+                      const std::vector<int64_t>& wanted, const std::atomic<bool>& stop);
+  // The pairs of the corpus that the run comes to.
+  std::vector<int64_t> pairs_to_read() const;
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
   comm::Link::Traffic traffic() const;
@@ -166,9 +198,10 @@ class Trainer {
   Optimizer optimizer_;
   Run run_;
   TextBatch text_;  // of the micro-batch under way
+  PairReference reference_, held_out_reference_;
   // of Pass, for the micro-batch under way; empty: none are known
   std::vector<std::vector<int64_t>> step_counts_;
-  int64_t steps_done_ = 0;
+  int64_t steps_done_ = 0, tokens_ = 0;
   double seconds_ = 0;
 };
 
@@ -202,7 +235,7 @@ struct TrainCallbacks {
   std::function<void(const StepResult&)> on_step;
   std::function<void(const Alarm&)> on_alarm;  // of the last step (train/alarms.h); recoveries too
   Spelling spell;  // of the options that alarms name, here and in metrics.jsonl; absent: as fields
-  std::function<void(int64_t step, double ce)> on_eval;
+  std::function<void(int64_t step, const Evaluation&)> on_eval;
   std::function<void(int64_t step, const std::string& folder)> on_save;
   // each step's line of metrics.jsonl, once it is written
   std::function<void(const std::string&)> on_metrics;
@@ -238,13 +271,13 @@ struct TrainJob {
 
 struct BestEvaluation {
   int64_t step = 0;
-  double ce = 0;
+  double loss = 0;
 };
 
 struct TrainSummary {
   StepResult last;
   std::optional<BestEvaluation> best;  // of the whole run, earlier sessions included
-  std::optional<double> eval_ce;       // of the last evaluation
+  std::optional<Evaluation> eval;      // the last one
   int64_t alarms = 0;                  // of this session, recoveries not counted
   bool interrupted = false;
 };

@@ -69,6 +69,24 @@ inline Corpus tiny_corpus(int64_t words = 600) {
   return Corpus(std::move(ids));
 }
 
+// Questions with a word that is asked for and one that is not, in bytes.
+inline Corpus tiny_pairs(int64_t count = 24, int64_t first = 0) {
+  const std::vector<std::string> words = {"router", "token", "expert", "layer", "loss", "weight"};
+  std::vector<int32_t> ids;
+  std::vector<uint32_t> ends;
+  std::vector<TokenSpan> untrained;
+  for (int64_t p = first; p < first + count; ++p)
+    for (const int64_t shift : {1, 3}) {
+      const auto word = [&](int64_t i) { return words[static_cast<size_t>(i) % words.size()]; };
+      const std::string prompt = word(p) + word(p / 6) + "?", reply = word(p + shift) + ".";
+      const auto begin = static_cast<uint32_t>(ids.size());
+      for (const char c : prompt + reply) ids.push_back(static_cast<unsigned char>(c));
+      untrained.push_back({begin, begin + static_cast<uint32_t>(prompt.size())});
+      ends.push_back(static_cast<uint32_t>(ids.size()));
+    }
+  return Corpus::of_pairs(ids, ends, untrained);
+}
+
 inline bool same_weights(const Model& a, const Model& b) {
   if (a.params().size() != b.params().size()) return false;
   for (size_t i = 0; i < a.params().size(); ++i)

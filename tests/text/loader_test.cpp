@@ -54,7 +54,7 @@ TEST(BatchPlan, NoneFollowsItsRule) {
       for (int64_t b = 0; b < 3; ++b)
         EXPECT_EQ(plan.window(step, a, b).start, ((step * 2 + a) * 3 + b) * 64 % (1000 - 64));
   EXPECT_EQ(plan.rows_per_step(), 6);
-  EXPECT_EQ(plan.tokens_per_step(), 384);
+  EXPECT_EQ(plan.tokens(0), 384);
 }
 
 std::vector<int64_t> epoch_of(const BatchPlan& plan, int64_t epoch, int64_t batch) {

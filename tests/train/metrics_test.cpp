@@ -19,7 +19,7 @@ StepResult at(int64_t step) {
 }
 
 TEST(Metrics, OneObjectAStepWithEveryKey) {
-  const Json line = Json::parse(metrics_line(at(3), 2.25));
+  const Json line = Json::parse(metrics_line(at(3), Evaluation{2.25, {}}));
   for (const char* key : {"step", "tokens", "seconds", "ce", "predicted", "balance", "z",
                           "grad_norm", "lr", "tokens_per_second", "dropped", "layers"})
     EXPECT_TRUE(line.contains(key)) << key;
@@ -44,6 +44,26 @@ TEST(Metrics, LossesThatAreTrainedOnStandInTheLine) {
   EXPECT_FALSE(line.contains("communication"));
 }
 
+TEST(Metrics, PreferencePairsHaveFiguresOfTheirOwn) {
+  StepResult r = at(4);
+  r.pairs = PairFigures{.loss = 0.5, .margin = 0.75, .accuracy = 0.625};
+  const Evaluation held_out{2.25, PairFigures{.loss = 0.375, .margin = 1.5, .accuracy = 1}};
+  const std::string text = metrics_line(r, held_out);
+  const Json line = Json::parse(text);
+  EXPECT_EQ(line.at("dpo"), 0.5);
+  EXPECT_EQ(line.at("margin"), 0.75);
+  EXPECT_EQ(line.at("accuracy"), 0.625);
+  EXPECT_EQ(line.at("eval_ce"), 2.25);
+  EXPECT_EQ(line.at("eval_dpo"), 0.375);
+  EXPECT_EQ(line.at("eval_margin"), 1.5);
+  EXPECT_EQ(line.at("eval_accuracy"), 1);
+  EXPECT_EQ(parse_metrics_line(text, "test")->loss(), 0.5) << "what alarms look at";
+  EXPECT_EQ(parse_evaluation(text, "test")->loss, 0.375) << "what --keep-best goes by";
+  const Json plain = Json::parse(metrics_line(at(3), Evaluation{2.25, {}}));
+  for (const char* key : {"dpo", "margin", "accuracy", "eval_dpo"})
+    EXPECT_FALSE(plain.contains(key)) << key;
+}
+
 TEST(Metrics, AlarmsStandInTheLineOfTheirStep) {
   Alarm dead{AlarmKind::dead_expert, 3, 1, {2, 5}, false, "they are dead"},
       over{AlarmKind::loss_spike, 3, -1, {}, true, "it is over"};
@@ -62,9 +82,10 @@ TEST(Metrics, ALineIsReadAgain) {
   r.grad_norm = 0.5;
   r.lr = 1e-3;
   r.dropped = 0.25;
-  const std::optional<StepResult> read = parse_metrics_line(metrics_line(r, 2.25), "a test");
+  const std::optional<StepResult> read =
+      parse_metrics_line(metrics_line(r, Evaluation{2.25, {}}), "a test");
   ASSERT_TRUE(read);
-  EXPECT_EQ(metrics_line(*read, 2.25), metrics_line(r, 2.25));
+  EXPECT_EQ(metrics_line(*read, Evaluation{2.25, {}}), metrics_line(r, Evaluation{2.25, {}}));
   for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"})
     EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
@@ -73,10 +94,11 @@ TEST(Metrics, AnEvaluationIsFoundAgain) {
   StepResult r;
   r.step = 7;
   EXPECT_FALSE(parse_evaluation(metrics_line(r, std::nullopt), "test"));
-  const std::optional<BestEvaluation> found = parse_evaluation(metrics_line(r, 1.25), "test");
+  const std::optional<BestEvaluation> found =
+      parse_evaluation(metrics_line(r, Evaluation{1.25, {}}), "test");
   ASSERT_TRUE(found);
   EXPECT_EQ(found->step, 7);
-  EXPECT_EQ(found->ce, 1.25);
+  EXPECT_EQ(found->loss, 1.25);
   EXPECT_FALSE(parse_evaluation("{\"eval_ce\": tor", "test"));
 }
 

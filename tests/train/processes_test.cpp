@@ -41,6 +41,7 @@ Trained train_steps(const ModelConfig& config, const TrainOptions& options, cons
                     const comm::Layout& layout = {}, int64_t steps = 1, Model* teacher = nullptr) {
   Trained t{fresh(config, 7, layout.experts()), {}, {}, {}};
   Trainer trainer(*t.model, options, corpus, teacher, layout);
+  trainer.take_reference(nullptr, false);
   for (int64_t i = 0; i < steps; ++i) {
     t.steps.push_back(trainer.step());
     for (size_t p = 0; i == 0 && p < trainer.optimizer().params().size(); ++p) {
@@ -64,6 +65,12 @@ void expect_same_step(const StepResult& got, const StepResult& want) {
   EXPECT_NEAR(got.grad_norm, want.grad_norm, 1e-6 * want.grad_norm);
   ASSERT_EQ(got.kl.has_value(), want.kl.has_value());
   if (want.kl) EXPECT_NEAR(*got.kl, *want.kl, 1e-12);
+  ASSERT_EQ(got.pairs.has_value(), want.pairs.has_value());
+  if (want.pairs) {
+    EXPECT_NEAR(got.pairs->loss, want.pairs->loss, 1e-12);
+    EXPECT_NEAR(got.pairs->margin, want.pairs->margin, 1e-12);
+    EXPECT_EQ(got.pairs->accuracy, want.pairs->accuracy);
+  }
   std::vector<double> losses;
   each_loss(want, [&](std::string_view, double value) { losses.push_back(value); });
   size_t next = 0;
@@ -122,6 +129,15 @@ TEST(Processes, SharedExpertsChangeNothing) {
     config.shared_gate = gate;
     expect_processes_change_nothing(config, options_of(1, 4), corpus);
   }
+}
+
+// The reference, too, is dealt out; dropout moves the run away from it.
+TEST(Processes, PreferencePairsTrainAsInOne) {
+  ModelConfig config = plain_config();
+  config.dropout = 0.1f;
+  TrainOptions options = options_of(2, 4);
+  options.steps = 2;  // 16 of the pairs
+  expect_processes_change_nothing(config, options, tiny_pairs(21));
 }
 
 TEST(Processes, HalvesOfABatchGiveTheGradientOfTheWhole) {

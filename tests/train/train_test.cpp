@@ -170,7 +170,8 @@ TEST(Train, EvaluatesWhenAsked) {
   auto model = fresh(s.config);
   std::vector<int64_t> evals;
   TrainCallbacks callbacks;
-  callbacks.on_eval = [&](int64_t step, double ce) {
+  callbacks.on_eval = [&](int64_t step, const Evaluation& held_out) {
+    const double ce = held_out.ce;
     EXPECT_GT(ce, 0);
     evals.push_back(step);
   };
@@ -188,7 +189,7 @@ TEST(Train, EvaluatesWhenAsked) {
       last = json.at("eval_ce");
     }
   EXPECT_EQ(with, evals);
-  EXPECT_EQ(last, *summary.eval_ce);
+  EXPECT_EQ(last, summary.eval->ce);
 }
 
 // Measured while the machine was busy with something else: the few steps that seemed to have time
@@ -222,7 +223,7 @@ TEST(Train, EvaluatesEvenlyWhereTheStepsAreFittedAgain) {
   std::vector<int64_t> evals = {0};
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult&) { clock += seconds *= 0.995; };
-  callbacks.on_eval = [&](int64_t step, double) { evals.push_back(step); };
+  callbacks.on_eval = [&](int64_t step, const Evaluation&) { evals.push_back(step); };
   auto model = fresh(s.config);
   const TrainSummary summary = train(*model, job, callbacks, kGoOn);
   EXPECT_GE(evals.size(), 8u);
@@ -296,7 +297,7 @@ TEST(Train, AnEvaluationCanBeInterrupted) {
     TrainCallbacks callbacks;
     callbacks.on_step = [&](const StepResult& r) { stop = r.step == at; };
     int64_t evaluated = 0;
-    callbacks.on_eval = [&](int64_t step, double) { evaluated = step; };
+    callbacks.on_eval = [&](int64_t step, const Evaluation&) { evaluated = step; };
     auto model = fresh(s.config);
     const TrainSummary summary = train(*model, job, callbacks, stop);
     EXPECT_TRUE(summary.interrupted);
@@ -405,7 +406,8 @@ TEST(Train, KeepsTheWeightsOfTheLowestHeldOutLoss) {
   const auto session = [&](Model& model, int64_t stop_after, const Checkpoint* from) {
     std::atomic<bool> stop = false;
     TrainCallbacks callbacks;
-    callbacks.on_eval = [&](int64_t step, double ce) {
+    callbacks.on_eval = [&](int64_t step, const Evaluation& held_out) {
+      const double ce = held_out.ce;
       evals.push_back(ce);
       for (const Param* p : model.params()) weights[step].push_back(values(p->value));
       stop = step == stop_after;
@@ -420,7 +422,7 @@ TEST(Train, KeepsTheWeightsOfTheLowestHeldOutLoss) {
   const int64_t step = lowest - evals.begin() + 1;
   ASSERT_TRUE(summary.best);
   EXPECT_EQ(summary.best->step, step);
-  EXPECT_EQ(summary.best->ce, *lowest);
+  EXPECT_EQ(summary.best->loss, *lowest);
   EXPECT_NE(step, 12) << "the last is the best, which proves nothing";
   const LoadedModel best = load_model(best_folder(s.out));
   EXPECT_EQ(best.metadata.at("step"), std::to_string(step));

@@ -230,20 +230,14 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
   std::set<std::string> targets, whole;
   std::map<std::string, int64_t> ranks;
   for (const Module& module : modules) {
-    const auto adapted =
-        static_cast<size_t>(std::count_if(module.members.begin(), module.members.end(),
-                                          [&](const Member& m) { return of.contains(m.param); }));
-    if (adapted == 0) continue;
-    if (adapted != module.members.size())
-      fail("{}: only a part of \"{}\" has an adapter, which PEFT's form cannot say", folder,
-           module.name);
     const int64_t rank = rank_of(module, of);
+    if (rank == 0) continue;
     items.push_back({fmt::format("{}{}{}", kPrefix, module.name, kA),
                      Tensor(nullptr, DType::f32, {rank, module.members[0].cols}), DType::f32,
-                     [&module, &of, room] { return stacked_a(module, of, room); }});
+                     [&module, &of, rank, room] { return stacked_a(module, of, rank, room); }});
     items.push_back({fmt::format("{}{}{}", kPrefix, module.name, kB),
                      Tensor(nullptr, DType::f32, {module.out, rank}), DType::f32,
-                     [&module, &of, room] { return stacked_b(module, of, room); }});
+                     [&module, &of, rank, room] { return stacked_b(module, of, rank, room); }});
     const std::string target = target_name(module.name);
     targets.insert(target);
     // from that word on, so that the number of an expert behind it counts
@@ -356,7 +350,10 @@ double largest_term(const Model& model) {
   for (const Param* w : model.params()) {
     if (w->term == nullptr) continue;
     for (int64_t e = 0; e < (w->value.rank == 3 ? w->value.shape[0] : 1); ++e) {
-      const Tensor matrix = w->expert(e), a = w->term->a->expert(e), b = w->term->b->expert(e);
+      const int64_t pair = w->term->pair_of(e);
+      if (pair < 0) continue;
+      const Tensor matrix = w->expert(e), a = w->term->a->expert(pair),
+                   b = w->term->b->expert(pair);
       double term = 0, before = 0;
       for (int64_t k = 0; k < a.rows(); ++k)
         for (int64_t l = 0; l < a.rows(); ++l) term += dot(b, k, l, true) * dot(a, k, l, false);
@@ -377,7 +374,8 @@ AdapterFile adapter_on(Model& model) {
   AdapterFile file;
   for (Param* param : model.params()) {
     if (param->term == nullptr) continue;
-    file.matrices.push_back({param, param->term->a->value, param->term->b->value});
+    file.matrices.push_back(
+        {param, param->term->a->value, param->term->b->value, param->term->experts});
     file.rank = std::max(file.rank, param->term->b->value.cols());
     file.alpha = static_cast<double>(param->term->scale) * static_cast<double>(file.rank);
   }

@@ -10,7 +10,8 @@
 //
 // Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are
 // stacked: A end to end, B along a diagonal, with a rank_pattern. Where it holds a whole bank of
-// experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for.
+// experts, each has its own pair, <module>.<expert>, which PEFT itself has no name for. An expert
+// that has no adapter has no pair; in a tensor of several experts its rows of B are zero.
 #pragma once
 
 #include <map>
@@ -26,11 +27,12 @@
 
 namespace moe {
 
-// What is added to a matrix of the model, or to each expert's of a bank.
+// What is added to a matrix of the model, or to experts' of a bank.
 struct LowRank {
-  Param* base = nullptr;  // [O,I] or [E,O,I]
-  Tensor a;               // [r,I] or [E,r,I] f32
-  Tensor b;               // [O,r] or [E,O,r] f32
+  Param* base = nullptr;              // [O,I] or [E,O,I]
+  Tensor a;                           // [r,I] or [P,r,I] f32
+  Tensor b;                           // [O,r] or [P,O,r] f32
+  std::vector<int64_t> experts = {};  // [P] of the pairs, as LowRankTerm has them
 };
 
 struct AdapterFile {

@@ -150,15 +150,18 @@ void save_gguf_adapter(const std::string& path, Model& model, const AdapterFile&
   std::vector<GgufItem> items;
   for (const AdaptedTensor& target : form.targets) {
     const Module& first = target.modules.front();
-    if (!of.contains(first.members[0].param)) continue;
-    const int64_t rank = rank_of(first, of);
+    int64_t rank = 0;  // of all its experts, some of whom may have no pair
+    for (const Module& module : target.modules) rank = std::max(rank, rank_of(module, of));
+    if (rank == 0) continue;
     // A reader divides alpha by the pair's own rank.
     const float factor =
         static_cast<float>(static_cast<double>(rank) / static_cast<double>(file.rank));
-    items.push_back(item_of(target, kHalfA, target.shape(rank, first.members[0].cols), 1, room,
-                            [&of, room](const Module& m) { return stacked_a(m, of, room); }));
-    items.push_back(item_of(target, kHalfB, target.shape(first.out, rank), factor, room,
-                            [&of, room](const Module& m) { return stacked_b(m, of, room); }));
+    items.push_back(
+        item_of(target, kHalfA, target.shape(rank, first.members[0].cols), 1, room,
+                [&of, rank, room](const Module& m) { return stacked_a(m, of, rank, room); }));
+    items.push_back(
+        item_of(target, kHalfB, target.shape(first.out, rank), factor, room,
+                [&of, rank, room](const Module& m) { return stacked_b(m, of, rank, room); }));
   }
   const std::vector<GgufEntry> metadata = {
       {kArchitecture, GgufEntry::Type::string, form.architecture},

@@ -4,7 +4,8 @@
 //   general.type "adapter", general.architecture the model's, adapter.type "lora",
 //   adapter.lora.alpha
 //   <tensor>.lora_a [r,I], <tensor>.lora_b [O,r], of a bank of experts [E,r,I] and [E,O,r]:
-//     W += alpha / r * B A, <tensor> as in the model's own GGUF, rows in its order
+//     W += alpha / r * B A, <tensor> as in the model's own GGUF, rows in its order; of an expert
+//     that has no pair both are zero
 #pragma once
 
 #include <string>

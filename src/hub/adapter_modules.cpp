@@ -53,9 +53,15 @@ std::vector<Module> modules_of(const std::vector<FileTensor>& map) {
 
 namespace {
 
+// Empty: the member has no pair.
 Tensor half_of(const Pairs& of, const Member& m, Tensor LowRank::*half) {
-  const Tensor& all = of.at(m.param)->*half;
-  return all.rank == 3 ? all.at(m.expert) : all;
+  const auto found = of.find(m.param);
+  if (found == of.end()) return {};
+  const LowRank& low = *found->second;
+  const Tensor& all = low.*half;
+  const int64_t pair = pair_of(low.experts, m.expert);
+  if (pair < 0) return {};
+  return all.rank == 3 ? all.at(pair) : all;
 }
 
 Tensor zeros(const Room& room, int64_t rows, int64_t cols) {
@@ -67,26 +73,29 @@ Tensor zeros(const Room& room, int64_t rows, int64_t cols) {
 
 int64_t rank_of(const Module& module, const Pairs& of) {
   int64_t rank = 0;
-  for (const Member& m : module.members) rank += half_of(of, m, &LowRank::a).rows();
+  for (const Member& m : module.members)
+    if (const Tensor a = half_of(of, m, &LowRank::a); !a.empty()) rank += a.rows();
   return rank;
 }
 
-Tensor stacked_a(const Module& module, const Pairs& of, const Room& room) {
-  const Tensor whole = zeros(room, rank_of(module, of), module.members[0].cols);
+Tensor stacked_a(const Module& module, const Pairs& of, int64_t rank, const Room& room) {
+  const Tensor whole = zeros(room, rank, module.members[0].cols);
   int64_t row = 0;
   for (const Member& m : module.members) {
     const Tensor a = half_of(of, m, &LowRank::a);
+    if (a.empty()) continue;
     std::copy_n(a.as<float>(), a.numel(), whole.row<float>(row));
     row += a.rows();
   }
   return whole;
 }
 
-Tensor stacked_b(const Module& module, const Pairs& of, const Room& room) {
-  const Tensor whole = zeros(room, module.out, rank_of(module, of));
+Tensor stacked_b(const Module& module, const Pairs& of, int64_t rank, const Room& room) {
+  const Tensor whole = zeros(room, module.out, rank);
   int64_t col = 0;
   for (const Member& m : module.members) {
     const Tensor b = half_of(of, m, &LowRank::b);
+    if (b.empty()) continue;
     for (int64_t o = 0; o < b.rows(); ++o)
       std::copy_n(b.row<float>(o), b.cols(), whole.row<float>(m.row_in_file(o)) + col);
     col += b.cols();
@@ -102,13 +111,43 @@ struct Share {
   const Member* member;
 };
 
-// B has the factor in it, so that pairs of one bank may have their own.
-void hang(Adapters& adapters, Param& param, const std::vector<Share>& shares) {
-  int64_t rank = 0;
-  for (const Share& s : shares) rank = std::max(rank, s.pair->rank);
-  Adapter& adapter = adapters.add(param, rank, 1, false);
+bool adds_nothing(const Share& s) {
+  for (int64_t r = 0; r < s.member->rows; ++r)
+    for (int64_t k = 0; k < s.pair->rank; ++k)
+      if (s.pair->b[static_cast<size_t>(s.member->row_in_file(r) * s.pair->rank + k)] != 0)
+        return false;
+  return true;
+}
+
+// Whether two matrices of a bank, whose rows lie alike, are given the same pair.
+bool is_same_pair(const Share& x, const Share& y) {
+  if (x.pair->rank != y.pair->rank || x.pair->scale != y.pair->scale || x.pair->a != y.pair->a)
+    return false;
+  for (int64_t r = 0; r < x.member->rows; ++r)
+    for (int64_t k = 0; k < x.pair->rank; ++k)
+      if (x.pair->b[static_cast<size_t>(x.member->row_in_file(r) * x.pair->rank + k)] !=
+          y.pair->b[static_cast<size_t>(y.member->row_in_file(r) * y.pair->rank + k)])
+        return false;
+  return true;
+}
+
+// B has the factor in it, so that pairs of one bank may have their own. Of a bank those that add
+// nothing take no memory, unless none adds anything, and those that are all the same take it once.
+void hang(Adapters& adapters, Param& param, std::vector<Share> shares) {
+  TermShape shape;
+  if (param.value.rank == 3 && !std::all_of(shares.begin(), shares.end(), adds_nothing)) {
+    std::erase_if(shares, adds_nothing);
+    for (const Share& s : shares) shape.experts.push_back(s.member->expert);
+    std::sort(shape.experts.begin(), shape.experts.end());
+    shape.shared = shares.size() > 1 &&
+                   std::all_of(shares.begin(), shares.end(),
+                               [&](const Share& s) { return is_same_pair(s, shares[0]); });
+  }
+  for (const Share& s : shares) shape.rank = std::max(shape.rank, s.pair->rank);
+  Adapter& adapter = adapters.add(param, shape, false);
   for (const auto& [pair, member] : shares) {
-    const Tensor a = adapter.a.expert(member->expert), b = adapter.b.expert(member->expert);
+    const int64_t at = adapter.term.pair_of(member->expert);
+    const Tensor a = adapter.a.expert(at), b = adapter.b.expert(at);
     std::copy(pair->a.begin(), pair->a.end(), a.as<float>());
     for (int64_t r = 0; r < member->rows; ++r)
       for (int64_t k = 0; k < pair->rank; ++k)

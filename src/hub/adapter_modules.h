@@ -35,12 +35,13 @@ std::vector<Module> modules_of(const std::vector<FileTensor>& map);
 
 // The pairs of a model, by matrix.
 using Pairs = std::map<const Param*, const LowRank*>;
-// Of a module, all of whose matrices have one: A of its members end to end, B along a diagonal.
+// Of a module: A of those of its members that have one end to end, B along a diagonal. 0: none has.
 int64_t rank_of(const Module&, const Pairs&);
-// A [r,I] and B [O,r] of a module, in `room`, which both may share; valid until its next use.
+// A [r,I] and B [O,r] of a module, in `room`, which both may share; valid until its next use. Where
+// `rank` is more than rank_of(), what is left is zero.
 using Room = std::shared_ptr<std::vector<float>>;
-Tensor stacked_a(const Module&, const Pairs&, const Room&);
-Tensor stacked_b(const Module&, const Pairs&, const Room&);
+Tensor stacked_a(const Module&, const Pairs&, int64_t rank, const Room&);
+Tensor stacked_b(const Module&, const Pairs&, int64_t rank, const Room&);
 
 // A matrix of a file, f32, bf16 or f16, as f32.
 std::vector<float> floats_of(const Tensor&);

@@ -1,33 +1,40 @@
 #include "model/adapters.h"
 
+#include <iterator>
+
 #include "core/error.h"
 #include "core/threads.h"
 
 namespace moe {
 
-Adapter& Adapters::add(Param& base, int64_t rank, float scale, bool grads) {
+Adapter& Adapters::add(Param& base, const TermShape& shape, bool grads) {
   if (base.term != nullptr)
     fail("{} has an adapter already; merge that one first (convert with it as @adapter)",
          base.name);
   const Tensor& w = base.value;
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 0;
+  LowRankTerm term{nullptr, nullptr, shape.scale, shape.experts};
+  if (w.rank == 3 && std::ssize(term.experts) == w.shape[0]) term.experts.clear();
+  const int64_t each = term.experts.empty() ? w.shape[0] : std::ssize(term.experts),
+                pairs = w.rank < 3 || shape.shared ? 0 : each;
   const auto alloc = [&](int64_t rows, int64_t cols) {
-    return experts > 0 ? memory_.alloc_zeroed(DType::f32, {experts, rows, cols})
-                       : memory_.alloc_zeroed(DType::f32, {rows, cols});
+    return pairs > 0 ? memory_.alloc_zeroed(DType::f32, {pairs, rows, cols})
+                     : memory_.alloc_zeroed(DType::f32, {rows, cols});
   };
   Adapter& adapter = *all_.emplace_back(std::make_unique<Adapter>());
   adapter.base = &base;
   adapter.a.name = base.name + ".lora_A";
   adapter.b.name = base.name + ".lora_B";
-  adapter.a.value = alloc(rank, w.cols());
-  adapter.b.value = alloc(w.shape[w.rank - 2], rank);
+  adapter.a.value = alloc(shape.rank, w.cols());
+  adapter.b.value = alloc(w.shape[w.rank - 2], shape.rank);
   for (Param* half : {&adapter.a, &adapter.b}) {
     half->part = base.part;
     half->kind = base.kind;
     half->layer = base.layer;
     if (grads) half->grad = alloc(half->value.shape[half->value.rank - 2], half->value.cols());
   }
-  adapter.term = {&adapter.a, &adapter.b, scale};
+  term.a = &adapter.a;
+  term.b = &adapter.b;
+  adapter.term = std::move(term);
   base.term = &adapter.term;
   return adapter;
 }
@@ -71,7 +78,9 @@ void merge_terms(Model& model, int threads) {
 
 void add_term_row(std::span<float> row, const Param& w, int64_t expert, int64_t o) {
   if (w.term == nullptr) return;
-  const Tensor a = w.term->a->expert(expert), b = w.term->b->expert(expert);
+  const int64_t pair = w.term->pair_of(expert);
+  if (pair < 0) return;
+  const Tensor a = w.term->a->expert(pair), b = w.term->b->expert(pair);
   for (int64_t k = 0; k < b.cols(); ++k) {
     const float by = w.term->scale * b.row<float>(o)[k];
     const float* from = a.row<float>(k);

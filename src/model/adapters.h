@@ -15,16 +15,24 @@ namespace moe {
 
 struct Adapter {
   Param* base = nullptr;  // [O,I] or [E,O,I]
-  // [r,I] and [O,r], or [E,r,I] and [E,O,r]; called as base, with ".lora_A" and ".lora_B"
+  // [r,I] and [O,r], or of a bank [P,r,I] and [P,O,r] unless they are shared; called as base, with
+  // ".lora_A" and ".lora_B"
   Param a, b;
   LowRankTerm term;
+};
+
+struct TermShape {
+  int64_t rank = 0;
+  float scale = 1;
+  std::vector<int64_t> experts = {};  // of a bank, as LowRankTerm has them
+  bool shared = false;                // of a bank: one pair for all its experts, or for `experts`
 };
 
 class Adapters {
  public:
   // Hangs a term of zeros on `base`; `grads`: its halves get gradients. Fails where one hangs
   // there.
-  Adapter& add(Param& base, int64_t rank, float scale, bool grads);
+  Adapter& add(Param& base, const TermShape&, bool grads);
   std::span<const std::unique_ptr<Adapter>> all() const { return all_; }
   bool empty() const { return all_.empty(); }
   // Takes them off, and leaves the matrices as they were; hangs them there again.

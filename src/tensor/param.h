@@ -1,6 +1,7 @@
 // A trained tensor: the truth, its gradient, and what a backend derives from it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -60,13 +61,25 @@ enum class ParamKind : uint8_t;
 
 struct Param;
 
+// Which of the pairs that these experts of a bank have (LowRankTerm) matrix e has, or -1.
+inline int64_t pair_of(const std::vector<int64_t>& experts, int64_t e) {
+  if (experts.empty()) return e;
+  const auto at = std::lower_bound(experts.begin(), experts.end(), e);
+  return at != experts.end() && *at == e ? at - experts.begin() : -1;
+}
+
 // What is added to a matrix wherever it is multiplied by: scale b a, which is never made (Hu et
 // al., "LoRA", arXiv 2106.09685). The two halves are somebody else's, and are trained by
 // themselves.
 struct LowRankTerm {
-  Param* a = nullptr;  // [r,I]; of a bank [E,r,I], or [r,I] for all its matrices
-  Param* b = nullptr;  // [O,r] or [E,O,r]
+  Param* a = nullptr;  // [r,I]; of a bank [P,r,I], or [r,I] for all its matrices
+  Param* b = nullptr;  // [O,r] or [P,O,r]
   float scale = 1;
+  // [P] those of a bank's matrices that have a pair, ascending; nothing is added to the others.
+  // Empty: all E have one.
+  std::vector<int64_t> experts = {};
+
+  int64_t pair_of(int64_t e) const { return moe::pair_of(experts, e); }
 };
 
 // Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the

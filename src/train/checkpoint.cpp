@@ -209,7 +209,8 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
   file.alpha = trainer.options().lora_alpha;
   file.base_model = from;
   for (const auto& adapter : trainer.trainable().adapters())
-    file.matrices.push_back({adapter->base, adapter->a.value, adapter->b.value});
+    file.matrices.push_back(
+        {adapter->base, adapter->a.value, adapter->b.value, adapter->term.experts});
   for (Param* param : model.params())
     if (tunes_routers(trainer.options().tune) && param->part == Part::router)
       file.whole.push_back(param);

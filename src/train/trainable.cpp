@@ -61,7 +61,7 @@ void Trainable::leave_adapters() {
 void Trainable::add_adapter(Param& base, const TrainOptions& options, RngKey key) {
   const auto scale =
       static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank));
-  Adapter& adapter = adapters_->add(base, options.lora_rank, scale, true);
+  Adapter& adapter = adapters_->add(base, {options.lora_rank, scale}, true);
   const float limit = 1 / std::sqrt(static_cast<float>(base.value.cols()));
   float* a = adapter.a.value.as<float>();
   for (int64_t i = 0; i < adapter.a.value.numel(); ++i)

@@ -63,7 +63,7 @@ class BatcherTest : public ::testing::TestWithParam<Numbers> {
       const auto adapters = std::make_shared<Adapters>();
       for (Param* p : model_->params())
         if (p->is_matrix() && p->layer >= 0 && p->part != Part::router)
-          adapters->add(*p, 2, 1, false);
+          adapters->add(*p, {2}, false);
       for (const auto& adapter : adapters->all())
         for (Param* half : {&adapter->a, &adapter->b})
           for (int64_t i = 0; i < half->value.numel(); ++i)

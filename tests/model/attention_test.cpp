@@ -268,7 +268,7 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   Latents& latents = *attention.latents;
   for (Param* w : {&latents.q_a, &latents.kv_a, &latents.k_rope, &attention.q, &attention.k,
                    &attention.v, &attention.o}) {
-    Adapter& adapter = adapters.add(*w, 2, 1.5f, false);
+    Adapter& adapter = adapters.add(*w, {2, 1.5f}, false);
     for (Param* half : {&adapter.a, &adapter.b}) {
       const Tensor drawn = draw(run.saved, DType::f32, {half->value.rows(), half->value.cols()},
                                 static_cast<uint64_t>(half->value.numel()), 0.3f);

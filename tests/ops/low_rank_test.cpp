@@ -18,7 +18,19 @@ using Offsets = std::vector<int64_t>;
 struct Shape {
   int64_t experts, out, in, rank;  // experts 0: a matrix
   Offsets offsets;
-  bool shared = false;  // one pair of halves for all experts
+  bool shared = false;               // one pair of halves for all experts
+  std::vector<int64_t> picked = {};  // the experts that have a pair; empty: all
+
+  int64_t pairs() const {
+    if (experts == 0 || shared) return 1;
+    return picked.empty() ? experts : static_cast<int64_t>(picked.size());
+  }
+  // Which pair the expert has, or -1.
+  int64_t pair_of(int64_t e) const {
+    const auto at = std::find(picked.begin(), picked.end(), e);
+    if (!picked.empty() && at == picked.end()) return -1;
+    return pairs() == 1 ? 0 : picked.empty() ? e : at - picked.begin();
+  }
 };
 
 // A matrix of this type with a drawn term, and the same with it merged, in f32.
@@ -28,8 +40,7 @@ struct Hung {
   LowRankTerm term;
 
   Hung(const Shape& s, DType dtype) {
-    const int64_t experts = std::max<int64_t>(1, s.experts),
-                  halves = s.experts == 0 || s.shared ? 1 : experts;
+    const int64_t experts = std::max<int64_t>(1, s.experts), halves = s.pairs();
     w.name = "w";
     w.value =
         shaped(arena.alloc_bytes(static_cast<size_t>(experts * s.out * bytes_of(dtype, s.in))),
@@ -41,7 +52,7 @@ struct Hung {
     a.grad = arena.alloc_zeroed(DType::f32, {a.value.rows(), a.value.cols()});
     b.grad = arena.alloc_zeroed(DType::f32, {b.value.rows(), b.value.cols()});
     for (Param* half : {&a, &b}) half->grad = half->value, half->grad.data = zeroed(half->value);
-    term = {&a, &b, 0.75f};
+    term = {&a, &b, 0.75f, s.picked};
     w.term = &term;
     merged.value = shaped(arena.alloc_bytes(static_cast<size_t>(experts * s.out * s.in) * 4),
                           DType::f32, s.experts, s.out, s.in);
@@ -49,7 +60,8 @@ struct Hung {
     for (int64_t r = 0; r < experts * s.out; ++r)
       for (int64_t i = 0; i < s.in; ++i)
         for (int64_t k = 0; k < s.rank; ++k) {
-          const int64_t e = halves == 1 ? 0 : r / s.out, o = halves == 1 ? r % s.out : r;
+          const int64_t e = s.pair_of(r / s.out), o = e * s.out + r % s.out;
+          if (e < 0) continue;
           merged.value.as<float>()[r * s.in + i] +=
               0.75f * b.value.as<float>()[o * s.rank + k] *
               a.value.as<float>()[(e * s.rank + k) * s.in + i];
@@ -69,14 +81,26 @@ struct Hung {
   }
 };
 
-const Shape kShapes[] = {{0, 96, 64, 4, {0, 37}},         {0, 40, 160, 1, {0, 3}},
-                         {0, 64, 96, 40, {0, 300}},       {3, 48, 64, 4, {0, 5, 5, 90}},
-                         {4, 64, 32, 8, {0, 1, 3, 4, 6}}, {3, 48, 64, 4, {0, 5, 40, 90}, true}};
+const Shape kShapes[] = {{0, 96, 64, 4, {0, 37}},
+                         {0, 40, 160, 1, {0, 3}},
+                         {0, 64, 96, 40, {0, 300}},
+                         {3, 48, 64, 4, {0, 5, 5, 90}},
+                         {4, 64, 32, 8, {0, 1, 3, 4, 6}},
+                         {3, 48, 64, 4, {0, 5, 40, 90}, true},
+                         {4, 48, 64, 4, {0, 5, 40, 40, 90}, false, {1, 3}},
+                         {4, 48, 64, 4, {0, 5, 40, 40, 90}, false, {3}},
+                         {3, 64, 32, 8, {0, 900, 2000, 3000}, false, {0, 2}},
+                         {4, 48, 64, 4, {0, 5, 40, 60, 90}, true, {1, 2}}};
+
+// The one expert that has a pair gets no row.
+const Shape kUnmet = {4, 48, 64, 4, {0, 5, 40, 40, 90}, false, {2}};
 
 class LowRank : public testing::TestWithParam<DType> {};
 
 TEST_P(LowRank, ProductsAreThoseOfTheMergedMatrix) {
-  for (const Shape& s : kShapes)
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.push_back(kUnmet);
+  for (const Shape& s : shapes)
     for (const DType x_dtype : {DType::f32, DType::bf16})
       for (const bool widen : {false, true}) {
         SCOPED_TRACE(fmt::format("{} experts, {} x {}, {} rows, {}, widen {}", s.experts, s.out,
@@ -149,7 +173,8 @@ TEST_P(LowRank, TheHalvesGetTheirGradients) {
           const auto at = [](const std::vector<double>& m, int64_t i) {
             return m[static_cast<size_t>(i)];
           };
-          const int64_t half = h.a.value.rank == 3 ? static_cast<int64_t>(e) : 0;
+          const int64_t half = s.pair_of(static_cast<int64_t>(e));
+          if (half < 0) continue;
           for (int64_t k = 0; k < s.rank; ++k) {
             double t = 0, u = 0;
             for (int64_t i = 0; i < s.in; ++i)
@@ -172,7 +197,7 @@ TEST_P(LowRank, TheHalvesGetTheirGradients) {
 
 TEST_P(LowRank, ARowIsItsOwn) {
   if (!ops::products_keep_row_bits(DType::f32)) GTEST_SKIP() << "products here keep a row to 1e-5";
-  for (const Shape& s : {kShapes[0], kShapes[3]}) {
+  for (const Shape& s : {kShapes[0], kShapes[3], kShapes[6]}) {
     Hung h(s, GetParam());
     moe::Run one(1), two(2);
     const int64_t rows = s.offsets.back();

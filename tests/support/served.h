@@ -53,7 +53,7 @@ struct ServedModel {
   void draw_adapter(const std::string& name) {
     const auto drawn = std::make_shared<Adapters>();
     for (Param* p : loaded.model->params())
-      if (p->is_matrix() && p->layer >= 0 && p->part != Part::router) drawn->add(*p, 2, 1, false);
+      if (p->is_matrix() && p->layer >= 0 && p->part != Part::router) drawn->add(*p, {2}, false);
     for (const auto& adapter : drawn->all())
       for (Param* half : {&adapter->a, &adapter->b})
         for (int64_t i = 0; i < half->value.numel(); ++i)

@@ -7,6 +7,41 @@
 namespace moe::ops {
 namespace {
 
+// Of a term that only some matrices of its bank have a pair in: the rows that meet one, packed.
+class Picked {
+ public:
+  Picked(const LowRankTerm& term, Offsets offsets) : all_(term.experts.empty()), of_(offsets) {
+    if (all_) return;
+    packed_.push_back(0);
+    for (const int64_t e : term.experts) {
+      const auto at = static_cast<size_t>(e);
+      for (int64_t r = offsets[at]; r < offsets[at + 1]; ++r)
+        places_.push_back(static_cast<int32_t>(r));
+      packed_.push_back(static_cast<int64_t>(places_.size()));
+    }
+    of_ = packed_;
+  }
+  Picked(const Picked&) = delete;
+  Picked& operator=(const Picked&) = delete;
+  bool all() const { return all_; }
+  bool none() const { return of_.back() == 0; }
+  Offsets offsets() const { return of_; }                         // [P+1] of the pairs
+  const std::vector<int32_t>& places() const { return places_; }  // which row each of them is
+  // Their rows; `list` keeps where they lie.
+  GatheredRows of(GatheredRows rows, std::vector<int32_t>& list) const {
+    if (all_) return rows;
+    list = places_;
+    for (int32_t& r : list) r = rows.listed() ? rows.row[static_cast<size_t>(r)] : r;
+    return {rows.x, list};
+  }
+
+ private:
+  bool all_;
+  std::vector<int64_t> packed_;
+  std::vector<int32_t> places_;
+  Offsets of_;
+};
+
 // The groups that a half meets: those of its bank, or all rows as one.
 class Groups {
  public:
@@ -84,14 +119,51 @@ Tensor through_b(Run& run, GatheredRows dy, const LowRankTerm& term, Offsets off
   return t;
 }
 
+// out [R,n] = or += what product(part [p,n] f32, rows [begin, begin + p) of those picked, their
+// offsets) makes of them, a piece at a time, so that scratch stays small. Rows that are not picked
+// get nothing.
+template <class Product>
+void add_picked(Run& run, Tensor out, const Picked& picked, bool add, Product&& product) {
+  constexpr int64_t kPieceRows = 1024, kGrain = 32;
+  if (!add) zero(run, out);
+  const Offsets all = picked.offsets();
+  for (int64_t begin = 0; begin < all.back(); begin += kPieceRows) {
+    const ArenaScope scope(run.scratch);
+    const int64_t end = std::min(begin + kPieceRows, all.back());
+    std::vector<int64_t> offsets(all.begin(), all.end());
+    for (int64_t& offset : offsets) offset = std::clamp(offset, begin, end) - begin;
+    const Tensor part = run.scratch.alloc(DType::f32, {end - begin, out.cols()});
+    product(part, begin, end, Offsets(offsets));
+    parallel_for(run.threads, end - begin, kGrain, [&](int64_t from, int64_t to, int) {
+      for (int64_t r = from; r < to; ++r) {
+        const int64_t place = picked.places()[static_cast<size_t>(begin + r)];
+        convert_matrix(static_cast<char*>(out.data) + place * out.row_bytes, out.dtype, out.cols(),
+                       {part.row<float>(r), DType::f32, out.cols()}, 1, out.cols(), true);
+      }
+    });
+  }
+}
+
 }  // namespace
 
 void term_forward(Run& run, Tensor y, GatheredRows x, const LowRankTerm& term, Offsets offsets,
                   TermTo to) {
   const ArenaScope scope(run.scratch);
-  const Tensor t = through_a(run, x, term, offsets, to.wide);
-  const Groups groups(*term.b, offsets, x.rows());
+  const Picked picked(term, offsets);
+  if (picked.none()) return to.add ? void() : zero(run, y);
+  std::vector<int32_t> list;
+  const GatheredRows rows = picked.of(x, list);
+  const Tensor t = through_a(run, rows, term, picked.offsets(), to.wide);
   Passing b(*term.b);
+  if (!picked.all()) {
+    add_picked(run, y, picked, to.add,
+               [&](Tensor part, int64_t begin, int64_t end, Offsets of_part) {
+                 matmul_forward(run, part, t.slice_rows(begin, end), b,
+                                Groups(*term.b, of_part, end - begin));
+               });
+    return;
+  }
+  const Groups groups(*term.b, offsets, x.rows());
   if (to.add) matmul_forward_acc(run, y, t, b, groups);
   else matmul_forward(run, y, t, b, groups);
 }
@@ -99,16 +171,31 @@ void term_forward(Run& run, Tensor y, GatheredRows x, const LowRankTerm& term, O
 void term_backward(Run& run, Tensor dx, GatheredRows dy, const LowRankTerm& term, Offsets offsets,
                    bool add) {
   const ArenaScope scope(run.scratch);
-  const Tensor t = through_b(run, dy, term, offsets);
-  const Groups groups(*term.a, offsets, dy.rows());
+  const Picked picked(term, offsets);
+  if (picked.none()) return add ? void() : zero(run, dx);
+  std::vector<int32_t> list;
+  const GatheredRows rows = picked.of(dy, list);
+  const Tensor t = through_b(run, rows, term, picked.offsets());
   Passing a(*term.a);
+  if (!picked.all()) {
+    add_picked(run, dx, picked, add, [&](Tensor part, int64_t begin, int64_t end, Offsets of_part) {
+      matmul_dx(run, part, t.slice_rows(begin, end), a, Groups(*term.a, of_part, end - begin));
+    });
+    return;
+  }
+  const Groups groups(*term.a, offsets, dy.rows());
   if (add) matmul_dx_acc(run, dx, t, a, groups);
   else matmul_dx(run, dx, t, a, groups);
 }
 
 void term_dw(Run& run, const LowRankTerm& term, GatheredRows dy, GatheredRows x, Offsets offsets) {
   const ArenaScope scope(run.scratch);
-  if (x.rows() == 0) return;
+  const Picked picked(term, offsets);
+  if (picked.none()) return;
+  std::vector<int32_t> list_x, list_dy;
+  x = picked.of(x, list_x);
+  dy = picked.of(dy, list_dy);
+  offsets = picked.offsets();
   if (!term.b->grad.empty())
     matmul_dw(run, *term.b, dy, through_a(run, x, term, offsets, dy.x.dtype == DType::f32),
               Groups(*term.b, offsets, x.rows()));

@@ -31,6 +31,8 @@ struct Flags {
   std::optional<DType> dtype;
   TrainingShape training{.batch = 8, .context = 0};
   int64_t lora_rank = 0;
+  bool lora_shared = false;
+  std::optional<double> hot_share;
   InspectTextJob text;
   bool json = false;
   Given given;
@@ -62,7 +64,8 @@ void print_training(const ModelConfig& c, const TrainingShape& shape) {
 }
 
 void print_adapters(const Flags& f, const MemoryNeed& need) {
-  fmt::print("training adapters of rank {} {}: {}\n", f.lora_rank, shape_words(f.training),
+  fmt::print("training adapters of rank {} {}{}: {}\n", f.lora_rank,
+             f.hot_share ? "of hot experts, at most, " : "", shape_words(f.training),
              describe(need, taken_memory()));
 }
 
@@ -171,17 +174,26 @@ int run_inspect_text(const Flags& f) {
 
 // What training adapters takes, where that is asked for: of a model whose weights are there.
 std::optional<MemoryNeed> adapters_of(const Flags& f) {
+  if (f.lora_rank == 0 && (f.hot_share || f.lora_shared))
+    fail_usage("{} is of adapters; add --lora-rank", f.hot_share ? "--hot-share" : "--lora-shared");
   if (f.lora_rank == 0) return std::nullopt;
   if (f.lora_rank < 0) fail_usage("--lora-rank must be at least 1");
   if (f.model.empty()) fail_usage("--lora-rank needs a model with weights");
   TrainOptions options;
-  options.tune = Tune::lora;
+  options.tune = f.hot_share ? Tune::experts_hot : Tune::lora;
+  if (f.hot_share) options.hot_share = *f.hot_share;
   options.lora_rank = f.lora_rank;
   options.batch = f.training.batch;
   options.context = f.training.context;
   options.dtype = f.training.dtype;
   options.recompute = f.training.recompute;
-  return adapter_need(*open_model(f.model, {}).model, options);
+  options.lora_shared = f.lora_shared;
+  const LoadedModel loaded = open_model(f.model, {});
+  if ((f.hot_share || f.lora_shared) && loaded.model->config().moe_layer_count() == 0)
+    fail_usage("{} is of experts; this model is dense",
+               f.hot_share ? "--hot-share" : "--lora-shared");
+  validate(options);
+  return adapter_need(*loaded.model, options);
 }
 
 int run_inspect(Flags& f) {
@@ -237,6 +249,11 @@ Action add_inspect(CLI::App& app) {
   list.add("lora_rank", f->lora_rank,
            "for the memory of training: adapters of this rank over the weights as they lie in "
            "their file (moe train @tune lora); 0: all weights");
+  list.add("lora_shared", f->lora_shared,
+           "with @lora_rank: one adapter that all experts of a layer share");
+  list.add("hot_share", f->hot_share,
+           "with @lora_rank: of hot experts only, that get this share of the rows (moe train @tune "
+           "experts:hot), at most");
   list.add("json", f->json, "one JSON object on standard output");
   list.add(fields(f->text));
   add_flags(app, std::move(list), f->given);

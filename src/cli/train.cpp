@@ -171,6 +171,24 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
         "note: this processor has no bf16 products; they run in f32 and bf16 only saves memory");
 }
 
+// Which experts are trained, and what part of the rows is theirs.
+std::string describe_hot(const Model& model, const TrainOptions& o) {
+  int64_t experts = 0;
+  double rows = 0;
+  size_t least = o.hot.front().experts.size(), most = least;
+  for (const HotLayer& hot : o.hot) {
+    experts += static_cast<int64_t>(hot.experts.size());
+    least = std::min(least, hot.experts.size());
+    most = std::max(most, hot.experts.size());
+    rows += hot.share / static_cast<double>(o.hot.size());
+  }
+  return fmt::format(
+      "hot experts: {} of {}, {} a layer; they get {:.1f}% of the rows of this text, the others "
+      "stay as they are",
+      experts, model.config().routing.experts * model.config().moe_layer_count(),
+      least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most), 100 * rows);
+}
+
 // What is trained, where it is not simply everything of a new model.
 void describe_tuning(ProgressLine& screen, Training& training) {
   const TrainOptions& o = training.options();
@@ -196,6 +214,7 @@ void describe_tuning(ProgressLine& screen, Training& training) {
       "trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune),
       human_count(static_cast<double>(trained)), human_count(static_cast<double>(total)),
       100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
+  if (o.tune == Tune::experts_hot) screen.log(describe_hot(training.model(), o));
   if (!tunes_routers(o.tune) && training.model().config().moe_layer_count() > 0)
     screen.log(
         "routers stay as they are, their biases too: experts keep the tokens that they know "

@@ -151,6 +151,8 @@ Json train_reply(Training& training, const TrainSummary& summary) {
   Json& trained = reply["trained"] = Json::object();
   for (const TrainedPart& part : trained_parts(training.model(), training.options()))
     trained[std::string(part.name)] = {{"trained", part.trained}, {"total", part.total}};
+  for (const HotLayer& hot : training.options().hot)
+    reply["hot"].push_back({{"layer", hot.layer}, {"experts", hot.experts}, {"rows", hot.share}});
   if (summary.eval) reply["eval_ce"] = summary.eval->ce;
   if (summary.eval && summary.eval->pairs) add_figures(reply, "eval_", *summary.eval->pairs);
   if (summary.best)

@@ -17,6 +17,7 @@
 #include "text/bpe_train.h"
 #include "text/chat.h"
 #include "text/shards.h"
+#include "train/hot_experts.h"
 
 namespace moe {
 // The weights to start from: drawn, or those of `from`, with their tokenizer.
@@ -83,10 +84,12 @@ void Training::check_tuning() const {
     fail_usage("@tune {} trains a part of a model that is there already; name it with @from",
                name_of(o.tune));
   if (!tunes_adapters(o.tune))
-    for (const char* name : {"lora_rank", "lora_alpha"})
+    for (const char* name : {"lora_rank", "lora_alpha", "lora_shared"})
       if (given_.has(name))
         fail_usage("{} is of adapters, which @tune {} has none of; add @tune lora or leave it out",
                    field(name), name_of(o.tune));
+  if (o.tune != Tune::experts_hot && given_.has("hot_share"))
+    fail_usage("@hot_share is of @tune {}; add that or leave it out", name_of(Tune::experts_hot));
   if (options_.teacher.empty() && given_.has("teacher_weight"))
     fail_usage("@teacher_weight needs a teacher; name one with @teacher");
   if (given_.has("minutes") && given_.has("steps"))
@@ -160,6 +163,8 @@ void Training::prepare() {
   if (!checkpoint_) fresh_ = new_start();
   if (!is_done()) read_teacher();
   read_texts();
+  if (o.train.tune == Tune::experts_hot && !checkpoint_)
+    o.train.hot = hot_experts(model(), o.train, *corpus_);
   if (!is_done()) foretold_ = check_before_training(model(), o.train, o.memory, teacher());
 }
 

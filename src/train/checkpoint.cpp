@@ -377,6 +377,7 @@ TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
   if (!wanted.min_lr) wanted.min_lr = c.options.min_lr;
   if (!wanted.warmup) wanted.warmup = c.options.warmup;
   if (wanted.steps == c.options.steps) wanted.replans = c.options.replans;
+  if (wanted.hot.empty()) wanted.hot = c.options.hot;
   return resolved(wanted);
 }
 

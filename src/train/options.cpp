@@ -15,7 +15,7 @@ namespace {
 
 // In the order of the enums' values.
 const std::vector<std::string> kSchedules = {"cosine", "linear", "constant"};
-const std::vector<std::string> kTunes = {"all", "router", "lora", "lora+router"};
+const std::vector<std::string> kTunes = {"all", "router", "lora", "lora+router", "experts:hot"};
 const std::vector<std::string> kShuffles = {"none", "epoch"};
 const std::vector<std::string> kDtypes = {"f32", "bf16"};  // that products of training run in
 
@@ -32,6 +32,27 @@ FieldValue value_of(std::vector<Replan>& x) {
           !pair[1].is_number_integer())
         fail("replans: each must be [until, steps]");
       x.push_back({pair[0].get<int64_t>(), pair[1].get<int64_t>()});
+    }
+  };
+  return {Field::Kind::json, get, set};
+}
+
+FieldValue value_of(std::vector<HotLayer>& x) {
+  const auto get = [&x] {
+    Json layers = Json::array();
+    for (const HotLayer& hot : x) layers.push_back({hot.layer, hot.experts, hot.share});
+    return layers;
+  };
+  const auto set = [&x](const Json& layers) {
+    x.clear();
+    for (const Json& hot : layers) {
+      if (!hot.is_array() || hot.size() != 3 || !hot[0].is_number_integer() || !hot[1].is_array() ||
+          !hot[2].is_number())
+        fail("hot: each must be [layer, experts, share]");
+      for (const Json& expert : hot[1])
+        if (!expert.is_number_integer()) fail("hot: experts are numbers");
+      x.push_back(
+          {hot[0].get<int64_t>(), hot[1].get<std::vector<int64_t>>(), hot[2].get<double>()});
     }
   };
   return {Field::Kind::json, get, set};
@@ -103,10 +124,17 @@ void add_tuning(FieldList& list, TrainOptions& o) {
                   "what is trained: all; router: the routers with their biases and scales; lora: "
                   "low-rank adapters of the matrices of attention and FFNs, which "
                   "stay as they are in their file; OUT is then an adapter as PEFT has it, which "
-                  "every command takes as a model; lora+router: both. The rest "
+                  "every command takes as a model; lora+router: both; experts:hot: adapters only "
+                  "of the experts that this text uses most, which is measured first. The rest "
                   "stays as @from has it");
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
+  list.add("lora_shared", o.lora_shared,
+           "one adapter that all experts of a layer share in place of one for each");
+  list.add("hot_share", o.hot_share,
+           "with @tune experts:hot: of each layer the fewest experts that together get this share "
+           "of the rows are trained; above 0 and at most 1");
+  list.add("hot", value_of(o.hot), "").recorded_only();
   list.add("teacher_weight", o.teacher_weight, "that w, above 0 and at most 1");
   list.add("dpo_beta", o.dpo_beta,
            "of preference pairs: how strongly the trained model is held to the reference, which is "
@@ -213,6 +241,8 @@ void validate(const TrainOptions& o) {
     fail_usage("@lora_rank is {}; at most {} are possible", o.lora_rank, kLimit);
   if (!(o.lora_alpha > 0) || std::isinf(o.lora_alpha))
     fail_usage("@lora_alpha is {}; it must be above 0", o.lora_alpha);
+  if (!(o.hot_share > 0 && o.hot_share <= 1))
+    fail_usage("@hot_share is {}; it must be above 0 and at most 1", o.hot_share);
   if (!(o.teacher_weight > 0 && o.teacher_weight <= 1))
     fail_usage("@teacher_weight is {}; it must be above 0 and at most 1", o.teacher_weight);
   if (!(o.dpo_beta > 0) || std::isinf(o.dpo_beta))

@@ -26,10 +26,21 @@ enum class Tune {
   lora,         // adapters of the matrices of attention, experts, shared experts and dense layers
                 // (train/trainable.h)
   lora_router,  // both
+  experts_hot,  // adapters of those experts that the text uses most (train/hot_experts.h)
 };
 std::string_view name_of(Tune);
-constexpr bool tunes_adapters(Tune tune) { return tune == Tune::lora || tune == Tune::lora_router; }
-constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora; }
+constexpr bool tunes_adapters(Tune tune) {
+  return tune == Tune::lora || tune == Tune::lora_router || tune == Tune::experts_hot;
+}
+constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora && tune != Tune::experts_hot; }
+
+// The experts of a layer that Tune::experts_hot trains.
+struct HotLayer {
+  int64_t layer = 0;
+  std::vector<int64_t> experts;  // ascending, at least one
+  double share = 0;              // of the layer's rows that they got when it was measured
+  bool operator==(const HotLayer&) const = default;
+};
 
 // The first `until` steps went by a schedule of `steps`.
 struct Replan {
@@ -63,7 +74,10 @@ struct TrainOptions {
   double hold_out = 0;  // share of the documents that is kept from training
   Tune tune = Tune::all;
   int64_t lora_rank = 8;
-  double lora_alpha = 16;  // an adapter counts alpha / rank times
+  double lora_alpha = 16;     // an adapter counts alpha / rank times
+  bool lora_shared = false;   // one adapter for all experts of a bank in place of one for each
+  double hot_share = 0.5;     // of a layer's rows that its hot experts get together, at least
+  std::vector<HotLayer> hot;  // of each MoE layer; empty: not measured yet
   // of the divergence from a teacher in the loss; without a teacher of no meaning
   double teacher_weight = 0.5;
   double dpo_beta = 0.1;  // of preference pairs (train/preference.h); with other text of no meaning

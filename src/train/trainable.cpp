@@ -14,17 +14,60 @@ namespace {
 
 constexpr uint64_t kAdapterKey = 0x6c6f7261;  // apart from the keys of steps and weights
 
-bool takes_adapter(const Param& param) { return is_large(param) && param.layer >= 0; }
+bool takes_adapter(const Param& param, Tune tune) {
+  if (!tunes_adapters(tune) || !is_large(param) || param.layer < 0) return false;
+  return tune != Tune::experts_hot || param.part == Part::experts;
+}
 
 bool trains_itself(const Param& param, Tune tune) {
   return param.is_trained() &&
          (tune == Tune::all || (tunes_routers(tune) && param.part == Part::router));
 }
 
-int64_t adapter_numbers(const Param& param, int64_t rank) {
+const HotLayer* hot_of(const Param& param, const TrainOptions& o) {
+  const auto found = std::find_if(o.hot.begin(), o.hot.end(),
+                                  [&](const HotLayer& hot) { return hot.layer == param.layer; });
+  return found == o.hot.end() ? nullptr : &*found;
+}
+
+// Pairs that the adapter of a matrix or bank has. Before it is measured which experts are hot, as
+// many as there can be: of E experts in the order of their rows, the first ceil(p E) have at least
+// the share p.
+int64_t pairs_of(const Param& param, const TrainOptions& o) {
+  if (param.value.rank < 3) return 1;
+  if (o.lora_shared) return 1;
+  const int64_t experts = param.value.shape[0];
+  if (o.tune != Tune::experts_hot) return experts;
+  if (const HotLayer* hot = hot_of(param, o)) return static_cast<int64_t>(hot->experts.size());
+  return static_cast<int64_t>(std::ceil(o.hot_share * static_cast<double>(experts)));
+}
+
+int64_t adapter_numbers(const Param& param, const TrainOptions& o) {
   const Tensor& w = param.value;
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 1;
-  return experts * rank * (w.shape[w.rank - 1] + w.shape[w.rank - 2]);
+  return pairs_of(param, o) * o.lora_rank * (w.shape[w.rank - 1] + w.shape[w.rank - 2]);
+}
+
+// Fails unless there are experts where some are meant, and what was measured is of such a model.
+void check_experts(const Model& model, const TrainOptions& o) {
+  const ModelConfig& c = model.config();
+  if (o.lora_shared && c.moe_layer_count() == 0)
+    fail_usage("@lora_shared is of experts; this model is dense and has none: leave it out");
+  if (o.tune != Tune::experts_hot) return;
+  if (c.moe_layer_count() == 0)
+    fail_usage("@tune {}: this model is dense and has no experts; @tune lora trains adapters of it",
+               name_of(o.tune));
+  if (o.hot.empty())
+    fail_usage("@tune {}: it was not measured which experts are hot", name_of(o.tune));
+  for (const Param* param : model.params()) {
+    if (!takes_adapter(*param, o.tune)) continue;
+    const HotLayer* hot = hot_of(*param, o);
+    if (hot == nullptr || hot->experts.empty() || hot->experts.front() < 0 ||
+        hot->experts.back() >= c.routing.experts ||
+        std::adjacent_find(hot->experts.begin(), hot->experts.end(),
+                           [](int64_t a, int64_t b) { return a >= b; }) != hot->experts.end())
+      fail_usage("@tune {}: the hot experts of layer {} are not of this model", name_of(o.tune),
+                 param->layer);
+  }
 }
 
 }  // namespace
@@ -32,6 +75,7 @@ int64_t adapter_numbers(const Param& param, int64_t rank) {
 Trainable::Trainable(Model& model) : model_(&model), adapters_(std::make_shared<Adapters>()) {}
 
 Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(model) {
+  check_experts(model, options);
   for (Param* param : model.params())
     if (trains_itself(*param, options.tune) ||
         (!param->is_trained() && param->part == Part::router && tunes_routers(options.tune)))
@@ -41,8 +85,7 @@ Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(mode
   for (size_t i = 0; i < model.params().size(); ++i) {
     Param& param = *model.params()[i];
     if (trains_itself(param, options.tune)) params_.push_back(&param);
-    else if (tunes_adapters(options.tune) && takes_adapter(param))
-      add_adapter(param, options, key.fold(i));
+    else if (takes_adapter(param, options.tune)) add_adapter(param, options, key.fold(i));
   }
   if (params_.empty())
     fail_usage("@tune {}: this model has no routers; there is nothing to train",
@@ -61,7 +104,9 @@ void Trainable::leave_adapters() {
 void Trainable::add_adapter(Param& base, const TrainOptions& options, RngKey key) {
   const auto scale =
       static_cast<float>(options.lora_alpha / static_cast<double>(options.lora_rank));
-  Adapter& adapter = adapters_->add(base, {options.lora_rank, scale}, true);
+  TermShape shape{.rank = options.lora_rank, .scale = scale, .shared = options.lora_shared};
+  if (options.tune == Tune::experts_hot) shape.experts = hot_of(base, options)->experts;
+  Adapter& adapter = adapters_->add(base, shape, true);
   const float limit = 1 / std::sqrt(static_cast<float>(base.value.cols()));
   float* a = adapter.a.value.as<float>();
   for (int64_t i = 0; i < adapter.a.value.numel(); ++i)
@@ -85,8 +130,7 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
     if (part == parts.end()) part = parts.insert(parts.end(), {name, 0, 0});
     part->total += param->value.numel();
     if (trains_itself(*param, options.tune)) part->trained += param->value.numel();
-    else if (tunes_adapters(options.tune) && takes_adapter(*param))
-      part->trained += adapter_numbers(*param, options.lora_rank);
+    else if (takes_adapter(*param, options.tune)) part->trained += adapter_numbers(*param, options);
   }
   return parts;
 }
@@ -99,8 +143,8 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
     if (trains_itself(*param, options.tune)) {
       bytes.gradients += own;
       bytes.moments += 2 * own;
-    } else if (tunes_adapters(options.tune) && takes_adapter(*param)) {
-      const int64_t adapter = kF32 * adapter_numbers(*param, options.lora_rank);
+    } else if (takes_adapter(*param, options.tune)) {
+      const int64_t adapter = kF32 * adapter_numbers(*param, options);
       bytes.moments += 2 * adapter;
       bytes.adapters += 2 * adapter;
     }

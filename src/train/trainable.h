@@ -1,5 +1,5 @@
-// What an optimizer moves of a model: its own parameters, or adapters of its matrices, or only its
-// routers.
+// What an optimizer moves of a model: its own parameters, or adapters of its matrices or of its hot
+// experts' (train/hot_experts.h), or only its routers.
 //
 // An adapter is a low-rank term of a matrix (model/adapters.h), W + s B A with A [r,I], B [O,r] and
 // s = alpha / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of experts has one for each. W is

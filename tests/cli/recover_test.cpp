@@ -113,6 +113,65 @@ TEST_F(RecoverCommand, ARunStartsFromAnAdapter) {
   expect_refused({"score", first, "--text", text()}, 1, {"is an adapter itself"});
 }
 
+// The choice is measured once: a run that goes on has it from the checkpoint and ends with the same
+// bits.
+TEST_F(RecoverCommand, HotExperts) {
+  const auto words = [&](const std::string& out, const std::string& steps) {
+    return train({"--tune", "experts:hot", "--hot-share", "0.5", "--lora-rank", "2", "--lr", "0.01",
+                  "--schedule", "constant", "--warmup", "0", "--steps", steps, "--out",
+                  folder_ / out, "--json"});
+  };
+  const CommandResult whole = moe_command(words("whole", "4")),
+                      half = moe_command(words("half", "2"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  has(whole.err, "hot experts: ");
+  has(whole.err, "of 4, ");
+  has(whole.err, "% of the rows of this text, the others stay as they are");
+  has(whole.err, "attention none");
+  const Json hot = Json::parse(whole.out)["hot"];
+  ASSERT_EQ(hot.size(), 1u);
+  EXPECT_GE(hot[0]["rows"].get<double>(), 0.5);
+  const size_t count = hot[0]["experts"].size();
+  ASSERT_LT(count, 4u);
+  EXPECT_EQ(Json::parse(whole.out)["trained"]["experts"]["trained"], count * 2 * 3 * (32 + 16));
+  const CommandResult resumed =
+      moe_command({"train", "--resume", "--out", folder_ / "half", "--steps", "4", "--no-report"});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  has(resumed.err, "hot experts: ");
+  EXPECT_EQ(slurp(folder_ / "half/adapter_model.safetensors"),
+            slurp(folder_ / "whole/adapter_model.safetensors"));
+  // read, written as llama.cpp has it, and merged
+  const auto score = [&](const std::vector<std::string>& which) {
+    std::vector<std::string> command = {"score"};
+    command.insert(command.end(), which.begin(), which.end());
+    command.insert(command.end(), {"--text", text(), "--json"});
+    const CommandResult s = moe_command(command);
+    EXPECT_EQ(s.code, 0) << s.err;
+    return Json::parse(s.out)["nats_per_token"].get<double>();
+  };
+  const double tuned = score({folder_ / "whole"});
+  EXPECT_LT(tuned, score({model()}) - 1e-4);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"convert", folder_ / "whole", folder_ / "merged"},
+        {"convert", folder_ / "whole", folder_ / "a.gguf", "--adapter-only"}}) {
+    const CommandResult r = moe_command(command);
+    ASSERT_EQ(r.code, 0) << r.err;
+  }
+  EXPECT_NEAR(score({folder_ / "merged"}), tuned, 1e-5);
+  EXPECT_NEAR(score({model(), "--adapter", folder_ / "a.gguf"}), tuned, 1e-5);
+  expect_refused(train({"--out", folder_ / "no", "--tune", "lora", "--hot-share", "0.3"}), 2,
+                 {"--hot-share is of --tune experts:hot"});
+  const auto foretold = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {"inspect", model(), "--lora-rank", "2", "--json"};
+    command.insert(command.end(), more.begin(), more.end());
+    const CommandResult r = moe_command(command);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return Json::parse(r.out)["bytes"]["adapters"]["adapters"].get<int64_t>();
+  };
+  EXPECT_EQ(foretold({"--hot-share", "0.5"}), 2 * 4 * 2 * 2 * 3 * (32 + 16));
+  EXPECT_GT(foretold({}), foretold({"--hot-share", "0.5"}));
+}
+
 TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
   const std::string out = folder_ / "t";
   const auto words = train(

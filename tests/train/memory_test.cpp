@@ -122,24 +122,30 @@ TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
 // Gradients, moments and adapters by name, against what a trainer makes.
 TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
   const ModelConfig c = config_of("olmoe");
-  for (const Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router}) {
+  for (const Tune tune :
+       {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::experts_hot}) {
     TrainOptions o;
     o.tune = tune;
+    for (int64_t l = 0; tune == Tune::experts_hot && l < c.layers; ++l)
+      o.hot.push_back({l, {1, 2 + l}, 0.5});
     o.context = 128;
-    Model model(c);
-    model.initialise(1);
-    const Model shapes(c, Storage::bound);
-    const TrainedBytes foretold = trained_bytes(shapes, resolved(o));
-    const Trainable trainable(model, resolved(o));
-    int64_t gradients = 0, moments = 0, adapters = 0;
-    for (const Param* param : model.params())
-      gradients += param->grad.empty() ? 0 : param->grad.bytes();
-    for (const Param* param : trainable.params()) moments += 2 * param->value.bytes();
-    for (const auto& a : trainable.adapters())
-      adapters += a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
-    EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
-    EXPECT_EQ(foretold.moments, moments) << name_of(tune);
-    EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
+    for (const bool shared : {false, true}) {
+      o.lora_shared = shared && tunes_adapters(tune);
+      Model model(c);
+      model.initialise(1);
+      const Model shapes(c, Storage::bound);
+      const TrainedBytes foretold = trained_bytes(shapes, resolved(o));
+      const Trainable trainable(model, resolved(o));
+      int64_t gradients = 0, moments = 0, adapters = 0;
+      for (const Param* param : model.params())
+        gradients += param->grad.empty() ? 0 : param->grad.bytes();
+      for (const Param* param : trainable.params()) moments += 2 * param->value.bytes();
+      for (const auto& a : trainable.adapters())
+        adapters += a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
+      EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
+      EXPECT_EQ(foretold.moments, moments) << name_of(tune);
+      EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
+    }
   }
 }
 

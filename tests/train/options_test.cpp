@@ -37,6 +37,9 @@ TEST(Options, SurviveJson) {
   o.tune = Tune::lora_router;
   o.lora_rank = 3;
   o.lora_alpha = 5;
+  o.lora_shared = true;
+  o.hot_share = 0.25;
+  o.hot = {{0, {2, 5}, 0.625}, {3, {1}, 0.3}};
   o.teacher_weight = 0.25;
   o.minutes = 1.5;
   o.replans = {{3, 20}, {5, 9}};
@@ -46,6 +49,7 @@ TEST(Options, SurviveJson) {
   EXPECT_EQ(back.mix.at("german"), 2);
   EXPECT_FALSE(back.warmup.has_value());
   EXPECT_EQ(back.replans, o.replans);
+  EXPECT_EQ(back.hot, o.hot);
   EXPECT_TRUE(mathematical_differences(resolved(o), resolved(back)).empty());
 }
 

@@ -2,6 +2,8 @@
 // gradient is the derivative of the loss along its numbers.
 #include "train/trainable.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -222,6 +224,59 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
   }
 }
 
+// One pair for a layer's experts is what one for each is when all are the same: the same loss, and
+// its gradient is the sum of theirs.
+TEST(Trainable, ASharedAdapterIsTheSameOneForEachExpert) {
+  const Corpus corpus = tiny_corpus();
+  for (const Tune tune : {Tune::lora, Tune::experts_hot})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(tune), name_of(dtype)));
+      ModelConfig config = plain_config();
+      config.routing = default_options(find_recipe("olmoe"), 5, 2, 2);
+      auto one = fresh(config), five = fresh(config);
+      TrainOptions options = tuned(tune);
+      options.dtype = dtype;
+      options.clip = 0;
+      if (tune == Tune::experts_hot) options.hot = {{0, {1, 4}, 0.5}, {1, {0, 2, 3}, 0.5}};
+      Trainer each(*five, options, corpus);
+      options.lora_shared = true;
+      Trainer shared(*one, options, corpus);
+      const auto narrow = shared.trainable().adapters(), wide = each.trainable().adapters();
+      ASSERT_EQ(narrow.size(), wide.size());
+      for (size_t i = 0; i < narrow.size(); ++i)
+        for (const auto half : {&Adapter::a, &Adapter::b}) {
+          Param &from = (*narrow[i]).*half, &to = (*wide[i]).*half;
+          EXPECT_EQ(from.value.rank, 2);
+          for (int64_t j = 0; j < from.value.numel(); ++j)
+            from.value.as<float>()[j] =
+                0.1f * normal(RngKey::from_seed(i), static_cast<uint64_t>(j));
+          for (int64_t j = 0; j < to.value.numel(); ++j)
+            to.value.as<float>()[j] = from.value.as<float>()[j % from.value.numel()];
+          from.touched();
+          to.touched();
+        }
+      const double want = each.step().ce;
+      EXPECT_NEAR(shared.step().ce, want, (dtype == DType::f32 ? 1e-6 : 2e-3) * want);
+      for (size_t i = 0; i < narrow.size(); ++i)
+        for (const auto half : {&Adapter::a, &Adapter::b}) {
+          const Param &from = (*narrow[i]).*half, &to = (*wide[i]).*half;
+          std::vector<double> sum(static_cast<size_t>(from.value.numel()));
+          const auto all = values(to.grad);
+          for (size_t j = 0; j < all.size(); ++j) sum[j % sum.size()] += all[j];
+          expect_near(from.grad, sum, dtype == DType::f32 ? kTwinF32 : kTwinBf16, from.name);
+        }
+    }
+}
+
+TEST(Trainable, ADenseModelHasNoExpertsToShareAnAdapter) {
+  ModelConfig config = plain_config();
+  config.routing = default_options(find_recipe("dense"), 0, 0, 0);
+  auto model = fresh(config);
+  TrainOptions options = tuned(Tune::lora);
+  options.lora_shared = true;
+  EXPECT_FAILS(Trainable(*model, options), "lora_shared is of experts; this model is dense");
+}
+
 // A model whose matrices are quantised, with random bytes where a type is only read, and one that
 // has their numbers in f32.
 struct Pair {
@@ -302,17 +357,20 @@ TEST(Trainable, PartsAddUpToTheModel) {
   auto model = fresh(carved_config());
   int64_t numbers = 0;
   for (const Param* p : model->params()) numbers += p->is_trained() ? p->value.numel() : 0;
-  for (Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router}) {
+  for (Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::experts_hot}) {
     int64_t total = 0, trained = 0, moved = 0;
-    for (const TrainedPart& part : trained_parts(*model, tuned(tune))) {
+    TrainOptions options = tuned(tune);
+    if (tune == Tune::experts_hot) options.hot = {{0, {1, 4}, 0.5}, {1, {0, 2, 3}, 0.5}};
+    for (const TrainedPart& part : trained_parts(*model, options)) {
       total += part.total;
       trained += part.trained;
-      if (part.name == "router") EXPECT_EQ(part.trained, tune == Tune::lora ? 0 : part.total);
+      if (part.name == "router") EXPECT_EQ(part.trained, tunes_routers(tune) ? part.total : 0);
+      if (part.name == "attention" && tune == Tune::experts_hot) EXPECT_EQ(part.trained, 0);
       if (part.name == "norms" || part.name == "embedding")
         EXPECT_EQ(part.trained, tune == Tune::all ? part.total : 0);
     }
     auto again = fresh(carved_config());
-    const Trainable trainable(*again, tuned(tune));
+    const Trainable trainable(*again, options);
     for (const Param* p : trainable.params()) moved += p->value.numel();
     EXPECT_EQ(total, numbers);
     EXPECT_EQ(trained, moved) << name_of(tune);

@@ -18,12 +18,15 @@ namespace {
 
 struct Flags {
   std::string before, after;
+  std::vector<std::string> texts;
   CompareJob compare;
   bool json = false;
   Given given;
 };
 
-int run_compare(const Flags& f) {
+int run_compare(Flags& f) {
+  f.compare.text = f.texts.front();
+  f.compare.others.assign(f.texts.begin() + 1, f.texts.end());
   const ConversionReport report = compare_files(f.before, f.after, f.compare, on_screen());
   if (f.json) {
     print_json(to_json(report));
@@ -46,7 +49,9 @@ Action add_compare(CLI::App& app) {
            "another with the same vocabulary: a quantised, carved, pruned or further trained one")
       .positional()
       .required();
-  list.add("text", f->compare.text, "a text file, or a folder of them, that neither was made with")
+  list.add("text", f->texts,
+           "a text file, or a folder of them, that neither was made with; several stand side by "
+           "side, as the text that a model was tuned for and a general one")
       .required();
   list.add(measuring_fields(f->compare));
   add_top_k_experts(list, f->compare.top_k_experts);

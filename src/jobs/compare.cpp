@@ -72,38 +72,49 @@ FieldList measuring_fields(CompareJob& job, const std::string& group) {
   return list;
 }
 
-ComparedText read_compared_text(const CompareJob& job, const LoadedModel& model) {
-  ComparedText text{{}, job.options};
+ComparedText read_compared_text(const std::string& name, const CompareJob& job,
+                                const LoadedModel& model) {
+  ComparedText text{name, {}, job.options};
   if (text.options.window == 0) text.options.window = default_window(model.model->config());
-  text.ids = read_ids(job.text, *model.tokenizer);
+  text.ids = read_ids(name, *model.tokenizer);
   scored_windows(std::ssize(text.ids),
                  {.window = text.options.window, .windows = text.options.windows});
   return text;
 }
 
 ConversionReport compare_models(const NamedModel& before, const NamedModel& after,
-                                const CompareJob& job, const ComparedText& text, const Watch& watch,
-                                const std::string& interrupted) {
+                                const CompareJob& job, std::span<const ComparedText> texts,
+                                const Watch& watch, const std::string& interrupted) {
   check_same_vocabulary(*before.loaded.model, *before.loaded.tokenizer, *after.loaded.model,
                         *after.loaded.tokenizer);
   for (const NamedModel* m : {&before, &after}) {
     if (!job.no_speed) validate(job.speed, m->loaded.model->config());
     evaluation_spec(m->loaded.model->config(), std::nullopt, m == &after ? job.top_k_experts : 0);
   }
-  prepare_to_compare(before, after, job, text.options.window, watch);
-  ConversionReport report{.kind = "Comparison", .text = job.text};
+  const int64_t window = texts.front().options.window;
+  prepare_to_compare(before, after, job, window, watch);
+  ConversionReport report{.kind = "Comparison", .text = texts.front().name};
   Running first(before.loaded, job, 0), second(after.loaded, job, job.top_k_experts);
   const Progress progress = watch.begin();
   const auto check_stopped = [&](const std::string& when) {
     if (watch.stopped()) fail("interrupted {}{}", when, interrupted);
   };
   check_stopped("before the first window");
-  report.figures =
-      compare({first.model, first.run}, {second.model, second.run, job.top_k_experts},
-              *before.loaded.tokenizer, text.ids, text.options, [&](int64_t done, int64_t total) {
-                check_stopped(fmt::format("after {} of {} windows", done, total));
-                progress(done, total, "windows");
-              });
+  int64_t windows = 0, read = 0;  // of all texts
+  for (const ComparedText& t : texts)
+    windows += scored_windows(std::ssize(t.ids),
+                              {.window = t.options.window, .windows = t.options.windows});
+  for (const ComparedText& t : texts) {
+    Comparison figures =
+        compare({first.model, first.run}, {second.model, second.run, job.top_k_experts},
+                *before.loaded.tokenizer, t.ids, t.options, [&](int64_t done, int64_t) {
+                  check_stopped(fmt::format("after {} of {} windows", read + done, windows));
+                  progress(read + done, windows, "windows");
+                });
+    read += figures.windows;
+    if (&t == &texts.front()) report.figures = std::move(figures);
+    else report.others.push_back({t.name, std::move(figures)});
+  }
   if (!job.no_speed) {
     std::vector<SpeedProbe> probes;
     probes.emplace_back(first.model, *first.session, job.speed);
@@ -115,9 +126,9 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
     report.before_speed = probes[0].speed();
     report.after_speed = probes[1].speed();
   }
-  report.before = model_card(before.name, first.model, first.run.compute, text.options.window);
-  report.after = model_card(after.name, second.model, second.run.compute, text.options.window,
-                            job.top_k_experts);
+  report.before = model_card(before.name, first.model, first.run.compute, window);
+  report.after =
+      model_card(after.name, second.model, second.run.compute, window, job.top_k_experts);
   return report;
 }
 
@@ -130,12 +141,14 @@ ConversionReport compare_files(const std::string& before_path, const std::string
     job.options.window =
         std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
-  const ComparedText text = read_compared_text(job, before);
+  std::vector<ComparedText> texts = {read_compared_text(job.text, job, before)};
+  for (const std::string& other : job.others)
+    texts.push_back(read_compared_text(other, job, before));
   // opened before the work, so that a folder that cannot be written to is found at once
   std::optional<AtomicFile> page;
   if (!job.html.empty()) page.emplace(job.html);
   ConversionReport report =
-      compare_models({before_path, before}, {after_path, after}, job, text, watch);
+      compare_models({before_path, before}, {after_path, after}, job, texts, watch);
   if (page) {
     page->write(conversion_page(report));
     page->commit();

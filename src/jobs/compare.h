@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace moe {
 
 struct CompareJob {
   std::string text;                     // empty: nothing is compared
+  std::vector<std::string> others;      // further texts, of two files only
   CompareOptions options{.window = 0};  // 0: the default
   SpeedOptions speed;
   bool no_speed = false;
@@ -31,10 +33,11 @@ FieldList measuring_fields(CompareJob&, const std::string& group = "");
 // The text as tokens of a model, and the rule of windows that both models can be read by; fails
 // where the text has not one window, before anything is measured.
 struct ComparedText {
+  std::string name;
   std::vector<int32_t> ids;
   CompareOptions options;
 };
-ComparedText read_compared_text(const CompareJob&, const LoadedModel&);
+ComparedText read_compared_text(const std::string& text, const CompareJob&, const LoadedModel&);
 
 // The model that others are held against, and its name.
 struct NamedModel {
@@ -42,10 +45,10 @@ struct NamedModel {
   LoadedModel& loaded;
 };
 
-// Everything that is measured of two models alone; the caller adds how the second was made.
-// `interrupted` ends the message when the work is stopped: "; OUT is written".
+// Everything that is measured of two models alone, on one text or on several; the caller adds how
+// the second was made. `interrupted` ends the message when the work is stopped: "; OUT is written".
 ConversionReport compare_models(const NamedModel& before, const NamedModel& after,
-                                const CompareJob&, const ComparedText&, const Watch&,
+                                const CompareJob&, std::span<const ComparedText>, const Watch&,
                                 const std::string& interrupted = "");
 // Of two files, with the page that was asked for.
 ConversionReport compare_files(const std::string& before, const std::string& after, CompareJob,

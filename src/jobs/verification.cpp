@@ -67,7 +67,7 @@ void check_verify_options(const CompareJob& job, const Given& given) {
 Verification::Verification(const CompareJob& job, const NamedModel& before, const Watch& watch)
     : job_(job), watch_(watch), before_(before) {
   if (!asked()) return;
-  text_ = read_compared_text(job_, before_.loaded);
+  text_ = read_compared_text(job_.text, job_, before_.loaded);
   if (!job_.no_speed) validate(job_.speed, before_.loaded.model->config());
   if (!job_.html.empty()) page_ = std::make_unique<AtomicFile>(job_.html);
 }
@@ -80,7 +80,7 @@ void Verification::check_not_fitted_to(std::span<const int32_t> calibration) con
 
 ConversionReport Verification::measure_one(const std::string& path, const std::string& out) {
   LoadedModel after = open_model(path, job_.memory.limits);
-  return compare_models(before_, {path, after}, job_, text_, watch_,
+  return compare_models(before_, {path, after}, job_, std::span(&text_, 1), watch_,
                         fmt::format("; {} is written", out));
 }
 

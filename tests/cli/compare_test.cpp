@@ -123,6 +123,37 @@ TEST_F(Compare, WritesAPage) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
 }
 
+// Each text's figures are those that it has alone.
+TEST_F(Compare, SeveralTextsStandSideBySide) {
+  const std::string other = *folder_ / "other.txt", page = *folder_ / "texts.html";
+  std::string text;
+  for (int i = 0; i < 80; ++i) text += fmt::format("{} of those who never routed anything. ", i);
+  put(other, text);
+  const auto both = words(model(), quantised(),
+                          {"--text", other, "--no-speed", "--windows", "10", "--html", page});
+  const CommandResult r = moe_command(both);
+  ASSERT_EQ(r.code, 0) << r.err;
+  has(r.out, "text 1  " + text_file() + ": 10 windows");
+  has(r.out, "text 2  " + other + ": 10 windows");
+  has(slurp(page), "text 2, after");
+  auto json = both;
+  json.push_back("--json");
+  const Json together = json_of(json);
+  ASSERT_EQ(together.at("others").size(), 1u);
+  const auto alone = [&](const std::string& which) {
+    return json_of({"compare", model(), quantised(), "--text", which, "--no-speed", "--windows",
+                    "10", "--dtype", "f32", "--json"});
+  };
+  const Json first = alone(text_file()), second = alone(other);
+  for (const char* key :
+       {"kl", "drift", "same_choices", "before_load", "after_load", "loss_error"}) {
+    EXPECT_EQ(together.at(key), first.at(key)) << key;
+    EXPECT_EQ(together.at("others")[0].at(key), second.at(key)) << key;
+  }
+  EXPECT_EQ(together.at("others")[0].at("after").at("perplexity"),
+            second.at("after").at("perplexity"));
+}
+
 TEST_F(Compare, RefusesWhatCannotBeCompared) {
   const std::string other = *folder_ / "bpe";
   train(other, {"--layers", "2", "--tokenizer", "bpe:300"});

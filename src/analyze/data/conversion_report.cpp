@@ -56,6 +56,14 @@ ModelCard model_card(std::string name, Model& model, DType compute, int64_t wind
   return card;
 }
 
+std::vector<TextView> texts_of(const ConversionReport& r) {
+  if (r.others.empty()) return {{r.text, r.text, r.figures}};
+  std::vector<TextView> out = {{"text 1", r.text, r.figures}};
+  for (const TextComparison& other : r.others)
+    out.push_back({fmt::format("text {}", out.size() + 1), other.text, other.figures});
+  return out;
+}
+
 FrontierPoint frontier_point(const ConversionReport& r, std::string name, double ffn_share) {
   FrontierPoint p{.name = std::move(name),
                   .ffn_share = ffn_share,

@@ -50,6 +50,12 @@ struct FrontierPoint {
   bool is_before = false, is_written = false;
 };
 
+// A text and what both models predict on it.
+struct TextComparison {
+  std::string text;
+  Comparison figures;
+};
+
 struct ConversionReport {
   std::string kind;  // "Comparison", "Carving": what the page calls itself
   std::string text;  // what was read
@@ -57,6 +63,7 @@ struct ConversionReport {
   std::vector<std::pair<std::string, std::string>> steps;
   ModelCard before, after;
   Comparison figures;
+  std::vector<TextComparison> others;              // further texts, of which a conversion has none
   std::optional<Speed> before_speed, after_speed;  // both or none
   std::vector<ConvertedLayer> layers;              // those that were converted, in order
   // by rising ffn_share, the model before last; empty without a sweep
@@ -65,6 +72,15 @@ struct ConversionReport {
   // Whether one model was made of the other here, or both were only held against each other.
   bool is_conversion() const { return !steps.empty() || !layers.empty(); }
 };
+
+// Of every text in the order in which they were named, for who shows them side by side; views of
+// the report. `name`: of a single text as it was named; of several "text 1", with the place it has.
+struct TextView {
+  std::string name;
+  const std::string& text;
+  const Comparison& figures;
+};
+std::vector<TextView> texts_of(const ConversionReport&);
 
 // The place of a report's model, and of the one before, on the frontier.
 FrontierPoint frontier_point(const ConversionReport&, std::string name, double ffn_share);

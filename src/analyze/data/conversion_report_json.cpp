@@ -11,22 +11,26 @@ Json or_null(const std::optional<T>& x) {
   return x ? Json(*x) : Json(nullptr);
 }
 
+Json to_json(const TextFigures& t) {
+  return {{"perplexity", t.perplexity},
+          {"nats_per_token", t.nats_per_token},
+          {"bits_per_byte", t.bits_per_byte},
+          {"right", t.right}};
+}
+
 Json to_json(const ModelCard& m, const TextFigures& t, const std::optional<Speed>& speed) {
-  Json out = {{"model", m.name},
+  Json out = to_json(t);
+  out.update({{"model", m.name},
               {"shape", m.shape},
               {"weights", m.weights},
               {"compute", m.compute},
-              {"perplexity", t.perplexity},
-              {"nats_per_token", t.nats_per_token},
-              {"bits_per_byte", t.bits_per_byte},
-              {"right", t.right},
               {"prompt_rate", nullptr},
               {"decode_rate", nullptr},
               {"bytes_per_token", m.bytes_per_token},
               {"flops_per_token", m.flops_per_token},
               {"weight_bytes", m.weight_bytes},
               {"parameters", m.parameters},
-              {"active_parameters", m.active_parameters}};
+              {"active_parameters", m.active_parameters}});
   if (!speed) return out;
   out["prompt_rate"] = speed->prompt_rate();
   out["decode_rate"] = speed->decode_rate();
@@ -62,29 +66,36 @@ Json loads(const std::vector<LayerChoices>& layers) {
   return all;
 }
 
+Json to_json(const std::string& text, const Comparison& c) {
+  return {{"text", text},
+          {"windows", c.windows},
+          {"window", c.window},
+          {"tokens", c.tokens},
+          {"before", to_json(c.before)},
+          {"after", to_json(c.after)},
+          {"loss_error", or_null(c.loss_error)},
+          {"kl", c.kl},
+          {"kl_median", c.kl_median},
+          {"kl_high", c.kl_high},
+          {"kl_most", c.kl_most},
+          {"same_top", c.same_top},
+          {"rms_change", c.rms_change},
+          {"drift", c.drift},
+          {"same_choices", c.same_choices},
+          {"before_load", loads(c.before_load)},
+          {"after_load", loads(c.after_load)}};
+}
+
 }  // namespace
 
 Json to_json(const ConversionReport& r) {
-  const Comparison& c = r.figures;
-  Json out = {{"kind", r.kind},
-              {"text", r.text},
-              {"windows", c.windows},
-              {"window", c.window},
-              {"tokens", c.tokens},
-              {"before", to_json(r.before, c.before, r.before_speed)},
-              {"after", to_json(r.after, c.after, r.after_speed)},
-              {"loss_error", or_null(c.loss_error)},
-              {"kl", c.kl},
-              {"kl_median", c.kl_median},
-              {"kl_high", c.kl_high},
-              {"kl_most", c.kl_most},
-              {"same_top", c.same_top},
-              {"rms_change", c.rms_change},
-              {"drift", c.drift},
-              {"same_choices", c.same_choices},
-              {"before_load", loads(c.before_load)},
-              {"after_load", loads(c.after_load)},
-              {"speed_up", nullptr}};
+  Json out = to_json(r.text, r.figures);
+  out["kind"] = r.kind;
+  out["before"] = to_json(r.before, r.figures.before, r.before_speed);
+  out["after"] = to_json(r.after, r.figures.after, r.after_speed);
+  out["speed_up"] = nullptr;
+  Json& others = out["others"] = Json::array();
+  for (const TextComparison& other : r.others) others.push_back(to_json(other.text, other.figures));
   if (r.before_speed && r.after_speed)
     out["speed_up"] = to_json(speed_up(*r.before_speed, *r.after_speed));
   Json& steps = out["steps"] = Json::object();

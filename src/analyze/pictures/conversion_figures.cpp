@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -46,31 +47,47 @@ struct LayerLine {
   std::string label, y_title;
   Unit unit = Unit::share;
   std::vector<double> layer, value;
+  std::string name = {};  // beside others
+  bool dashed = false;    // as the line after it, and in its colour
 };
 
-Figure line_figure(std::string_view key, const LayerLine& l, const FigureOptions& o,
-                   const std::vector<double>& chance = {}) {
+Figure lines_figure(std::string_view key, const std::vector<LayerLine>& lines,
+                    const FigureOptions& o, const std::vector<double>& chance = {}) {
   Figure f = empty_figure(key);
-  if (l.value.empty()) return f;
-  LineChart chart{.label = l.label,
+  if (lines.empty() || lines[0].value.empty()) return f;
+  const LayerLine& first = lines[0];
+  LineChart chart{.label = first.label,
                   .x_title = "layer",
-                  .y_title = l.y_title,
-                  .unit = l.unit,
+                  .y_title = first.y_title,
+                  .unit = first.unit,
                   .low = 0,
                   .width = o.width,
                   .height = 190,
                   .whole_x = true};
   chart.hover = o.hover;
-  chart.series = {{.name = chance.empty() ? "" : "router",
-                   .colour = "q4",
-                   .x = l.layer,
-                   .y = l.value,
-                   .dots = l.value.size() <= 40}};
-  if (!chance.empty())
+  constexpr std::array kColours = {"q4", "q1", "q6", "q2"};
+  size_t colour = 0;
+  for (const LayerLine& line : lines) {
+    chart.series.push_back({.name = line.name,
+                            .colour = kColours[colour % kColours.size()],
+                            .x = line.layer,
+                            .y = line.value,
+                            .dots = !line.dashed && line.value.size() <= 40,
+                            .dashed = line.dashed});
+    if (!line.dashed) ++colour;
+  }
+  if (!chance.empty()) {
+    chart.series[0].name = "router";
     chart.series.push_back(
-        {.name = "random", .colour = "soft", .x = l.layer, .y = chance, .dashed = true});
+        {.name = "random", .colour = "soft", .x = first.layer, .y = chance, .dashed = true});
+  }
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
   return f;
+}
+
+Figure line_figure(std::string_view key, const LayerLine& line, const FigureOptions& o,
+                   const std::vector<double>& chance = {}) {
+  return lines_figure(key, {line}, o, chance);
 }
 
 template <class Value>
@@ -128,30 +145,55 @@ Figure active_figure(const ConversionReport& r, const FigureOptions& o) {
 }
 
 Figure drift_figure(const ConversionReport& r, const FigureOptions& o) {
-  LayerLine line{"how far the state after each layer has moved",
-                 "of the state's length",
-                 Unit::share,
-                 {},
-                 r.figures.drift};
-  for (size_t l = 0; l < line.value.size(); ++l) line.layer.push_back(static_cast<double>(l));
-  return line_figure("drift", line, o);
+  std::vector<LayerLine> lines;
+  for (const TextView& t : texts_of(r)) {
+    lines.push_back({.label = "how far the state after each layer has moved",
+                     .y_title = "of the state's length",
+                     .value = t.figures.drift,
+                     .name = r.others.empty() ? "" : t.name});
+    for (size_t l = 0; l < lines.back().value.size(); ++l)
+      lines.back().layer.push_back(static_cast<double>(l));
+  }
+  return lines_figure("drift", lines, o);
 }
 
 Figure same_choices_figure(const ConversionReport& r, const FigureOptions& o) {
-  LayerLine line{"share of each layer's choices that stay",
-                 "of the choices",
-                 Unit::share,
-                 {},
-                 r.figures.same_choices};
-  for (size_t l = 0; l < line.value.size(); ++l)
-    line.layer.push_back(static_cast<double>(r.figures.before_load[l].layer));
-  return line_figure("same_choices", line, o);
+  std::vector<LayerLine> lines;
+  for (const TextView& t : texts_of(r)) {
+    lines.push_back({.label = "share of each layer's choices that stay",
+                     .y_title = "of the choices",
+                     .value = t.figures.same_choices,
+                     .name = r.others.empty() ? "" : t.name});
+    for (size_t l = 0; l < lines.back().value.size(); ++l)
+      lines.back().layer.push_back(static_cast<double>(t.figures.before_load[l].layer));
+  }
+  return lines_figure("same_choices", lines, o);
 }
 
-Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
-  Figure f = empty_figure("load");
-  const std::vector<LayerChoices>& layers = r.figures.after_load;
-  if (layers.empty() || layers[0].counts.size() < 2) return f;
+Figure balance_figure(const ConversionReport& r, const FigureOptions& o) {
+  std::vector<LayerLine> lines;
+  for (const TextView& t : texts_of(r)) {
+    if (r.others.empty()) break;
+    for (const bool before : {true, false}) {
+      lines.push_back({.label = "MaxVio of each layer before and after",
+                       .y_title = "MaxVio",
+                       .unit = Unit::number,
+                       .name = before ? t.name + " before" : t.name,
+                       .dashed = before});
+      for (const LayerChoices& l : before ? t.figures.before_load : t.figures.after_load) {
+        lines.back().layer.push_back(static_cast<double>(l.layer));
+        lines.back().value.push_back(balance_of(l).max_vio);
+      }
+    }
+  }
+  std::erase_if(lines, [](const LayerLine& l) { return l.value.empty(); });
+  return lines_figure("max_vio", lines, o);
+}
+
+namespace {
+
+Panel load_panel(const std::vector<LayerChoices>& layers, const std::string& heading,
+                 const FigureOptions& o) {
   const auto experts = static_cast<int64_t>(layers[0].counts.size());
   HeatMap map{.label = "load of each expert in each layer",
               .row_word = "layer",
@@ -159,6 +201,7 @@ Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
               .caption = "layer ↓ expert →",
               .even = 1 / static_cast<double>(experts),
               .limit = kLoadLimit};
+  if (!heading.empty()) map.label = fmt::format("{}: {}", heading, map.label);
   map.width = o.width;
   map.hover = o.hover;
   for (int64_t e = 0; e < experts; ++e) map.columns.push_back(std::to_string(e));
@@ -170,8 +213,23 @@ Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
     for (const int64_t n : l.counts)
       map.value.at.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
   }
-  f.scale = draw_heat_scale(map.limit, "even: " + fine_percent(map.even));
-  f.panels.push_back({.heading = "", .drawing = draw_heat(map), .note = {}});
+  return {.heading = heading, .drawing = draw_heat(map), .note = {}};
+}
+
+}  // namespace
+
+Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
+  Figure f = empty_figure("load");
+  const std::vector<LayerChoices>& after = r.figures.after_load;
+  if (after.empty() || after[0].counts.size() < 2) return f;
+  f.scale = draw_heat_scale(
+      kLoadLimit, "even: " + fine_percent(1 / static_cast<double>(after[0].counts.size())));
+  for (const TextView& t : texts_of(r)) {
+    if (!r.others.empty() && !t.figures.before_load.empty())
+      f.panels.push_back(load_panel(t.figures.before_load, t.name + ", before", o));
+    f.panels.push_back(
+        load_panel(t.figures.after_load, r.others.empty() ? "" : t.name + ", after", o));
+  }
   return f;
 }
 

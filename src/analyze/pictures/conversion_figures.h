@@ -19,7 +19,10 @@ Figure agreement_figure(const ConversionReport&, const FigureOptions&);
 Figure active_figure(const ConversionReport&, const FigureOptions&);
 Figure drift_figure(const ConversionReport&, const FigureOptions&);
 Figure same_choices_figure(const ConversionReport&, const FigureOptions&);
-Figure expert_load_figure(const ConversionReport&, const FigureOptions&);  // of the model after
+// MaxVio of several texts, before and after; empty of a single one
+Figure balance_figure(const ConversionReport&, const FigureOptions&);
+// of the model after; of several texts before and after
+Figure expert_load_figure(const ConversionReport&, const FigureOptions&);
 
 // What each model takes and gives, the larger of the two as the full length.
 Figure speed_figure(const ConversionReport&, const FigureOptions&);

@@ -1,6 +1,6 @@
 #include "analyze/texts/conversion_findings.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -33,23 +33,6 @@ bool told_apart(const Comparison& c) {
 
 std::string share_of_before(double before, double after) {
   return before > 0 ? ratio(after / before) : "";
-}
-
-void add_prediction_rows(std::vector<ComparedRow>& out, const Comparison& c) {
-  const double change = c.after.nats_per_token - c.before.nats_per_token;
-  out.push_back({"perplexity", "perplexity", figure(c.before.perplexity),
-                 figure(c.after.perplexity),
-                 share_of_before(c.before.perplexity, c.after.perplexity)});
-  out.push_back(
-      {"nats_per_token", "nats a token", decimal(c.before.nats_per_token, 4),
-       decimal(c.after.nats_per_token, 4),
-       signed_decimal(change, 4) + (c.loss_error ? " ± " + decimal(*c.loss_error, 4) : "")});
-  out.push_back({"bits_per_byte", "bits a byte", decimal(c.before.bits_per_byte, 4),
-                 decimal(c.after.bits_per_byte, 4),
-                 signed_decimal(c.after.bits_per_byte - c.before.bits_per_byte, 4)});
-  out.push_back({"right", "right at the first guess", coordinate(100 * c.before.right) + "%",
-                 coordinate(100 * c.after.right) + "%",
-                 signed_decimal(100 * (c.after.right - c.before.right), 1) + " points"});
 }
 
 void add_load_finding(std::vector<std::string>& out, const Comparison& c) {
@@ -89,6 +72,30 @@ void add_layer_findings(std::vector<std::string>& out, const ConversionReport& r
                     percent(sum / known)));
 }
 
+// What became of each of several texts: learned, forgotten, or neither.
+std::vector<std::string> text_findings(const ConversionReport& r) {
+  std::vector<std::string> out;
+  for (const auto& [name, text, c] : texts_of(r)) {
+    const double change = c.after.nats_per_token - c.before.nats_per_token;
+    const std::string word = !told_apart(c) || change == 0 ? "as before"
+                             : change < 0                  ? "better than before"
+                                                           : "worse than before";
+    std::string kept;
+    if (!c.same_choices.empty())
+      kept = fmt::format(
+          "; its tokens keep {} of their experts",
+          fine_percent(std::accumulate(c.same_choices.begin(), c.same_choices.end(), 0.0) /
+                       static_cast<double>(c.same_choices.size())));
+    out.push_back(
+        fmt::format("{}, {}, is predicted {}: perplexity {} against {}, KL {} nats a "
+                    "token{}.",
+                    name, text, word, figure(c.after.perplexity), figure(c.before.perplexity),
+                    compact(c.kl), kept));
+    out.back()[0] = 'T';
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string ratio(double x) {
@@ -113,9 +120,27 @@ LoadBalance balance_of(const LayerChoices& layer) {
   return b;
 }
 
-std::vector<ComparedRow> compared_rows(const ConversionReport& r) {
+std::vector<ComparedRow> prediction_rows(const Comparison& c) {
   std::vector<ComparedRow> out;
-  add_prediction_rows(out, r.figures);
+  const double change = c.after.nats_per_token - c.before.nats_per_token;
+  out.push_back({"perplexity", "perplexity", figure(c.before.perplexity),
+                 figure(c.after.perplexity),
+                 share_of_before(c.before.perplexity, c.after.perplexity)});
+  out.push_back(
+      {"nats_per_token", "nats a token", decimal(c.before.nats_per_token, 4),
+       decimal(c.after.nats_per_token, 4),
+       signed_decimal(change, 4) + (c.loss_error ? " ± " + decimal(*c.loss_error, 4) : "")});
+  out.push_back({"bits_per_byte", "bits a byte", decimal(c.before.bits_per_byte, 4),
+                 decimal(c.after.bits_per_byte, 4),
+                 signed_decimal(c.after.bits_per_byte - c.before.bits_per_byte, 4)});
+  out.push_back({"right", "right at the first guess", coordinate(100 * c.before.right) + "%",
+                 coordinate(100 * c.after.right) + "%",
+                 signed_decimal(100 * (c.after.right - c.before.right), 1) + " points"});
+  return out;
+}
+
+std::vector<ComparedRow> cost_rows(const ConversionReport& r) {
+  std::vector<ComparedRow> out;
   const auto count = [](auto n) { return human_count(static_cast<double>(n)); };
   const auto bytes = [](auto n) { return human_bytes(static_cast<double>(n)); };
   const auto times = [](auto before, auto after) {
@@ -142,8 +167,13 @@ std::vector<ComparedRow> compared_rows(const ConversionReport& r) {
   return out;
 }
 
-std::string distance_line(const ConversionReport& r) {
-  const Comparison& c = r.figures;
+std::vector<ComparedRow> compared_rows(const ConversionReport& r) {
+  std::vector<ComparedRow> out = prediction_rows(r.figures), costs = cost_rows(r);
+  out.insert(out.end(), costs.begin(), costs.end());
+  return out;
+}
+
+std::string distance_line(const Comparison& c) {
   return fmt::format(
       "KL {} nats a token over the whole vocabulary (median {}, 99th percentile {}, most {}); the "
       "same likeliest token at {} of the places; the probability of the "
@@ -153,17 +183,23 @@ std::string distance_line(const ConversionReport& r) {
 }
 
 std::string subtitle_of(const ConversionReport& r) {
-  return fmt::format("{} {}: {}. On {}: {} of {} tokens", r.is_conversion() ? "made of" : "beside",
-                     r.before.name, r.after.shape, r.text, counted(r.figures.windows, "window"),
-                     r.figures.window);
+  std::vector<std::string> texts;
+  for (const TextView& t : texts_of(r))
+    texts.push_back(fmt::format("{}{}: {} of {} tokens",
+                                r.others.empty() ? "" : fmt::format("{}, ", t.name), t.text,
+                                counted(t.figures.windows, "window"), t.figures.window));
+  return fmt::format("{} {}: {}. On {}", r.is_conversion() ? "made of" : "beside", r.before.name,
+                     r.after.shape, fmt::join(texts, "; "));
 }
 
 std::vector<Fact> facts_of(const ConversionReport& r) {
-  const Comparison& c = r.figures;
-  std::vector<Fact> facts = {
-      {"Perplexity", figure(c.after.perplexity),
-       fmt::format("{} the {} before", ratio(c.after.perplexity / c.before.perplexity),
-                   figure(c.before.perplexity))}};
+  std::vector<Fact> facts;
+  for (const TextView& t : texts_of(r))
+    facts.push_back({r.others.empty() ? "Perplexity" : fmt::format("Perplexity, {}", t.name),
+                     figure(t.figures.after.perplexity),
+                     fmt::format("{} the {} before",
+                                 ratio(t.figures.after.perplexity / t.figures.before.perplexity),
+                                 figure(t.figures.before.perplexity))});
   if (r.before_speed && r.after_speed) {
     const SpeedUp up = speed_up(*r.before_speed, *r.after_speed);
     facts.push_back(
@@ -176,21 +212,26 @@ std::vector<Fact> facts_of(const ConversionReport& r) {
                      rate(r.before_speed->prompt_rate()))});
   }
   const auto bytes = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
-  facts.push_back({"Weights read a token",
-                   ratio(static_cast<double>(r.after.bytes_per_token) /
-                         static_cast<double>(r.before.bytes_per_token)),
-                   fmt::format("{}, {} before", bytes(r.after.bytes_per_token),
-                               bytes(r.before.bytes_per_token))});
-  facts.push_back({"FLOPs a token", ratio(r.after.flops_per_token / r.before.flops_per_token),
-                   fmt::format("{}, {} before", human_count(r.after.flops_per_token),
-                               human_count(r.before.flops_per_token))});
-  facts.push_back(
-      {"KL to before", compact(c.kl),
-       fmt::format("nats a token; the same likeliest token at {}", percent(c.same_top))});
+  if (r.others.empty()) {
+    facts.push_back({"Weights read a token",
+                     ratio(static_cast<double>(r.after.bytes_per_token) /
+                           static_cast<double>(r.before.bytes_per_token)),
+                     fmt::format("{}, {} before", bytes(r.after.bytes_per_token),
+                                 bytes(r.before.bytes_per_token))});
+    facts.push_back({"FLOPs a token", ratio(r.after.flops_per_token / r.before.flops_per_token),
+                     fmt::format("{}, {} before", human_count(r.after.flops_per_token),
+                                 human_count(r.before.flops_per_token))});
+  }
+  for (const TextView& t : texts_of(r))
+    facts.push_back(
+        {r.others.empty() ? "KL to before" : fmt::format("KL to before, {}", t.name),
+         compact(t.figures.kl),
+         fmt::format("nats a token; the same likeliest token at {}", percent(t.figures.same_top))});
   return facts;
 }
 
 std::vector<std::string> findings_of(const ConversionReport& r) {
+  if (!r.others.empty()) return text_findings(r);
   const Comparison& c = r.figures;
   std::vector<std::string> out;
   const std::string quality = fmt::format("{} the perplexity ({} against {})",

@@ -15,11 +15,13 @@ struct ComparedRow {
   std::string key;  // of its definition (analyze/data/definitions.h)
   std::string name, before, after, change;
 };
-// Quality first, then speed, then size.
+// What they predict on a text; what they cost, speed first and then size; and both.
+std::vector<ComparedRow> prediction_rows(const Comparison&);
+std::vector<ComparedRow> cost_rows(const ConversionReport&);
 std::vector<ComparedRow> compared_rows(const ConversionReport&);
 
 // How far the predictions are apart, in one line.
-std::string distance_line(const ConversionReport&);
+std::string distance_line(const Comparison&);
 
 // The strip on top of the page: quality and speed side by side.
 std::vector<Fact> facts_of(const ConversionReport&);

@@ -156,6 +156,42 @@ const ConvertedLayer* converted(const ConversionReport& r, int64_t layer) {
   return found == r.layers.end() ? nullptr : &*found;
 }
 
+// What a text shows of each layer. Of several each column says which text it is of, and the balance
+// before stands beside the one after.
+void add_text_columns(std::vector<LayerColumn>& columns, const TextView& t, bool several) {
+  const Comparison& c = t.figures;
+  const auto head = [&](const char* name) {
+    return several ? fmt::format("{} {}", name, t.name.substr(t.name.rfind(' ') + 1))
+                   : std::string(name);
+  };
+  const auto balance = [](const std::vector<LayerChoices>& loads, auto&& value) {
+    return [&loads, value](int64_t layer) -> std::string {
+      const LayerChoices* l = choices_of(loads, layer);
+      return l ? value(balance_of(*l)) : "-";
+    };
+  };
+  const auto max_vio = [](const LoadBalance& b) { return fmt::format("{:.2f}", b.max_vio); };
+  if (!c.same_choices.empty())
+    columns.push_back({head(several ? "kept" : "choices kept"), [&c](int64_t layer) {
+                         for (size_t i = 0; i < c.before_load.size(); ++i)
+                           if (c.before_load[i].layer == layer)
+                             return percent_or_dash(c.same_choices[i]);
+                         return std::string("-");
+                       }});
+  if (several && !c.before_load.empty())
+    columns.push_back({head("was"), balance(c.before_load, max_vio)});
+  if (!c.after_load.empty()) {
+    columns.push_back({head("MaxVio"), balance(c.after_load, max_vio)});
+    columns.push_back({head("dead"), balance(c.after_load, [](const LoadBalance& b) {
+                         return std::to_string(b.dead);
+                       })});
+  }
+  if (!columns.empty() && !c.drift.empty())
+    columns.push_back({head("drift"), [&c](int64_t layer) {
+                         return percent_or_dash(c.drift.at(static_cast<size_t>(layer)));
+                       }});
+}
+
 // Columns that have something to say.
 std::vector<LayerColumn> layer_columns(const ConversionReport& r) {
   std::vector<LayerColumn> columns;
@@ -180,41 +216,23 @@ std::vector<LayerColumn> layer_columns(const ConversionReport& r) {
     columns.push_back({"as oracle", of_layer([](const ConvertedLayer& l) {
                          return percent_or_dash(l.agreement);
                        })});
-  const Comparison& c = r.figures;
-  if (!c.same_choices.empty())
-    columns.push_back({"choices kept", [&c](int64_t layer) {
-                         for (size_t i = 0; i < c.before_load.size(); ++i)
-                           if (c.before_load[i].layer == layer)
-                             return percent_or_dash(c.same_choices[i]);
-                         return std::string("-");
-                       }});
-  if (!c.after_load.empty()) {
-    columns.push_back({"MaxVio", [&c](int64_t layer) {
-                         const LayerChoices* l = choices_of(c.after_load, layer);
-                         return l ? fmt::format("{:.2f}", balance_of(*l).max_vio) : "-";
-                       }});
-    columns.push_back({"dead", [&c](int64_t layer) {
-                         const LayerChoices* l = choices_of(c.after_load, layer);
-                         return l ? std::to_string(balance_of(*l).dead) : "-";
-                       }});
-  }
-  if (!columns.empty() && !c.drift.empty())
-    columns.push_back({"drift", [&c](int64_t layer) {
-                         return percent_or_dash(c.drift.at(static_cast<size_t>(layer)));
-                       }});
+  for (const TextView& t : texts_of(r)) add_text_columns(columns, t, !r.others.empty());
   return columns;
 }
 
 void add_converted_layers(std::string& out, const ConversionReport& r) {
   const std::vector<LayerColumn> columns = layer_columns(r);
-  const std::vector<double>& drift = r.figures.drift;
   if (columns.empty()) {
-    if (drift.empty()) return;
-    const auto most = std::max_element(drift.begin(), drift.end());
-    put(out,
-        "\nthe state after a layer moves by {:.2f}% of its length after layer 0, {:.2f}% after "
-        "layer {} (most), {:.2f}% after the last\n",
-        100 * drift.front(), 100 * *most, most - drift.begin(), 100 * drift.back());
+    for (const TextView& t : texts_of(r)) {
+      const std::vector<double>& drift = t.figures.drift;
+      if (drift.empty()) return;
+      const auto most = std::max_element(drift.begin(), drift.end());
+      put(out,
+          "\n{}the state after a layer moves by {:.2f}% of its length after layer 0, {:.2f}% after "
+          "layer {} (most), {:.2f}% after the last\n",
+          r.others.empty() ? "" : t.name + ": ", 100 * drift.front(), 100 * *most,
+          most - drift.begin(), 100 * drift.back());
+    }
     return;
   }
   put(out, "\n  layer");
@@ -271,12 +289,26 @@ std::string routing_tables(const RoutingReport& r, const TrainingHistory* histor
 std::string conversion_tables(const ConversionReport& r) {
   std::string out;
   put(out, "before  {}\nafter   {}\n", model_line(r.before), model_line(r.after));
-  put(out, "text    {}: {} of {} tokens, {} predicted\n\n", r.text,
-      counted(r.figures.windows, "window"), r.figures.window, r.figures.tokens);
-  put(out, "  {:<26}{:>12}{:>12}{:>20}\n", "", "before", "after", "change");
-  for (const ComparedRow& row : compared_rows(r))
-    put(out, "  {:<26}{:>12}{:>12}{:>20}\n", row.name, row.before, row.after, row.change);
-  put(out, "\n{}\n", wrapped(distance_line(r), 0));
+  const std::vector<TextView> texts = texts_of(r);
+  const bool several = !r.others.empty();
+  for (const TextView& t : texts)
+    put(out, "{:<8}{}: {} of {} tokens, {} predicted\n", several ? t.name : "text", t.text,
+        counted(t.figures.windows, "window"), t.figures.window, t.figures.tokens);
+  put(out, "\n  {:<26}{:>12}{:>12}{:>20}\n", "", "before", "after", "change");
+  const auto put_row = [&](const std::string& name, const ComparedRow& row) {
+    put(out, "  {:<26}{:>12}{:>12}{:>20}\n", name, row.before, row.after, row.change);
+  };
+  std::vector<std::vector<ComparedRow>> predictions;  // [texts]
+  for (const TextView& t : texts) predictions.push_back(prediction_rows(t.figures));
+  for (size_t i = 0; i < predictions[0].size(); ++i) {
+    if (several) put(out, "  {}\n", predictions[0][i].name);
+    for (size_t t = 0; t < texts.size(); ++t)
+      put_row(several ? "  " + texts[t].name : predictions[t][i].name, predictions[t][i]);
+  }
+  for (const ComparedRow& cost : cost_rows(r)) put_row(cost.name, cost);
+  put(out, "\n");
+  for (const TextView& t : texts)
+    put(out, "{}\n", wrapped((several ? t.name + ": " : "") + distance_line(t.figures), 0));
   add_converted_layers(out, r);
   add_frontier(out, r);
   return out;

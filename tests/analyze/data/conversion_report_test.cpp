@@ -11,8 +11,10 @@
 #include "analyze/data/definitions.h"
 #include "analyze/made_conversion.h"
 #include "analyze/page_check.h"
+#include "analyze/pages/markup.h"
 #include "analyze/pictures/conversion_figures.h"
 #include "analyze/texts/conversion_findings.h"
+#include "analyze/texts/tables.h"
 #include "core/error.h"
 #include "support/tiny_model.h"
 
@@ -145,6 +147,69 @@ TEST(Conversion, CardsOfThePage) {
   r.figures.before_load = r.figures.after_load;
   EXPECT_TRUE(has_card(conversion_page(r), "layer_active"));
   EXPECT_TRUE(has_card(conversion_page(r), "same_choices"));
+}
+
+// A tuned model on the text that it was tuned for and on a general one.
+ConversionReport tuned_on_two_texts() {
+  ConversionReport r = made_conversion({.sweep = 0, .converted = false});
+  r.kind = "Comparison";
+  r.steps.clear();
+  r.text = "own.txt";
+  r.figures.after.nats_per_token = r.figures.before.nats_per_token - 0.3;
+  r.figures.after.perplexity = 13.8;
+  r.figures.before_load = r.figures.after_load;
+  r.figures.same_choices.assign(30, 0.75);
+  r.others.push_back({"general.txt", r.figures});
+  Comparison& general = r.others[0].figures;
+  general.after = general.before;
+  general.after.nats_per_token += 0.2;
+  general.after.perplexity = 22.75;
+  general.kl = 0.0625;
+  general.same_choices.assign(30, 0.95);
+  return r;
+}
+
+TEST(Conversion, TextsStandSideBySide) {
+  const ConversionReport r = tuned_on_two_texts();
+  ASSERT_EQ(texts_of(r).size(), 2u);
+  EXPECT_EQ(texts_of(r)[1].name, "text 2");
+  EXPECT_EQ(texts_of(made_conversion())[0].name, "held-out.txt");
+  const auto findings = findings_of(r);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_EQ(findings[0],
+            "Text 1, own.txt, is predicted better than before: perplexity 13.800 against 18.630, "
+            "KL 0.352 nats a token; its tokens keep 75% of their experts.");
+  EXPECT_EQ(findings[1],
+            "Text 2, general.txt, is predicted worse than before: perplexity 22.750 against "
+            "18.630, KL 0.0625 nats a token; its tokens keep 95% of their experts.");
+  const std::string table = conversion_tables(r);
+  for (const char* line :
+       {"text 1  own.txt: 24 windows of 2048 tokens", "text 2  general.txt: 24 windows",
+        "  perplexity\n    text 1                        18.630      13.800               0.74×\n"
+        "    text 2                        18.630      22.750               1.22×\n",
+        "text 2: KL 0.0625 nats", "kept 1", "was 1", "MaxVio 2", "75.0%", "95.0%"})
+    EXPECT_NE(table.find(line), std::string::npos) << line << "\n" << table;
+  for (size_t at = 0, end; (end = table.find('\n', at)) != std::string::npos; at = end + 1)
+    EXPECT_LE(length_of(std::string_view(table).substr(at, end - at)), 110u);
+  const Json j = to_json(r);
+  ASSERT_EQ(j.at("others").size(), 1u);
+  EXPECT_EQ(j.at("others")[0].at("text"), "general.txt");
+  EXPECT_EQ(j.at("others")[0].at("kl"), 0.0625);
+  EXPECT_EQ(j.at("others")[0].at("after").at("perplexity"), 22.75);
+  EXPECT_TRUE(to_json(made_conversion()).at("others").empty());
+}
+
+TEST(Conversion, ThePageOfSeveralTexts) {
+  const std::string page = conversion_page(tuned_on_two_texts());
+  EXPECT_EQ(fault_of(page), "");
+  for (const char* id : {"compared", "costs", "same_choices", "drift", "load", "max_vio"})
+    EXPECT_TRUE(has_card(page, id)) << id;
+  for (const char* part : {"text 1, before", "text 1, after", "text 2, before", "text 2, after",
+                           "Perplexity, text 2", "own.txt", "general.txt"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(count(page, "colspan=\"3\""), 2u);
+  EXPECT_FALSE(has_card(page, "decode_rate")) << "the costs have the speeds";
+  EXPECT_FALSE(has_card(conversion_page(made_conversion()), "max_vio"));
 }
 
 TEST(Conversion, WhateverTextIsEscaped) {

@@ -40,17 +40,23 @@ struct Operand {
   Element* rows;          // [rows, ld] for sums over the width
   Element* turned;        // [ld, 64] the same turned; or absent
   Element* stacked;  // [rows / numbers of an element, padded] for sums over the rows; or absent
+  int64_t stacks;    // rows of `stacked`
+  Element* across;   // [padded, stacks] stacked, turned; or absent
 };
 
 // An inner part has
 //   Element                     what its product multiplies, kNumbers of them at once: numbers that
 //                               follow each other along the sum
 //   kScaledQueries              whether q is multiplied by the scale, or what its products give
+//   kWholeBlocks                whether a block is multiplied whole, those on the diagonal too, and
+//                               dQ is summed turned
+//   padded_rows(n)              rows that n of them are filled up to with zeros
 //   load_rows(...)              rows of a matrix as elements, times the scale
 //   stack(...)                  a matrix for sums over its rows: alloc_stacked() is its memory
 //   alloc_gradients(w)          p, ds and ds_keys
 //   product(...)                block_product() of elements
 //   softmax_gradient<kMasked>() those, of one vector of queries
+//   clear(...)                  those of one vector of queries are zero for some keys
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
 template <class Inner>
@@ -60,6 +66,7 @@ struct Workspace {
   float* dk;         // [length, k.padded] running sums of the task
   float* dv;         // [length, v.padded]
   float* dq;         // [64, k.padded] running sum of the query block, to be scaled
+  float* dq_turned;  // [k.padded, 64] the same where it is summed turned
   float* out;        // [2, v.padded] one row of o and of dO
   float* lse;        // [64]
   float* delta;      // [64]
@@ -77,8 +84,10 @@ Operand<typename Inner::Element> alloc_operand(Arena& scratch, int64_t rows, int
           padded_width(width),
           depth,
           ld,
-          alloc<typename Inner::Element>(scratch, rows * ld),
+          alloc<typename Inner::Element>(scratch, Inner::padded_rows(rows) * ld),
           nullptr,
+          nullptr,
+          0,
           nullptr};
 }
 
@@ -95,17 +104,22 @@ Workspace<Inner> make_workspace(const AttentionCall& call, int64_t length, Arena
     x->turned = alloc<Element>(scratch, x->ld * kKeyBlock);
   Inner::alloc_stacked(w.k, length, scratch);
   for (Operand<Element>* x : {&w.q, &w.dout}) Inner::alloc_stacked(*x, kKeyBlock, scratch);
-  w.dk = alloc<float>(scratch, length * w.k.padded);
-  w.dv = alloc<float>(scratch, length * w.v.padded);
+  const int64_t rows = Inner::padded_rows(length);
+  w.dk = alloc<float>(scratch, rows * w.k.padded);
+  w.dv = alloc<float>(scratch, rows * w.v.padded);
   w.dq = alloc<float>(scratch, kKeyBlock * w.k.padded);
+  if constexpr (Inner::kWholeBlocks) {
+    w.dq_turned = alloc<float>(scratch, kKeyBlock * w.k.padded);
+    w.k.across = alloc<Element>(scratch, w.k.padded * w.k.stacks);
+  }
   w.out = alloc<float>(scratch, 2 * w.v.padded);
   w.lse = alloc<float>(scratch, kKeyBlock);
   w.delta = alloc<float>(scratch, kKeyBlock);
   w.score = alloc<float>(scratch, kKeyBlock * kKeyBlock);
   w.dp = alloc<float>(scratch, kKeyBlock * kKeyBlock);
   Inner::alloc_gradients(w, scratch);
-  std::fill_n(w.dk, length * w.k.padded, 0.0f);
-  std::fill_n(w.dv, length * w.v.padded, 0.0f);
+  std::fill_n(w.dk, rows * w.k.padded, 0.0f);
+  std::fill_n(w.dv, rows * w.v.padded, 0.0f);
   return w;
 }
 
@@ -116,9 +130,12 @@ void load_operand(const Operand<typename Inner::Element>& x, const Tensor& t, in
                   int64_t rows, int64_t col, float scale) {
   Inner::load_rows(x, t, row, rows, col, scale);
   if (x.stacked != nullptr) Inner::stack(x, t, row, rows, col);
-  if (x.turned == nullptr) return;
-  const int64_t padded = padded_width(rows);
+  if (x.across != nullptr)
+    transpose_block(reinterpret_cast<float*>(x.across), x.stacks,
+                    reinterpret_cast<const float*>(x.stacked), x.padded, x.stacks, x.padded);
+  const int64_t padded = Inner::padded_rows(rows);
   std::fill(x.rows + rows * x.ld, x.rows + padded * x.ld, typename Inner::Element{});
+  if (x.turned == nullptr) return;
   transpose_block(reinterpret_cast<float*>(x.turned), kKeyBlock,
                   reinterpret_cast<const float*>(x.rows), x.ld, padded, x.ld);
 }
@@ -128,7 +145,7 @@ template <class Inner>
 void load_queries(const AttentionCall& call, const Workspace<Inner>& w, int64_t head, int64_t row,
                   int64_t queries) {
   const DF32 d;
-  const int64_t padded = padded_width(queries), col = head * w.v.width;
+  const int64_t padded = Inner::padded_rows(queries), col = head * w.v.width;
   load_operand<Inner>(w.q, call.q, row, queries, head * w.q.width,
                       Inner::kScaledQueries ? call.scale : 1.0f);
   load_operand<Inner>(w.dout, call.do_, row, queries, col, 1.0f);
@@ -143,7 +160,7 @@ void load_queries(const AttentionCall& call, const Workspace<Inner>& w, int64_t 
   }
   std::fill(w.delta + queries, w.delta + padded, 0.0f);
   std::fill(w.lse + queries, w.lse + padded, 0.0f);
-  std::fill_n(w.dq, queries * w.k.padded, 0.0f);
+  std::fill_n(Inner::kWholeBlocks ? w.dq_turned : w.dq, kKeyBlock * w.k.padded, 0.0f);
 }
 
 // Which keys of a block the queries of another see: query i stands `ahead` + i positions after the
@@ -217,6 +234,10 @@ template <class Inner>
 HWY_INLINE void query_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t query,
                                int64_t queries) {
   constexpr int64_t kNumbers = Inner::kNumbers;
+  if constexpr (Inner::kWholeBlocks)
+    return Inner::product(w.k.padded, queries, keys / kNumbers,
+                          {w.k.across + key / kNumbers, w.k.stacks, 1}, w.ds_keys + query,
+                          kKeyBlock, w.dq_turned + query, kKeyBlock, Added());
   Inner::product(queries, w.k.padded, (keys + kNumbers - 1) / kNumbers,
                  {w.ds_keys + query, 1, kKeyBlock}, w.k.stacked + key / kNumbers * w.k.padded,
                  w.k.padded, w.dq + query * w.k.padded, w.k.padded, Added());
@@ -236,6 +257,24 @@ HWY_INLINE void earlier_block(const AttentionCall& call, const Workspace<Inner>&
   }
   key_products(w, key, 0, kKeyBlock, 0, queries);
   query_products(w, key, kKeyBlock, 0, queries);
+}
+
+// A block whose products take all of its queries and keys, filled up with zeros; on the diagonal
+// what no query sees is zero without being looked at.
+template <class Inner>
+HWY_INLINE void whole_block(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                            int64_t keys, int64_t queries, Sight sight) {
+  const bool diagonal = sight.ahead == 0,
+             whole = !diagonal && sight.ahead + queries <= sight.window;
+  score_products(w, key, keys, 0, queries);
+  for (int64_t c = 0; c < queries; c += lanes_f32()) {
+    const int64_t seen = diagonal ? std::min(c + lanes_f32(), keys) : keys;
+    if (whole) Inner::template softmax_gradient<false>(w, c, seen, factor_of<Inner>(call), sight);
+    else Inner::template softmax_gradient<true>(w, c, seen, factor_of<Inner>(call), sight);
+    Inner::clear(w, c, seen, keys);
+  }
+  key_products(w, key, 0, keys, 0, queries);
+  query_products(w, key, keys, 0, queries);
 }
 
 // The block on the diagonal has as many keys as queries. Panels of one vector of queries meet the
@@ -271,9 +310,15 @@ HWY_INLINE void backward_task(const AttentionCall& call, const AttentionTask& ta
       for (int64_t key = call.first_seen(query) / kKeyBlock * kKeyBlock; key <= query;
            key += kKeyBlock) {
         const Sight sight{query - key, call.window > 0 ? std::min(call.window, length) : length};
-        if (key < query) earlier_block(call, w, key, queries, sight);
+        if constexpr (Inner::kWholeBlocks)
+          whole_block(call, w, key, key < query ? kKeyBlock : Inner::padded_rows(queries),
+                      Inner::padded_rows(queries), sight);
+        else if (key < query) earlier_block(call, w, key, queries, sight);
         else diagonal_block(call, w, key, queries, sight);
       }
+      if constexpr (Inner::kWholeBlocks)
+        transpose_block(w.dq, w.k.padded, w.dq_turned, kKeyBlock, w.k.padded,
+                        Inner::padded_rows(queries));
       for (int64_t i = 0; i < queries; ++i)
         store_row(call.dq, first + query + i, head * w.k.width, w.k.width, w.dq + i * w.k.padded,
                   call.scale);

@@ -21,7 +21,9 @@
 #include "ops/cpu/attention/backward-inl.h"
 #include "ops/cpu/attention/blocks-inl.h"
 #include "ops/cpu/attention/forward-inl.h"
+#include "ops/cpu/attention/pair_tiles.h"
 #include "ops/cpu/attention/tasks.h"
+#include "ops/cpu/gemm/tile_product.h"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
@@ -362,6 +364,8 @@ struct BackwardBf16 {
   using Element = Pair;
   static constexpr int64_t kNumbers = 2;
   static constexpr bool kScaledQueries = false;
+  static constexpr bool kWholeBlocks = false;
+  static int64_t padded_rows(int64_t rows) { return padded_width(rows); }
 
   MOE_BF16 static void load_rows(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
                                  int64_t col, float) {
@@ -370,7 +374,8 @@ struct BackwardBf16 {
   // pair_rows() writes whole vectors of 32: what runs over the end of a row is overwritten by the
   // next one, or lies in the slack after the last.
   static void alloc_stacked(Operand<Pair>& x, int64_t rows, Arena& scratch) {
-    x.stacked = alloc<Pair>(scratch, (rows + 1) / 2 * x.padded + kLanes);
+    x.stacks = (rows + 1) / 2;
+    x.stacked = alloc<Pair>(scratch, x.stacks * x.padded + kLanes);
   }
   MOE_BF16 static void stack(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
                              int64_t col) {
@@ -378,7 +383,8 @@ struct BackwardBf16 {
       pair_rows(x.stacked + i / 2 * x.padded, t.row<bf16>(row + i) + col,
                 i + 1 < rows ? t.row<bf16>(row + i + 1) + col : nullptr, x.width);
   }
-  static void alloc_gradients(Workspace<BackwardBf16>& w, Arena& scratch) {
+  template <class Inner>
+  static void alloc_gradients(Workspace<Inner>& w, Arena& scratch) {
     for (Pair** x : {&w.p, &w.ds, &w.ds_keys}) *x = alloc<Pair>(scratch, kKeyBlock * kKeyBlock / 2);
   }
   template <class Into>
@@ -387,9 +393,9 @@ struct BackwardBf16 {
     pair_product(m, n, depth, a, b, ldb, c, ldc, into);
   }
   // Where the keys are odd the last pair's second number is zero.
-  template <bool kMasked>
-  MOE_BF16 static void softmax_gradient(const Workspace<BackwardBf16>& w, int64_t column,
-                                        int64_t keys, float factor, Sight sight) {
+  template <bool kMasked, class Inner>
+  MOE_BF16 static void softmax_gradient(const Workspace<Inner>& w, int64_t column, int64_t keys,
+                                        float factor, Sight sight) {
     const QueryVector<kMasked> queries(w.lse, w.delta, factor, column, sight);
     const auto gradient = [&](int64_t j) MOE_BF16 {
       const int64_t at = j * kKeyBlock + column;
@@ -409,6 +415,46 @@ struct BackwardBf16 {
   }
 };
 
+// The same with products in AMX tiles, which take sixteen pairs of sixteen rows at once: all that a
+// tile reads is zero where nothing is.
+struct BackwardTiles : BackwardBf16 {
+  static constexpr bool kWholeBlocks = true;
+  // Two tiles of rows, one of pairs of them.
+  static int64_t padded_rows(int64_t rows) {
+    return (rows + 2 * kPairTile - 1) / (2 * kPairTile) * (2 * kPairTile);
+  }
+  MOE_BF16 static void load_rows(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
+                                 int64_t col, float scale) {
+    for (int64_t i = 0; x.ld > x.depth && i < rows; ++i)
+      std::fill(x.rows + i * x.ld + x.depth, x.rows + (i + 1) * x.ld, 0);
+    BackwardBf16::load_rows(x, t, row, rows, col, scale);
+  }
+  static void alloc_stacked(Operand<Pair>& x, int64_t rows, Arena& scratch) {
+    BackwardBf16::alloc_stacked(x, padded_rows(rows), scratch);
+  }
+  MOE_BF16 static void stack(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
+                             int64_t col) {
+    BackwardBf16::stack(x, t, row, rows, col);
+    std::fill(x.stacked + (rows + 1) / 2 * x.padded, x.stacked + padded_rows(rows) / 2 * x.padded,
+              0);
+  }
+  template <class Into>
+  MOE_BF16 static void product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
+                               int64_t ldb, float* c, int64_t ldc, Into) {
+    PairTiles{a.data, b, a.row, ldb, c, ldc, std::is_same_v<Into, Added>}.run(m, n, depth);
+  }
+  // Of the keys [begin, end) and 16 queries from `column` on.
+  MOE_BF16 static void clear(const Workspace<BackwardTiles>& w, int64_t column, int64_t begin,
+                             int64_t end) {
+    for (int64_t j = begin; j < end; ++j)
+      for (Pair* x : {w.p, w.ds})
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(x + (j * kKeyBlock + column) / 2),
+                            _mm256_setzero_si256());
+    for (int64_t j = begin; j < end; j += 2)
+      _mm512_storeu_si512(w.ds_keys + j / 2 * kKeyBlock + column, _mm512_setzero_si512());
+  }
+};
+
 MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch) {
   for (; !tasks.empty(); tasks = tasks.subspan(1)) forward_task<ForwardBf16>(call, tasks, scratch);
@@ -416,7 +462,12 @@ MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionT
 
 MOE_BF16 void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch) {
-  for (const AttentionTask& task : tasks) backward_task<BackwardBf16>(call, task, scratch);
+  if (!has_tiles()) {
+    for (const AttentionTask& task : tasks) backward_task<BackwardBf16>(call, task, scratch);
+    return;
+  }
+  const TilesInUse tiles;
+  for (const AttentionTask& task : tasks) backward_task<BackwardTiles>(call, task, scratch);
 }
 
 }  // namespace

@@ -261,6 +261,8 @@ struct BackwardF32 {
   using Element = float;
   static constexpr int64_t kNumbers = 1;
   static constexpr bool kScaledQueries = true;
+  static constexpr bool kWholeBlocks = false;
+  static int64_t padded_rows(int64_t rows) { return padded_width(rows); }
 
   static void load_rows(const Operand<float>& x, const Tensor& t, int64_t row, int64_t rows,
                         int64_t col, float scale) {

@@ -103,6 +103,9 @@ void sum_block(char*, const char*, const char*, const PackLayout&, int64_t) {}
 
 }  // namespace
 
+TilesInUse::TilesInUse() { begin_tiles(); }
+TilesInUse::~TilesInUse() { end_tiles(); }
+
 bool has_tiles() {
   static const bool has = has_bf16_products() &&
                           find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles();
@@ -147,7 +150,7 @@ void TileProduct::run(void* to, int64_t stride, const void* tiles, const void* p
       scratch.alloc_bytes(static_cast<size_t>(threads) * static_cast<size_t>(sums_bytes)));
   parallel_for(threads, column_blocks(l), 1, [&](int64_t begin, int64_t end, int thread) {
     char* mine = sums + thread * sums_bytes;
-    begin_tiles();
+    const TilesInUse in_use;
     for (int64_t block = begin; block < end; ++block) {
       sum_block(mine, static_cast<const char*>(tiles),
                 static_cast<const char*>(packed) + block * l.n_stride * 2, l, padded);
@@ -155,7 +158,6 @@ void TileProduct::run(void* to, int64_t stride, const void* tiles, const void* p
       convert_matrix(static_cast<char*>(to) + bytes_of(out, n), out, stride,
                      {mine, DType::f32, l.n_block}, rows, std::min(l.n_block, l.cols - n), add);
     }
-    end_tiles();
   });
 }
 

@@ -21,6 +21,16 @@ struct alignas(64) TileShapes {
 };
 inline constexpr TileShapes kFullTiles;
 
+// The tiles of the calling thread are set so as long as this lives. Where there are none nothing
+// happens.
+class TilesInUse {
+ public:
+  TilesInUse();
+  ~TilesInUse();
+  TilesInUse(const TilesInUse&) = delete;
+  TilesInUse& operator=(const TilesInUse&) = delete;
+};
+
 // Whether bf16 is multiplied in tiles here: oneDNN does so, and has asked the system for them.
 bool has_tiles();
 // The layout of these weights where they are multiplied in tiles, else null.

@@ -77,8 +77,6 @@ check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text
 tail -c 130000 "$text" >"$work/end.txt"
 check "what calibrating brings SmolLM2" compare calibrated "$model" "$text" --window 1024 \
   --windows "$windows" --calibration "$work/end.txt" --types q4_k_m q3_k_m q2_k --base f32
-check "what it brings the OLMoE model" compare calibrated "$work/olmoe" "$text" --window 256 \
-  --windows 64 --calibration "$work/end.txt" --types q4_k_m q3_k_m q2_k --base f32
 check "bytes" "$bin" train --data "$text" --out "$work/bytes" --layers 1 --width 16 --heads 2 \
   --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32
 check "every architecture" all_architectures

@@ -406,8 +406,8 @@ TEST(Train, KeepsTheWeightsOfTheLowestHeldOutLoss) {
   const auto session = [&](Model& model, int64_t stop_after, const Checkpoint* from) {
     std::atomic<bool> stop = false;
     TrainCallbacks callbacks;
-    callbacks.on_eval = [&](int64_t step, const Evaluation& held_out) {
-      const double ce = held_out.ce;
+    callbacks.on_eval = [&](int64_t step, const Evaluation& found) {
+      const double ce = found.ce;
       evals.push_back(ce);
       for (const Param* p : model.params()) weights[step].push_back(values(p->value));
       stop = step == stop_after;

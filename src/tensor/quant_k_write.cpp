@@ -82,21 +82,21 @@ Lined<32> write_lines(uint8_t* block, const float* x, const float* importance) {
 }
 
 // A block of a format without an offset: a scale for each 16 numbers.
-constexpr int kGroup = 16, kGroups = kSuperBlock / kGroup;
+constexpr int kSixteen = 16, kOfSixteen = kSuperBlock / kSixteen;
 struct Scaled {
-  float scale[kGroups];
-  float on[kGroups];  // what hangs on each: sum w q^2
+  float scale[kOfSixteen];
+  float on[kOfSixteen];  // what hangs on each: sum w q^2
 };
 
 // weight [256]
 template <int kReach>
 Scaled fit_scales(const float* x, const float* weight) {
   Scaled fitted{};
-  for (int g = 0; g < kGroups; ++g) {
-    const float *of_group = x + g * kGroup, *w = weight + g * kGroup;
-    fitted.scale[g] = fit_scale<kReach, kGroup>(of_group, w);
+  for (int g = 0; g < kOfSixteen; ++g) {
+    const float *of_group = x + g * kSixteen, *w = weight + g * kSixteen;
+    fitted.scale[g] = fit_scale<kReach, kSixteen>(of_group, w);
     const float inverse = finite_ratio(1, fitted.scale[g]);
-    fitted.on[g] = sum_over<float, kGroup>([&](int i) {
+    fitted.on[g] = sum_over<float, kSixteen>([&](int i) {
       const float q = clamped(nearest_even(inverse * of_group[i]), -kReach, kReach - 1);
       return w[i] * q * q;
     });
@@ -115,9 +115,9 @@ float largest_of(const Scaled& fitted) {
 // q [256] = x in steps of d factor_g, from -kReach on.
 template <int kReach>
 void round_anew(int* q, const float* x, float d, const float* factor) {
-  for (int g = 0; g < kGroups; ++g) {
+  for (int g = 0; g < kOfSixteen; ++g) {
     const float step = d * factor[g];
-    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j)
+    for (int j = g * kSixteen; j < (g + 1) * kSixteen; ++j)
       q[j] = static_cast<int>(clamped(nearest_even(x[j] / step), -kReach, kReach - 1)) + kReach;
   }
 }
@@ -156,8 +156,8 @@ void write_q5_k(uint8_t* block, const float* x, const float* importance) {
 }
 
 void write_q2_k(uint8_t* block, const float* x, const float* importance) {
-  const Lined<kGroup> lined = fit_lines<TwoBits, kGroup>(x, importance, 15);
-  for (int g = 0; g < kGroups; ++g)
+  const Lined<kSixteen> lined = fit_lines<TwoBits, kSixteen>(x, importance, 15);
+  for (int g = 0; g < kOfSixteen; ++g)
     block[g] = static_cast<uint8_t>(lined.scale[g] | lined.offset[g] << 4);
   write_two_bits(block + 16, lined.q);
   store_half(block + 80, lined.d);
@@ -173,8 +173,8 @@ void write_q6_k(uint8_t* block, const float* x, const float* importance) {
   // The largest scale becomes -128.
   const float per_scale = finite_ratio(-128, largest_of(fitted));
   store_half(block + 208, per_scale == 0 ? 0 : 1 / per_scale);
-  float factor[kGroups];
-  for (int g = 0; g < kGroups; ++g) {
+  float factor[kOfSixteen];
+  for (int g = 0; g < kOfSixteen; ++g) {
     factor[g] = clamped(nearest_even(per_scale * fitted.scale[g]), -128, 127);
     block[192 + g] = static_cast<uint8_t>(static_cast<int>(factor[g]));
   }
@@ -196,20 +196,21 @@ void write_q3_k(uint8_t* block, const float* x, const float* importance) {
   float weight[kSuperBlock];
   if (importance != nullptr) weigh<kSuperBlock>(weight, x, importance, 2);
   else
-    for (int g = 0; g < kGroups; ++g) weigh_by_size<kGroup>(weight + g * kGroup, x + g * kGroup);
+    for (int g = 0; g < kOfSixteen; ++g)
+      weigh_by_size<kSixteen>(weight + g * kSixteen, x + g * kSixteen);
   const Scaled fitted = fit_scales<4>(x, weight);
   // The largest scale becomes -32, or what lies best.
   const float per_scale = finite_ratio(-32, largest_of(fitted));
   float d = per_scale == 0 ? 0 : 1 / per_scale;
-  if (importance != nullptr) d = fit_scale<32, kGroups>(fitted.scale, fitted.on);
+  if (importance != nullptr) d = fit_scale<32, kOfSixteen>(fitted.scale, fitted.on);
   store_half(block + 108, d);
   d = load_half(block + 108);
   const float inverse = finite_ratio(1, d);
   uint8_t *third = block, *scales = block + 96;
   std::memset(third, 0, 32);
   std::memset(scales, 0, 12);
-  float factor[kGroups];
-  for (int g = 0; g < kGroups; ++g) {
+  float factor[kOfSixteen];
+  for (int g = 0; g < kOfSixteen; ++g) {
     factor[g] = clamped(nearest_even(inverse * fitted.scale[g]), -32, 31);
     const int bits = static_cast<int>(factor[g]) + 32;
     scales[g % 8] = static_cast<uint8_t>(scales[g % 8] | (bits & 15) << 4 * (g / 8));

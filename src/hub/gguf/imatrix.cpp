@@ -14,13 +14,15 @@
 namespace moe {
 namespace {
 
-constexpr const char *kType = "general.type", *kImportance = "imatrix",
-                     *kTexts = "imatrix.datasets", *kWindows = "imatrix.chunk_count",
-                     *kWindow = "imatrix.chunk_size";
-constexpr std::string_view kSquares = ".in_sum2", kRows = ".counts";
+constexpr const char *kImatrixType = "general.type", *kImatrixKind = "imatrix",
+                     *kImatrixTexts = "imatrix.datasets", *kImatrixWindows = "imatrix.chunk_count",
+                     *kImatrixWindow = "imatrix.chunk_size";
+constexpr std::string_view kSumsEnding = ".in_sum2", kCountsEnding = ".counts";
 constexpr int64_t kMostWindows = INT32_MAX;
 
-bool is_importance(const Gguf& file) { return file.has(kType) && file.text(kType) == kImportance; }
+bool is_importance(const Gguf& file) {
+  return file.has(kImatrixType) && file.text(kImatrixType) == kImatrixKind;
+}
 
 std::vector<float> numbers_of(const Tensor& tensor, const std::string& where) {
   if (tensor.dtype != DType::f32)
@@ -85,25 +87,28 @@ class Reader {
 Importance read_importance(const Gguf& file, const std::string& file_name) {
   if (!is_importance(file))
     fail("{} is a GGUF but holds no importance matrix (general.type \"{}\")", file_name,
-         kImportance);
+         kImatrixKind);
   Importance out;
-  if (file.has(kTexts)) out.texts = file.texts(kTexts);
-  if (file.has(kWindows)) out.windows = file.integer(kWindows, 0, kMostWindows);
-  if (file.has(kWindow)) out.window = file.integer(kWindow, 0, kMostWindows);
+  if (file.has(kImatrixTexts)) out.texts = file.texts(kImatrixTexts);
+  if (file.has(kImatrixWindows)) out.windows = file.integer(kImatrixWindows, 0, kMostWindows);
+  if (file.has(kImatrixWindow)) out.window = file.integer(kImatrixWindow, 0, kMostWindows);
   for (const NamedTensor& tensor : file.tensors()) {
-    const bool squares = tensor.name.ends_with(kSquares), rows = tensor.name.ends_with(kRows);
+    const bool squares = tensor.name.ends_with(kSumsEnding),
+               rows = tensor.name.ends_with(kCountsEnding);
     const std::string name =
-        tensor.name.substr(0, tensor.name.size() - (squares ? kSquares : kRows).size());
+        tensor.name.substr(0, tensor.name.size() - (squares ? kSumsEnding : kCountsEnding).size());
     const std::string where = fmt::format("{}: tensor \"{}\"", file_name, tensor.name);
     if (!squares && !rows)
-      fail("{} is neither the sums ({}) nor the counts ({}) of a matrix", where, kSquares, kRows);
-    const std::string_view other = squares ? kRows : kSquares;
+      fail("{} is neither the sums ({}) nor the counts ({}) of a matrix", where, kSumsEnding,
+           kCountsEnding);
+    const std::string_view other = squares ? kCountsEnding : kSumsEnding;
     if (!file.contains(fmt::format("{}{}", name, other)))
       fail("{} has no \"{}{}\" beside it", where, name, other);
     if (rows) continue;
-    const Tensor counts = file.get(fmt::format("{}{}", name, kRows));
-    ColumnSums sums{numbers_of(tensor.value, where),
-                    numbers_of(counts, fmt::format("{}: tensor \"{}{}\"", file_name, name, kRows))};
+    const Tensor counts = file.get(fmt::format("{}{}", name, kCountsEnding));
+    ColumnSums sums{
+        numbers_of(tensor.value, where),
+        numbers_of(counts, fmt::format("{}: tensor \"{}{}\"", file_name, name, kCountsEnding))};
     settle(sums, tensor.value.rank < 2 ? 1 : tensor.value.rows(), where);
     out.tensors.emplace(name, std::move(sums));
   }
@@ -150,12 +155,14 @@ void check_importance_target(const std::string& path) {
 void write_importance(const std::string& path, const Importance& importance) {
   check_importance_target(path);
   using Type = GgufEntry::Type;
-  const std::vector<GgufEntry> metadata = {{kType, Type::string, std::string(kImportance)},
-                                           {kTexts, Type::strings, importance.texts},
-                                           {kWindows, Type::u32, importance.windows},
-                                           {kWindow, Type::u32, importance.window}};
+  const std::vector<GgufEntry> metadata = {{kImatrixType, Type::string, std::string(kImatrixKind)},
+                                           {kImatrixTexts, Type::strings, importance.texts},
+                                           {kImatrixWindows, Type::u32, importance.windows},
+                                           {kImatrixWindow, Type::u32, importance.window}};
   std::vector<GgufItem> items;
-  for (const auto& [name, sums] : importance.tensors) {
+  for (const auto& entry : importance.tensors) {
+    const std::string& name = entry.first;
+    const ColumnSums& sums = entry.second;
     const auto matrices = std::ssize(sums.rows), cols = std::ssize(sums.squares) / matrices;
     const auto add = [&](std::string_view suffix, const std::vector<float>& numbers,
                          int64_t width) {
@@ -167,8 +174,8 @@ void write_importance(const std::string& path, const Importance& importance) {
              return Tensor(const_cast<float*>(numbers.data()), DType::f32, {matrices, width});
            }});
     };
-    add(kSquares, sums.squares, cols);
-    add(kRows, sums.rows, 1);
+    add(kSumsEnding, sums.squares, cols);
+    add(kCountsEnding, sums.rows, 1);
   }
   write_gguf(path, metadata, items);
 }

@@ -49,20 +49,21 @@ int64_t calibration_window(const CalibrationOptions& o, const ModelConfig& confi
   return window;
 }
 
-std::vector<int32_t> read_calibration(const CalibrationOptions& o, const LoadedModel& model,
-                                      Windows which) {
+CalibrationText read_calibration(const CalibrationOptions& o, const LoadedModel& model,
+                                 Windows which) {
   const int64_t window = calibration_window(o, model.model->config()), needed = o.windows * window;
-  std::vector<int32_t> ids = read_ids(o.text, *model.tokenizer);
-  const auto there = static_cast<int64_t>(ids.size());
+  CalibrationText text{read_ids(o.text, *model.tokenizer), {}};
+  const auto there = static_cast<int64_t>(text.all.size());
   if (there < needed)
     fail("{} has {} tokens, but {} of {} need {}; give a longer text{}", o.text, there,
          counted(o.windows, "window"), window, needed,
          there >= window ? message(", or @windows {}", there / window)
                          : marked(", or a shorter @window"));
-  for (int64_t i = 1; which == Windows::spread && i < o.windows; ++i)
-    std::copy_n(ids.begin() + i * (there / o.windows), window, ids.begin() + i * window);
-  ids.resize(static_cast<size_t>(needed));
-  return ids;
+  const int64_t apart = which == Windows::spread ? there / o.windows : window;
+  for (int64_t i = 0; i < o.windows; ++i)
+    text.windows.insert(text.windows.end(), text.all.begin() + i * apart,
+                        text.all.begin() + i * apart + window);
+  return text;
 }
 
 void check_not_fitted_to(const VerifyText& text, std::span<const int32_t> calibration,

@@ -29,9 +29,12 @@ int64_t calibration_window(const CalibrationOptions&, const ModelConfig&);
 // Which windows of the text are read: the first ones, or as many spread evenly over all of it, so
 // that each text of a folder has its part.
 enum class Windows { first, spread };
-// windows * window tokens of the text; fails, with the number that is needed, where there are
-// fewer.
-std::vector<int32_t> read_calibration(const CalibrationOptions&, const LoadedModel&, Windows);
+struct CalibrationText {
+  std::vector<int32_t> all;      // of the text
+  std::vector<int32_t> windows;  // the tokens of it that are read, window after window
+};
+// Fails, with the number of tokens that is needed, where there are fewer.
+CalibrationText read_calibration(const CalibrationOptions&, const LoadedModel&, Windows);
 
 // A text that the result and what it came from are scored on, by the rule of windows of moe score.
 struct VerifyText {

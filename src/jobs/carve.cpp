@@ -160,7 +160,7 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   const LoadedModel dense = load_model(job.in);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
-  const std::vector<int32_t> ids = read_calibration(job.calibration, dense, Windows::first);
+  const std::vector<int32_t> ids = read_calibration(job.calibration, dense, Windows::first).windows;
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
   if (!job.verify.text.empty()) {

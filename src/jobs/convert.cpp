@@ -214,12 +214,9 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   check_convert_target(in, job.out, before);
   std::optional<VerifyText> text;
   if (!job.verify.empty()) text = read_verify(job.verify, before, job.rule);
-  if (text && !job.importance.calibration.text.empty())
-    check_not_fitted_to(*text, read_ids(job.importance.calibration.text, *before.tokenizer),
-                        *before.tokenizer, watch);
   if (job.importance.asked()) {
-    reply.importance =
-        find_importance(job.importance, before, in, options.threads, job.memory, watch);
+    reply.importance = find_importance(job.importance, before, in, text ? &*text : nullptr,
+                                       options.threads, job.memory, watch);
     options.importance = &reply.importance->importance;
     options.importance_from = reply.importance->from;
     callbacks.on_importance(*reply.importance);

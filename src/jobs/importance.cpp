@@ -9,10 +9,13 @@ namespace moe {
 namespace {
 
 MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const std::string& in,
-                           int threads, const MemoryOptions& memory, const Watch& watch) {
+                           const VerifyText* judge, int threads, const MemoryOptions& memory,
+                           const Watch& watch) {
   Model& m = *model.model;
   const ScoreOptions rule{.window = calibration_window(o.calibration, m.config())};
-  const std::vector<int32_t> ids = read_calibration(o.calibration, model, Windows::spread);
+  const CalibrationText text = read_calibration(o.calibration, model, Windows::spread);
+  // The windows are spread over all of the text.
+  if (judge != nullptr) check_not_fitted_to(*judge, text.all, *model.tokenizer, watch);
   MemoryNeed beside;
   beside.add("sums of squares", input_squares_bytes(m));
   prepare_memory(in, scored_use(m, rule, DType::f32), beside, memory, marked("lower @window"),
@@ -21,12 +24,13 @@ MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const
   Run run(threads, DType::f32);
   run.observer = &squares;
   const Progress progress = watch.begin();
-  const Score text = score(m, run, *model.tokenizer, ids, rule, [&](int64_t done, int64_t total) {
-    if (watch.stopped()) fail("interrupted while calibrating; nothing was written");
-    progress(done, total, "calibration windows");
-  });
+  const Score scored =
+      score(m, run, *model.tokenizer, text.windows, rule, [&](int64_t done, int64_t total) {
+        if (watch.stopped()) fail("interrupted while calibrating; nothing was written");
+        progress(done, total, "calibration windows");
+      });
   MeasuredImportance out{squares.of(gguf_target(m, *model.tokenizer).tensors), o.calibration.text,
-                         text.perplexity};
+                         scored.perplexity};
   out.importance.texts = {o.calibration.text};
   out.importance.windows = o.calibration.windows;
   out.importance.window = rule.window;
@@ -58,11 +62,11 @@ void check_given(const ImportanceOptions& o, const Given& given) {
 }
 
 MeasuredImportance find_importance(const ImportanceOptions& o, LoadedModel& model,
-                                   const std::string& in, int threads, const MemoryOptions& memory,
-                                   const Watch& watch) {
+                                   const std::string& in, const VerifyText* judge, int threads,
+                                   const MemoryOptions& memory, const Watch& watch) {
   if (!o.imatrix.empty()) return {read_importance(o.imatrix), o.imatrix, std::nullopt};
   if (!o.save_imatrix.empty()) check_importance_target(o.save_imatrix);
-  MeasuredImportance out = measure(o, model, in, threads, memory, watch);
+  MeasuredImportance out = measure(o, model, in, judge, threads, memory, watch);
   if (!o.save_imatrix.empty()) write_importance(o.save_imatrix, out.importance);
   return out;
 }

@@ -30,8 +30,10 @@ struct MeasuredImportance {
   std::optional<double> perplexity;  // of the calibration text
 };
 // Of a model that is going to be a GGUF; options.asked(). What was measured is saved where that is
-// asked for.
+// asked for. `judge`: the text that will judge the result, which may not be the calibration text;
+// null: none.
 MeasuredImportance find_importance(const ImportanceOptions&, LoadedModel&, const std::string& in,
-                                   int threads, const MemoryOptions&, const Watch&);
+                                   const VerifyText* judge, int threads, const MemoryOptions&,
+                                   const Watch&);
 
 }  // namespace moe

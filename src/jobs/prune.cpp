@@ -61,13 +61,12 @@ PruneReply prune_only(const PruneJob& job, const Watch& watch) {
   options.window = calibration_window(job.calibration, model.model->config());
   options.compute = natural_dtype(*model.model);
   check_prune(model.model->config(), options);
-  const std::vector<int32_t> ids = read_calibration(job.calibration, model, Windows::spread);
+  const CalibrationText calibration = read_calibration(job.calibration, model, Windows::spread);
   std::optional<VerifyText> verify;
   if (!job.verify.empty()) {
     verify = read_verify(job.verify, model);
     // The windows are spread over all of the text.
-    check_not_fitted_to(*verify, read_ids(job.calibration.text, *model.tokenizer), *model.tokenizer,
-                        watch);
+    check_not_fitted_to(*verify, calibration.all, *model.tokenizer, watch);
   }
   const ForwardUse use{.model = model.model.get(),
                        .shape = {.tokens = options.window, .dtype = options.compute}};
@@ -80,7 +79,7 @@ PruneReply prune_only(const PruneJob& job, const Watch& watch) {
       out.check_stopped();
       progress(done, total, "calibration windows");
     };
-    pruned = prune(*model.model, ids, options);
+    pruned = prune(*model.model, calibration.windows, options);
   }
   std::optional<PruneReply::Verified> verified;
   if (verify) {

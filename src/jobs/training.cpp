@@ -106,8 +106,7 @@ void Training::check_pairs() const {
     if (given_.has("dpo_beta"))
       fail_usage(
           "@dpo_beta is of preference pairs, and @data holds none; leave it out, or give lines "
-          "with "
-          "\"chosen\" and \"rejected\"");
+          "with \"chosen\" and \"rejected\"");
     return;
   }
   if (o.from.empty() && !checkpoint_)

@@ -289,10 +289,14 @@ inline void expect_losses(const Trained& got, const TwinOutput<double>& want, co
   });
 }
 
-// The derivative of the twin's loss along every entry of every trained parameter, by name.
-inline std::map<std::string, std::vector<double>> twin_gradients(const Model& model,
-                                                                 const RoutingSpec& spec,
-                                                                 const TwinInput& in) {
+// The derivative of a loss of what the twin gives along every entry of every trained parameter, by
+// name.  loss_of(TwinOutput<T>) in T, of any number type
+template <class Loss>
+std::map<std::string, std::vector<double>> twin_gradients(const Model& model,
+                                                          const RoutingSpec& spec,
+                                                          const TwinInput& in,
+                                                          const RoutingLosses& coef,
+                                                          const Loss& loss_of) {
   constexpr int kWide = 16;
   auto params = twin_params<Jet<kWide>>(model);
   TwinModel<Jet<kWide>> twin(model.config(), spec, params);
@@ -303,7 +307,7 @@ inline std::map<std::string, std::vector<double>> twin_gradients(const Model& mo
     for (size_t begin = 0; begin < entries.size(); begin += kWide) {
       const size_t count = std::min<size_t>(kWide, entries.size() - begin);
       for (size_t i = 0; i < count; ++i) entries[begin + i].d[i] = 1;
-      const Jet<kWide> loss = twin.run(in, model.config().routing.coef).loss;
+      const Jet<kWide> loss = loss_of(twin.run(in, coef));
       for (size_t i = 0; i < count; ++i) {
         gradients[p->name].push_back(loss.d[i]);
         entries[begin + i].d[i] = 0;
@@ -311,6 +315,13 @@ inline std::map<std::string, std::vector<double>> twin_gradients(const Model& mo
     }
   }
   return gradients;
+}
+// Of the twin's own loss, auxiliary ones included.
+inline std::map<std::string, std::vector<double>> twin_gradients(const Model& model,
+                                                                 const RoutingSpec& spec,
+                                                                 const TwinInput& in) {
+  return twin_gradients(model, spec, in, model.config().routing.coef,
+                        [](const auto& out) { return out.loss; });
 }
 
 // Everything of one training step against the twin, in f32, for a few draws.

@@ -6,11 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "formats/safetensors.h"
 #include "support/files.h"
 #include "support/model_check.h"
-#include "support/tiny_model.h"
-#include "train/checkpoint.h"
+#include "support/train_run.h"
 #include "train/metrics.h"
 
 namespace moe {
@@ -146,23 +144,9 @@ TEST(Preference, TheGradientIsThatOfTheTwins) {
   const double want_loss = loss_of(TwinModel<double>(item.config, spec, drawn).run(in, {}));
   EXPECT_NEAR(sums.means().loss, want_loss, kTwinF32 * want_loss);
 
-  constexpr int kWide = 16;
-  auto params = twin_params<Jet<kWide>>(model);
-  TwinModel<Jet<kWide>> twin(item.config, spec, params);
-  for (const Param* param : model.params()) {
-    auto& entries = params.at(param->name);
-    std::vector<double> want;
-    for (size_t begin = 0; begin < entries.size(); begin += kWide) {
-      const size_t count = std::min<size_t>(kWide, entries.size() - begin);
-      for (size_t i = 0; i < count; ++i) entries[begin + i].d[i] = 1;
-      const Jet<kWide> loss = loss_of(twin.run(in, {}));
-      for (size_t i = 0; i < count; ++i) {
-        want.push_back(loss.d[i]);
-        entries[begin + i].d[i] = 0;
-      }
-    }
-    expect_near(param->grad, want, kTwinF32, "gradient of " + param->name);
-  }
+  const auto want = twin_gradients(model, spec, in, {}, loss_of);
+  for (const Param* param : model.params())
+    expect_near(param->grad, want.at(param->name), kTwinF32, "gradient of " + param->name);
 }
 
 TrainOptions pair_options(Tune tune) {
@@ -249,41 +233,9 @@ TEST(Preference, TheReferenceReadsThePairsOfTheRun) {
   EXPECT_EQ(taken(2, 1), 24);
 }
 
-// A run of pairs from the weights in START, which stops by itself after `stop_after` steps (0: at
-// its end).
-struct PairRun {
-  std::string start, out;
-  TrainOptions options;
-  Corpus corpus = tiny_pairs(), held_out = tiny_pairs(12, 24);
-  std::unique_ptr<Model> teacher = {};
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
-
-  TrainSummary run(int64_t stop_after = 0) {
-    const LoadedModel loaded = load_model(start);
-    return go(*loaded.model, stop_after, nullptr);
-  }
-  TrainSummary resume() {
-    const Checkpoint checkpoint = load_checkpoint(out);
-    return go(*checkpoint.loaded.model, 0, &checkpoint);
-  }
-  TrainSummary go(Model& model, int64_t stop_after, const Checkpoint* checkpoint) {
-    std::atomic<bool> stop = false;
-    TrainCallbacks callbacks;
-    callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
-    return train(model, {out, options, &corpus, &held_out, tokenizer.get(), teacher.get(), start},
-                 callbacks, stop, checkpoint);
-  }
-};
-
-void expect_same_tensors(const std::string& a, const std::string& b) {
-  const Safetensors x = Safetensors::open(a), y = Safetensors::open(b);
-  ASSERT_EQ(x.names(), y.names());
-  for (const NamedTensor& t : x.tensors()) EXPECT_TRUE(same_bits(t.value, y.get(t.name))) << t.name;
-}
-
 class PairRuns : public testing::Test {
  protected:
-  PairRun make(const std::string& out, Tune tune) {
+  TrainRun make(const std::string& out, Tune tune) {
     const std::string start = folder_ / "start";
     if (!std::filesystem::exists(start)) {
       ModelConfig config =
@@ -291,7 +243,7 @@ class PairRuns : public testing::Test {
       config.routing = default_options(find_recipe("deepseek-v3"), 4, 2, 2);
       save_model(start, *fresh(config), *make_tokenizer("bytes"));
     }
-    return {start, folder_ / out, pair_options(tune)};
+    return {start, folder_ / out, pair_options(tune), tiny_pairs(), tiny_pairs(12, 24)};
   }
   TempFolder folder_;
 };
@@ -301,8 +253,8 @@ TEST_F(PairRuns, GoOnBitForBit) {
     for (bool taught : {false, true}) {
       SCOPED_TRACE(std::string(name_of(tune)) + (taught ? " with a teacher" : ""));
       const std::string name = std::string(name_of(tune)) + (taught ? "-taught" : "");
-      PairRun whole = make(name + "-whole", tune), parts = make(name + "-parts", tune);
-      for (PairRun* r : {&whole, &parts})
+      TrainRun whole = make(name + "-whole", tune), parts = make(name + "-parts", tune);
+      for (TrainRun* r : {&whole, &parts})
         if (taught) r->teacher = fresh(plain_config(), 3);
       const TrainSummary last = whole.run();
       EXPECT_TRUE(parts.run(2).interrupted);
@@ -324,22 +276,22 @@ TEST_F(PairRuns, GoOnBitForBit) {
 TEST_F(PairRuns, OtherHeldOutPairsAndOtherOptionsAreNotResumed) {
   make("out", Tune::all).run(2);
   const auto refused = [&](auto&& change, const char* part) {
-    PairRun other = make("out", Tune::all);
+    TrainRun other = make("out", Tune::all);
     change(other);
     EXPECT_FAILS(other.resume(), part);
   };
-  refused([](PairRun& r) { r.options.dpo_beta = 0.25; }, "dpo_beta was 0.5 and is now 0.25");
-  refused([](PairRun& r) { r.held_out = tiny_pairs(12, 30); },
+  refused([](TrainRun& r) { r.options.dpo_beta = 0.25; }, "dpo_beta was 0.5 and is now 0.25");
+  refused([](TrainRun& r) { r.held_out = tiny_pairs(12, 30); },
           "its held-out preference pairs are not those that it began with");
-  refused([](PairRun& r) { r.corpus = tiny_pairs(23); }, "the training text is not the one");
-  refused([](PairRun& r) { r.held_out = tiny_corpus(); }, "held-out");
+  refused([](TrainRun& r) { r.corpus = tiny_pairs(23); }, "the training text is not the one");
+  refused([](TrainRun& r) { r.held_out = tiny_corpus(); }, "held-out");
   EXPECT_EQ(make("out", Tune::all).resume().last.step, 5);
 }
 
 // Steps that a schedule without end may be lengthened by need pairs that the reference has read.
 TEST_F(PairRuns, ALongerRunStaysWithinWhatTheReferenceRead) {
   for (const int64_t steps : {2, 3}) {  // 16 and 24 of the 24 pairs
-    PairRun r = make(std::to_string(steps), Tune::all);
+    TrainRun r = make(std::to_string(steps), Tune::all);
     r.options.schedule = ScheduleKind::constant;
     r.options.warmup = 0;
     r.options.steps = steps;
@@ -351,10 +303,10 @@ TEST_F(PairRuns, ALongerRunStaysWithinWhatTheReferenceRead) {
 }
 
 TEST_F(PairRuns, HeldOutTextMustBePairsToo) {
-  PairRun r = make("mixed", Tune::all);
+  TrainRun r = make("mixed", Tune::all);
   r.held_out = tiny_corpus();
   EXPECT_FAILS(r.run(), "the training text is preference pairs, the held-out text is not");
-  PairRun other = make("other", Tune::all);
+  TrainRun other = make("other", Tune::all);
   other.corpus = tiny_corpus();
   EXPECT_FAILS(other.run(), "the training text is no preference pairs, the held-out text is");
 }

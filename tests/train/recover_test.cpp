@@ -7,8 +7,7 @@
 #include "hub/convert.h"
 #include "support/files.h"
 #include "support/param_named.h"
-#include "support/tiny_model.h"
-#include "train/checkpoint.h"
+#include "support/train_run.h"
 
 namespace moe {
 namespace {
@@ -20,37 +19,6 @@ ModelConfig biased_config(const char* recipe) {
   ModelConfig c = noisy_config();
   c.routing = default_options(find_recipe(recipe), 4, 2, 2);
   return c;
-}
-
-// A run from the weights in START, which stops by itself after `stop_after` steps (0: at its end).
-struct Recovery {
-  std::string start, out;
-  TrainOptions options = tiny_options();
-  std::unique_ptr<Model> teacher = {};
-  Corpus corpus = tiny_corpus();
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
-
-  TrainSummary run(int64_t stop_after = 0) {
-    const LoadedModel loaded = load_model(start);
-    return go(*loaded.model, stop_after, nullptr);
-  }
-  TrainSummary resume() {
-    const Checkpoint checkpoint = load_checkpoint(out);
-    return go(*checkpoint.loaded.model, 0, &checkpoint);
-  }
-  TrainSummary go(Model& model, int64_t stop_after, const Checkpoint* checkpoint) {
-    std::atomic<bool> stop = false;
-    TrainCallbacks callbacks;
-    callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_after; };
-    return train(model, {out, options, &corpus, nullptr, tokenizer.get(), teacher.get(), start},
-                 callbacks, stop, checkpoint);
-  }
-};
-
-void expect_same_file(const std::string& a, const std::string& b) {
-  const Safetensors x = Safetensors::open(a), y = Safetensors::open(b);
-  ASSERT_EQ(x.names(), y.names());
-  for (const NamedTensor& t : x.tensors()) EXPECT_TRUE(same_bits(t.value, y.get(t.name))) << t.name;
 }
 
 // Of the first tokens of a text.
@@ -69,13 +37,13 @@ std::vector<double> logits_of(Model& model, const Corpus& corpus) {
 
 class Recover : public testing::Test {
  protected:
-  Recovery make(const std::string& out, Tune tune, const char* recipe = "deepseek-v3") {
+  TrainRun make(const std::string& out, Tune tune, const char* recipe = "deepseek-v3") {
     const std::string start = folder_ / recipe;
     if (!std::filesystem::exists(start)) {
       auto model = fresh(biased_config(recipe));
       save_model(start, *model, *make_tokenizer("bytes"));
     }
-    Recovery r{start, folder_ / out};
+    TrainRun r{start, folder_ / out};
     r.options.tune = tune;
     r.options.lora_rank = 3;
     r.options.accumulate = 2;
@@ -89,8 +57,8 @@ TEST_F(Recover, EveryKindGoesOnBitForBit) {
     for (bool taught : {false, true}) {
       SCOPED_TRACE(std::string(name_of(tune)) + (taught ? " with a teacher" : ""));
       const std::string name = std::string(name_of(tune)) + (taught ? "-taught" : "");
-      Recovery whole = make(name + "-whole", tune), parts = make(name + "-parts", tune);
-      for (Recovery* r : {&whole, &parts}) {
+      TrainRun whole = make(name + "-whole", tune), parts = make(name + "-parts", tune);
+      for (TrainRun* r : {&whole, &parts}) {
         if (taught) r->teacher = fresh(plain_config(), 3);
         r->options.dtype = taught ? DType::bf16 : DType::f32;
       }
@@ -102,8 +70,9 @@ TEST_F(Recover, EveryKindGoesOnBitForBit) {
       EXPECT_EQ(resumed.last.kl.has_value(), taught);
       const std::string result =
           tunes_adapters(tune) ? "/adapter_model.safetensors" : "/model.safetensors";
-      expect_same_file(whole.out + result, parts.out + result);
-      expect_same_file(whole.out + "/trainer-5.safetensors", parts.out + "/trainer-5.safetensors");
+      expect_same_tensors(whole.out + result, parts.out + result);
+      expect_same_tensors(whole.out + "/trainer-5.safetensors",
+                          parts.out + "/trainer-5.safetensors");
       EXPECT_EQ(std::filesystem::exists(whole.out + "/model.safetensors"), !tunes_adapters(tune));
     }
 }
@@ -114,7 +83,7 @@ TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
   for (const char* recipe : {"deepseek-v3", "carved", "cmoe"})
     for (Tune tune : {Tune::all, Tune::router, Tune::lora_router}) {
       SCOPED_TRACE(std::string(recipe) + " " + std::string(name_of(tune)));
-      Recovery r = make(std::string(recipe) + std::string(name_of(tune)), tune, recipe);
+      TrainRun r = make(std::string(recipe) + std::string(name_of(tune)), tune, recipe);
       const LoadedModel start = load_model(r.start);
       r.go(*start.model, 0, nullptr);
       const LoadedModel saved = load_model(r.out);
@@ -137,7 +106,7 @@ TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
 TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
   for (Tune tune : {Tune::lora, Tune::lora_router}) {
     SCOPED_TRACE(name_of(tune));
-    Recovery r = make(std::string("merge-") + std::string(name_of(tune)), tune);
+    TrainRun r = make(std::string("merge-") + std::string(name_of(tune)), tune);
     r.run();
     LoadedModel start = open_model(r.start, {});
     const AttachedAdapter attached = attach_adapter(*start.model, r.out, 2);
@@ -159,32 +128,32 @@ TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
 }
 
 TEST_F(Recover, WhatChangesTheMathematicsIsNotResumed) {
-  Recovery r = make("out", Tune::lora);
+  TrainRun r = make("out", Tune::lora);
   r.teacher = fresh(plain_config(), 3);
   r.run(2);
   const auto refused = [&](auto&& change, const char* part) {
-    Recovery other = make("out", Tune::lora);
+    TrainRun other = make("out", Tune::lora);
     other.teacher = fresh(plain_config(), 3);
     change(other);
     EXPECT_FAILS(other.resume(), part);
   };
-  refused([](Recovery& o) { o.options.lora_rank = 4; }, "lora_rank was 3 and is now 4");
-  refused([](Recovery& o) { o.options.tune = Tune::router; },
+  refused([](TrainRun& o) { o.options.lora_rank = 4; }, "lora_rank was 3 and is now 4");
+  refused([](TrainRun& o) { o.options.tune = Tune::router; },
           "tune was \"lora\" and is now \"router\"");
-  refused([](Recovery& o) { o.options.teacher_weight = 0.25; },
+  refused([](TrainRun& o) { o.options.teacher_weight = 0.25; },
           "teacher_weight was 0.5 and is now 0.25");
-  refused([](Recovery& o) { o.teacher = nullptr; },
+  refused([](TrainRun& o) { o.teacher = nullptr; },
           "it learns from a teacher; give the same teacher");
-  refused([](Recovery& o) { o.teacher = fresh(plain_config(), 4); },
+  refused([](TrainRun& o) { o.teacher = fresh(plain_config(), 4); },
           "its teacher is another model");
-  Recovery same = make("out", Tune::lora);
+  TrainRun same = make("out", Tune::lora);
   same.teacher = fresh(plain_config(), 3);
   EXPECT_EQ(same.resume().last.step, 5);
 }
 
 TEST_F(Recover, MeasuringAStepChangesNothing) {
   for (Tune tune : {Tune::all, Tune::lora, Tune::router}) {
-    Recovery r = make("x", tune);
+    TrainRun r = make("x", tune);
     const LoadedModel model = load_model(r.start), same = load_model(r.start);
     r.options.minutes = 1;
     const std::atomic<bool> go_on = false, stop = true;

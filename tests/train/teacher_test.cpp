@@ -73,23 +73,9 @@ TEST(Teacher, TheGradientIsThatOfTheTwins) {
   EXPECT_NEAR(got, loss_of(TwinModel<double>(item.config, spec, drawn).run(in, {})),
               kTwinF32 * got);
 
-  constexpr int kWide = 16;
-  auto params = twin_params<Jet<kWide>>(model);
-  TwinModel<Jet<kWide>> twin(item.config, spec, params);
-  for (const Param* param : model.params()) {
-    auto& entries = params.at(param->name);
-    std::vector<double> want;
-    for (size_t begin = 0; begin < entries.size(); begin += kWide) {
-      const size_t count = std::min<size_t>(kWide, entries.size() - begin);
-      for (size_t i = 0; i < count; ++i) entries[begin + i].d[i] = 1;
-      const Jet<kWide> loss = loss_of(twin.run(in, {}));
-      for (size_t i = 0; i < count; ++i) {
-        want.push_back(loss.d[i]);
-        entries[begin + i].d[i] = 0;
-      }
-    }
-    expect_near(param->grad, want, kTwinF32, "gradient of " + param->name);
-  }
+  const auto want = twin_gradients(model, spec, in, {}, loss_of);
+  for (const Param* param : model.params())
+    expect_near(param->grad, want.at(param->name), kTwinF32, "gradient of " + param->name);
 }
 
 // The head's logits are made in chunks; with a vocabulary that leaves few rows to a chunk nothing

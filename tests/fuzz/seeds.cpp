@@ -500,6 +500,7 @@ void adapter_seeds(const std::string& folder) {
 
 // The adapter of a small model as its fuzzer makes it: of a matrix and of a bank.
 void imatrix_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
   Importance importance;
   importance.tensors["blk.0.attn_q.weight"] = {{1, 2, 3, 4}, {7}};
   importance.tensors["blk.0.ffn_down_exps.weight"] = {{1, 0, 3, 4, 0, 0}, {5, 0, 2}};
@@ -508,18 +509,18 @@ void imatrix_seeds(const std::string& folder) {
   importance.window = 16;
   write_importance(folder + "/whole.gguf", importance);
   std::string dat;
-  const auto put = [&](auto x) { dat.append(reinterpret_cast<const char*>(&x), sizeof x); };
+  const auto add = [&](auto x) { dat.append(reinterpret_cast<const char*>(&x), sizeof x); };
   const auto text = [&](std::string_view t) {
-    put(static_cast<int32_t>(t.size()));
+    add(static_cast<int32_t>(t.size()));
     dat += t;
   };
-  put(int32_t{1});
+  add(int32_t{1});
   text("blk.0.attn_q.weight");
-  for (const int32_t n : {3, 2}) put(n);  // calls, numbers
-  for (const float x : {1.5f, 2.5f}) put(x);
-  put(int32_t{3});
+  for (const int32_t n : {3, 2}) add(n);  // calls, numbers
+  for (const float x : {1.5f, 2.5f}) add(x);
+  add(int32_t{3});
   text("some.txt");
-  write_atomically(folder + "/old.dat", dat);
+  put(folder, "old.dat", dat);
 }
 
 void adapter_gguf_seeds(const std::string& folder) {

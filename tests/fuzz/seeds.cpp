@@ -498,7 +498,7 @@ void adapter_seeds(const std::string& folder) {
           std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
 }
 
-// The adapter of a small model as its fuzzer makes it: of a matrix and of a bank.
+// Importance in both forms.
 void imatrix_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   Importance importance;
@@ -523,6 +523,7 @@ void imatrix_seeds(const std::string& folder) {
   put(folder, "old.dat", dat);
 }
 
+// The adapter of a small model as its fuzzer makes it: of a matrix and of a bank.
 void adapter_gguf_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   Model model(test::small_olmoe());

@@ -40,9 +40,9 @@ TEST(Imatrix, WhatIsWrittenIsRead) {
 void put(std::vector<GgufItem>& items, const char* name, const std::vector<float>& numbers,
          std::vector<int64_t> shape) {
   items.push_back({name, DType::f32, shape, [&numbers, shape](int64_t) {
-                     Tensor t(const_cast<float*>(numbers.data()), DType::f32, {shape[0]});
-                     if (shape.size() == 2) t = t.reshape({shape[0], shape[1]});
-                     return t;
+                     auto* data = const_cast<float*>(numbers.data());
+                     if (shape.size() == 1) return Tensor(data, DType::f32, {shape[0]});
+                     return Tensor(data, DType::f32, {shape[0], shape[1]});
                    }});
 }
 

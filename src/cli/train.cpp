@@ -215,7 +215,7 @@ void describe_tuning(ProgressLine& screen, Training& training) {
       human_count(static_cast<double>(trained)), human_count(static_cast<double>(total)),
       100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
   if (o.tune == Tune::experts_hot) screen.log(describe_hot(training.model(), o));
-  if (!tunes_routers(o.tune) && training.model().config().moe_layer_count() > 0)
+  if (!tunes_whole(o.tune, Part::router) && training.model().config().moe_layer_count() > 0)
     screen.log(
         "routers stay as they are, their biases too: experts keep the tokens that they know "
         "(--tune lora+router moves them)");

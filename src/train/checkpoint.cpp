@@ -201,7 +201,8 @@ struct Hash {
   }
 };
 
-// What training moved, in PEFT's form: adapters, and whole the routers where they are trained too.
+// What training moved, in PEFT's form: adapters, and whole the routers and norms where they are
+// trained too.
 void save_adapters(const std::string& folder, const Trainer& trainer, Model& model,
                    const std::string& from, const std::map<std::string, std::string>& metadata) {
   AdapterFile file;
@@ -212,8 +213,7 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
     file.matrices.push_back(
         {adapter->base, adapter->a.value, adapter->b.value, adapter->term.experts});
   for (Param* param : model.params())
-    if (tunes_routers(trainer.options().tune) && param->part == Part::router)
-      file.whole.push_back(param);
+    if (moves_whole(*param, trainer.options().tune)) file.whole.push_back(param);
   save_adapter(folder, model, file, metadata);
 }
 

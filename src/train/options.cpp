@@ -15,7 +15,24 @@ namespace {
 
 // In the order of the enums' values.
 const std::vector<std::string> kSchedules = {"cosine", "linear", "constant"};
-const std::vector<std::string> kTunes = {"all", "router", "lora", "lora+router", "experts:hot"};
+struct TuneRow {
+  std::string_view name;
+  bool adapters, routers, norms;  // what is trained; routers and norms as they are
+  bool rest = false;
+};
+constexpr TuneRow kTuneRows[] = {
+    {"all", false, true, true, true},    {"router", false, true, false},
+    {"lora", true, false, false},        {"lora+router", true, true, false},
+    {"lora+norms", true, false, true},   {"lora+router+norms", true, true, true},
+    {"experts:hot", true, false, false},
+};
+const std::vector<std::string> kTunes = [] {
+  std::vector<std::string> names;
+  for (const TuneRow& row : kTuneRows) names.emplace_back(row.name);
+  return names;
+}();
+const TuneRow& row_of(Tune tune) { return kTuneRows[static_cast<size_t>(tune)]; }
+
 const std::vector<std::string> kShuffles = {"none", "epoch"};
 const std::vector<std::string> kDtypes = {"f32", "bf16"};  // that products of training run in
 
@@ -120,13 +137,15 @@ void add_steps(FieldList& list, TrainOptions& o) {
 
 void add_tuning(FieldList& list, TrainOptions& o) {
   list.group("Recovering and fine-tuning");
-  list.add_choice("tune", o.tune, kTunes,
-                  "what is trained: all; router: the routers with their biases and scales; lora: "
-                  "low-rank adapters of the matrices of attention and FFNs, which "
-                  "stay as they are in their file; OUT is then an adapter as PEFT has it, which "
-                  "every command takes as a model; lora+router: both; experts:hot: adapters only "
-                  "of the experts that this text uses most, which is measured first. The rest "
-                  "stays as @from has it");
+  list.add_choice(
+      "tune", o.tune, kTunes,
+      "what is trained: all; router: the routers with their biases and scales; lora: "
+      "low-rank adapters of the matrices of attention and FFNs, which "
+      "stay as they are in their file; OUT is then an adapter as PEFT has it, which "
+      "every command takes as a model; lora+router, lora+norms, lora+router+norms: these "
+      "beside the adapters, as they are; experts:hot: adapters only "
+      "of the experts that this text uses most, which is measured first. The rest "
+      "stays as @from has it");
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
   list.add("lora_shared", o.lora_shared,
@@ -181,7 +200,12 @@ void add_bookkeeping(FieldList& list, TrainOptions& o) {
 }  // namespace
 
 std::string_view name_of(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
-std::string_view name_of(Tune tune) { return kTunes[static_cast<size_t>(tune)]; }
+std::string_view name_of(Tune tune) { return row_of(tune).name; }
+bool tunes_adapters(Tune tune) { return row_of(tune).adapters; }
+bool tunes_whole(Tune tune, Part part) {
+  const TuneRow& row = row_of(tune);
+  return part == Part::router ? row.routers : part == Part::norms ? row.norms : row.rest;
+}
 
 FieldList fields(TrainOptions& o) {
   FieldList list;

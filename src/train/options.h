@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/parameters.h"
 #include "options/fields.h"
 #include "tensor/dtype.h"
 #include "text/loader.h"
@@ -25,14 +26,15 @@ enum class Tune {
   router,       // the routers' matrices, biases and scales
   lora,         // adapters of the matrices of attention, experts, shared experts and dense layers
                 // (train/trainable.h)
-  lora_router,  // both
-  experts_hot,  // adapters of those experts that the text uses most (train/hot_experts.h)
+  lora_router,  // adapters and routers
+  lora_norms,   // adapters and norms
+  lora_router_norms,  // adapters, routers and norms
+  experts_hot,        // adapters of those experts that the text uses most (train/hot_experts.h)
 };
 std::string_view name_of(Tune);
-constexpr bool tunes_adapters(Tune tune) {
-  return tune == Tune::lora || tune == Tune::lora_router || tune == Tune::experts_hot;
-}
-constexpr bool tunes_routers(Tune tune) { return tune != Tune::lora && tune != Tune::experts_hot; }
+bool tunes_adapters(Tune);
+// Whether the parameters of that part are trained as they are, not by adapters.
+bool tunes_whole(Tune, Part);
 
 // The experts of a layer that Tune::experts_hot trains.
 struct HotLayer {

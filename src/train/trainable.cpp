@@ -20,8 +20,7 @@ bool takes_adapter(const Param& param, Tune tune) {
 }
 
 bool trains_itself(const Param& param, Tune tune) {
-  return param.is_trained() &&
-         (tune == Tune::all || (tunes_routers(tune) && param.part == Part::router));
+  return param.is_trained() && tunes_whole(tune, param.part);
 }
 
 const HotLayer* hot_of(const Param& param, const TrainOptions& o) {
@@ -72,14 +71,16 @@ void check_experts(const Model& model, const TrainOptions& o) {
 
 }  // namespace
 
+bool moves_whole(const Param& param, Tune tune) {
+  return tunes_whole(tune, param.part) && (param.is_trained() || param.part == Part::router);
+}
+
 Trainable::Trainable(Model& model) : model_(&model), adapters_(std::make_shared<Adapters>()) {}
 
 Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(model) {
   check_experts(model, options);
   for (Param* param : model.params())
-    if (trains_itself(*param, options.tune) ||
-        (!param->is_trained() && param->part == Part::router && tunes_routers(options.tune)))
-      model.own(*param, options.threads);
+    if (moves_whole(*param, options.tune)) model.own(*param, options.threads);
   model.enable_grads([&](const Param& p) { return trains_itself(p, options.tune); });
   RngKey key = RngKey::from_seed(options.seed).fold(kAdapterKey);
   for (size_t i = 0; i < model.params().size(); ++i) {

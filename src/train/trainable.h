@@ -18,6 +18,10 @@
 
 namespace moe {
 
+// Whether a run changes this parameter's own numbers: by a gradient, or, as the bias and the
+// threshold of a router, by a rule of its own.
+bool moves_whole(const Param&, Tune);
+
 class Trainable {
  public:
   // Gives gradients to what is trained; hangs adapters where they are, until it is destroyed. What

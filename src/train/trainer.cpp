@@ -263,7 +263,7 @@ StepResult Trainer::take_step() {
   }
   optimizer_.update(run_, step, lr, norm);
   // The load moves a bias or a threshold only of a router that learns itself.
-  if (train_routing_ && tunes_routers(options_.tune))
+  if (train_routing_ && tunes_whole(options_.tune, Part::router))
     model_.end_step(*train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   tokens_ += sums.tokens;

@@ -122,8 +122,8 @@ TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
 // Gradients, moments and adapters by name, against what a trainer makes.
 TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
   const ModelConfig c = config_of("olmoe");
-  for (const Tune tune :
-       {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::experts_hot}) {
+  for (const Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::lora_norms,
+                          Tune::experts_hot}) {
     TrainOptions o;
     o.tune = tune;
     for (int64_t l = 0; tune == Tune::experts_hot && l < c.layers; ++l)

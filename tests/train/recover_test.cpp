@@ -53,7 +53,7 @@ class Recover : public testing::Test {
 };
 
 TEST_F(Recover, EveryKindGoesOnBitForBit) {
-  for (Tune tune : {Tune::router, Tune::lora, Tune::lora_router})
+  for (Tune tune : {Tune::router, Tune::lora, Tune::lora_router, Tune::lora_router_norms})
     for (bool taught : {false, true}) {
       SCOPED_TRACE(std::string(name_of(tune)) + (taught ? " with a teacher" : ""));
       const std::string name = std::string(name_of(tune)) + (taught ? "-taught" : "");
@@ -81,7 +81,7 @@ TEST_F(Recover, EveryKindGoesOnBitForBit) {
 // all the same.
 TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
   for (const char* recipe : {"deepseek-v3", "carved", "cmoe"})
-    for (Tune tune : {Tune::all, Tune::router, Tune::lora_router}) {
+    for (Tune tune : {Tune::all, Tune::router, Tune::lora_router, Tune::lora_router_norms}) {
       SCOPED_TRACE(std::string(recipe) + " " + std::string(name_of(tune)));
       TrainRun r = make(std::string(recipe) + std::string(name_of(tune)), tune, recipe);
       const LoadedModel start = load_model(r.start);
@@ -104,7 +104,7 @@ TEST_F(Recover, ACheckpointKeepsTheSelectionBias) {
 }
 
 TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
-  for (Tune tune : {Tune::lora, Tune::lora_router}) {
+  for (Tune tune : {Tune::lora, Tune::lora_router, Tune::lora_norms, Tune::lora_router_norms}) {
     SCOPED_TRACE(name_of(tune));
     TrainRun r = make(std::string("merge-") + std::string(name_of(tune)), tune);
     r.run();

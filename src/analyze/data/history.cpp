@@ -45,6 +45,11 @@ void add(Bucket& to, const Bucket& from) {
   to.sum.ce += row.ce;
   to.sum.grad_norm += row.grad_norm;
   to.sum.lr += row.lr;
+  if (row.pairs) {
+    PairPoint& sum = to.sum.pairs ? *to.sum.pairs : to.sum.pairs.emplace();
+    sum = {row.step, sum.loss + row.pairs->loss, sum.margin + row.pairs->margin,
+           sum.accuracy + row.pairs->accuracy};
+  }
   add(to.sum.losses, row.losses);
   add(to.sum.max_vio, row.max_vio);
   add(to.sum.dropped, row.dropped);
@@ -57,6 +62,7 @@ HistoryPoint mean(const Bucket& bucket) {
   p.ce /= n;
   p.grad_norm /= n;
   p.lr /= n;
+  if (p.pairs) p.pairs = {p.step, p.pairs->loss / n, p.pairs->margin / n, p.pairs->accuracy / n};
   // Every step of a run has as many tokens.
   p.tokens_per_second =
       bucket.seconds_a_token > 0 ? static_cast<double>(bucket.timed) / bucket.seconds_a_token : 0;
@@ -76,6 +82,13 @@ std::vector<std::string> all_losses() {
 
 double number(const JsonReader& row, std::string_view key) {
   return row.get_in<double>(key, -kHuge, kHuge, 0);
+}
+
+// Absent where the row says nothing of pairs.
+std::optional<PairPoint> pairs_of(const JsonReader& row, const std::string& prefix, int64_t step) {
+  if (!row.has(prefix + "dpo")) return {};
+  return PairPoint{step, number(row, prefix + "dpo"), number(row, prefix + "margin"),
+                   number(row, prefix + "accuracy")};
 }
 
 class Thinner {
@@ -102,6 +115,7 @@ void Thinner::add_row(const JsonReader& row) {
          last_);
   last_ = step;
   if (row.has("eval_ce")) history_.eval_ce.emplace_back(step, number(row, "eval_ce"));
+  if (const auto pairs = pairs_of(row, "eval_", step)) history_.eval_pairs.push_back(*pairs);
   if (row.has("alarms"))
     for (const JsonReader& alarm : row.objects("alarms"))
       history_.alarms.push_back(
@@ -112,6 +126,7 @@ void Thinner::add_row(const JsonReader& row) {
   point.ce = number(row, "ce");
   point.grad_norm = number(row, "grad_norm");
   point.lr = number(row, "lr");
+  point.pairs = pairs_of(row, "", step);
   point.seconds = number(row, "seconds");
   const double rate = number(row, "tokens_per_second");
   for (const std::string& name : losses_) point.losses.push_back(number(row, name));

@@ -89,12 +89,18 @@ struct RoutingReport {
 };
 
 // metrics.jsonl of a run, thinned to what a chart can show.
+// Of preference pairs (train/preference.h), means over pairs.
+struct PairPoint {
+  int64_t step = 0;
+  double loss = 0, margin = 0, accuracy = 0;
+};
 struct HistoryPoint {
   int64_t step = 0, tokens = 0;  // at its last step, of the whole run
   double seconds = 0;            // the same: spent in steps
   double ce = 0;                 // mean over the steps this point stands for
   double grad_norm = 0, lr = 0;
   double tokens_per_second = 0;           // tokens of its steps over their seconds
+  std::optional<PairPoint> pairs;         // where the text is preference pairs
   std::vector<double> losses;             // one for each name of TrainingHistory::loss_names
   std::vector<double> max_vio;            // for each MoE layer
   std::vector<double> dropped;            // for each MoE layer
@@ -109,6 +115,7 @@ struct TrainingHistory {
   std::vector<int64_t> layers;          // the number of each MoE layer
   std::vector<HistoryPoint> points;
   std::vector<std::pair<int64_t, double>> eval_ce;  // step, nats per token
+  std::vector<PairPoint> eval_pairs;
   std::vector<HistoryAlarm> alarms;
 };
 

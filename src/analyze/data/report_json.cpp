@@ -75,12 +75,18 @@ Json to_json(const SampleText& s) {
           {"weights", std::move(weights)}};
 }
 
+Json to_json(const PairPoint& p) {
+  return {{"step", p.step}, {"dpo", p.loss}, {"margin", p.margin}, {"accuracy", p.accuracy}};
+}
+
 Json to_json(const HistoryPoint& p) {
-  return {
+  Json out{
       {"step", p.step},           {"tokens", p.tokens}, {"ce", p.ce},
       {"grad_norm", p.grad_norm}, {"lr", p.lr},         {"tokens_per_second", p.tokens_per_second},
       {"seconds", p.seconds},     {"losses", p.losses}, {"max_vio", p.max_vio},
       {"dropped", p.dropped},     {"load", p.load}};
+  if (p.pairs) out["pairs"] = to_json(*p.pairs);
+  return out;
 }
 
 }  // namespace
@@ -114,13 +120,13 @@ Json to_json(const TrainingHistory& h) {
   Json points = Json::array(), evals = Json::array(), alarms = Json::array();
   for (const HistoryPoint& p : h.points) points.push_back(to_json(p));
   for (const auto& [step, ce] : h.eval_ce) evals.push_back({{"step", step}, {"ce", ce}});
+  Json eval_pairs = Json::array();
+  for (const PairPoint& p : h.eval_pairs) eval_pairs.push_back(to_json(p));
   for (const HistoryAlarm& a : h.alarms)
     alarms.push_back({{"step", a.step}, {"kind", a.kind}, {"text", a.text}});
-  return {{"loss_names", h.loss_names},
-          {"layers", h.layers},
-          {"points", std::move(points)},
-          {"eval_ce", std::move(evals)},
-          {"alarms", std::move(alarms)}};
+  return {{"loss_names", h.loss_names},          {"layers", h.layers},
+          {"points", std::move(points)},         {"eval_ce", std::move(evals)},
+          {"eval_pairs", std::move(eval_pairs)}, {"alarms", std::move(alarms)}};
 }
 
 }  // namespace moe

@@ -53,9 +53,9 @@ FigureOptions panels_for(size_t layers) { return {.width = layers > 3 ? 280 : kP
 
 std::string history_cards(const TrainingHistory& h) {
   const FigureOptions o;
-  std::string cards = hero(h, loss_figure) + figure_card(auxiliary_figure(h, o), false) +
-                      hero(h, max_vio_figure) + figure_card(learning_figure(h, o), false) +
-                      hero(h, dropped_figure) +
+  std::string cards = hero(h, loss_figure) + figure_card(pairs_figure(h, o), true) +
+                      figure_card(auxiliary_figure(h, o), false) + hero(h, max_vio_figure) +
+                      figure_card(learning_figure(h, o), false) + hero(h, dropped_figure) +
                       figure_card(load_over_time_figure(h, panels_for(h.layers.size())), true);
   return cards.empty() ? ""
                        : R"(<h2 class="part">The run</h2><div class="cards">)" + cards + "</div>\n";

@@ -79,6 +79,14 @@ Panel one_line(const TrainingHistory& h, const FigureOptions& o, const std::stri
   return {.heading = "", .drawing = draw_lines(chart), .note = {}};
 }
 
+// Beside the one series that is there, of training.
+void add_held_out(LineChart& chart, const std::vector<std::pair<double, double>>& points) {
+  chart.series[0].name = "training";
+  Series held{.name = "held out", .colour = "q6", .dots = points.size() <= 30};
+  for (const auto& [step, value] : points) held.x.push_back(step), held.y.push_back(value);
+  chart.series.push_back(held);
+}
+
 // Of few layers each its line; of many the mean, the range and the worst.
 void add_layers(LineChart& chart, const TrainingHistory& h, size_t points,
                 const std::function<double(const HistoryPoint&, size_t)>& value) {
@@ -182,11 +190,9 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
       averaged(h, columns_for(o.width), [](const HistoryPoint& p) { return p.ce; }));
   chart.series[0].colour = "q2";
   if (!h.eval_ce.empty()) {
-    chart.series[0].name = "training";
-    Series held{.name = "held out", .colour = "q6", .dots = h.eval_ce.size() <= 30};
-    for (const auto& [step, ce] : h.eval_ce)
-      held.x.push_back(static_cast<double>(step)), held.y.push_back(ce);
-    chart.series.push_back(held);
+    std::vector<std::pair<double, double>> held;
+    for (const auto& [step, ce] : h.eval_ce) held.emplace_back(step, ce);
+    add_held_out(chart, held);
     f.line += ". Held out: " + std::string(definition("eval_ce").line);
   }
   chart.high = calm_top(chart.series[0].y);
@@ -195,6 +201,38 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
         fmt::format(" (from {} at step {})", compact(h.points[0].ce), h.points[0].step);
   chart.marks = marks_of(h);
   f.panels.push_back({.heading = "", .drawing = draw_lines(chart), .note = {}});
+  return f;
+}
+
+Figure pairs_figure(const TrainingHistory& h, const FigureOptions& o) {
+  Figure f = empty_figure("dpo");
+  if (h.points.empty() || !h.points.front().pairs) return f;
+  struct Panels {
+    const char *word, *y_title, *key;  // the key of a note; the loss is what the card tells
+    double PairPoint::*value;
+  };
+  const Panels panels[] = {{"loss", "nats a pair", nullptr, &PairPoint::loss},
+                           {"margin", "nats a pair", "pair_margin", &PairPoint::margin},
+                           {"accuracy", "of the pairs", "pair_accuracy", &PairPoint::accuracy}};
+  for (const auto& [word, y_title, key, value] : panels) {
+    LineChart chart{.label = fmt::format("{} of preference pairs over the run", word),
+                    .x_title = "step",
+                    .y_title = y_title,
+                    .width = o.width,
+                    .height = 161,
+                    .whole_x = true,
+                    .hover = o.hover};
+    const auto of = [value = value](const PairPoint& p) { return p.*value; };
+    chart.series = {averaged(h, columns_for(o.width),
+                             [&](const HistoryPoint& p) { return p.pairs ? of(*p.pairs) : NAN; })};
+    chart.series[0].colour = "q2";
+    std::vector<std::pair<double, double>> held;
+    for (const PairPoint& p : h.eval_pairs) held.emplace_back(p.step, of(p));
+    if (!held.empty()) add_held_out(chart, held);
+    f.panels.push_back({.heading = word,
+                        .drawing = draw_lines(chart),
+                        .note = key ? std::string(definition(key).line) : ""});
+  }
   return f;
 }
 

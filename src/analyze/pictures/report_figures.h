@@ -36,6 +36,8 @@ struct FigureOptions {
 
 // Of a run.
 Figure loss_figure(const TrainingHistory&, const FigureOptions&);
+// empty where the text is no preference pairs
+Figure pairs_figure(const TrainingHistory&, const FigureOptions&);
 Figure auxiliary_figure(const TrainingHistory&, const FigureOptions&);
 Figure learning_figure(const TrainingHistory&, const FigureOptions&);
 Figure max_vio_figure(const TrainingHistory&, const FigureOptions&);

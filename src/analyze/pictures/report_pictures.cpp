@@ -47,6 +47,7 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
       third{.width = kThird, .hover = false};
   if (history) {
     add("loss.svg", loss_figure(*history, wide));
+    add("pairs.svg", pairs_figure(*history, third));
     add("losses.svg",
         auxiliary_figure(*history,
                          history->loss_names.size() == 3 ? third : FigureOptions{.hover = false}));

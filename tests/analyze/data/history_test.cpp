@@ -42,6 +42,32 @@ TEST(History, ShortRunsKeepEveryStep) {
   EXPECT_EQ(h.alarms[0].text, "layer 1: expert 0");
 }
 
+TEST(History, PairsAreMeansLikeTheRest) {
+  EXPECT_FALSE(parse(row(1, 3)).points[0].pairs);
+  std::string text;
+  for (int64_t step = 1; step <= 1024; ++step) {
+    const std::string held =
+        step == 4 ? R"(,"eval_ce":1,"eval_dpo":0.5,"eval_margin":2,"eval_accuracy":0.75)" : "";
+    text += row(
+        step, 1,
+        fmt::format(R"(,"dpo":{},"margin":{},"accuracy":{}{})", step, 2 * step, step % 2, held));
+  }
+  const TrainingHistory h = parse(text);
+  ASSERT_EQ(h.points.size(), 512u);
+  for (size_t i = 0; i < h.points.size(); ++i) {
+    ASSERT_TRUE(h.points[i].pairs);
+    EXPECT_EQ(h.points[i].pairs->step, h.points[i].step);
+    EXPECT_EQ(h.points[i].pairs->loss, 2 * static_cast<double>(i) + 1.5);
+    EXPECT_EQ(h.points[i].pairs->margin, 4 * static_cast<double>(i) + 3);
+    EXPECT_EQ(h.points[i].pairs->accuracy, 0.5);
+  }
+  ASSERT_EQ(h.eval_pairs.size(), 1u);
+  EXPECT_EQ(h.eval_pairs[0].step, 4);
+  EXPECT_EQ(h.eval_pairs[0].loss, 0.5);
+  EXPECT_EQ(h.eval_pairs[0].margin, 2);
+  EXPECT_EQ(h.eval_pairs[0].accuracy, 0.75);
+}
+
 // 1,500 steps: spans of 4, of which there are 375.
 TEST(History, LongRunsBecomeMeansOverEqualSpans) {
   std::string text;

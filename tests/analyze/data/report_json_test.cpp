@@ -66,6 +66,19 @@ TEST(ReportJson, HistoryKeepsItsPoints) {
   EXPECT_EQ(json.at("points").at(0).at("step").get<int64_t>(), history.points[0].step);
   EXPECT_EQ(json.at("eval_ce").size(), history.eval_ce.size());
   EXPECT_EQ(json.at("alarms").size(), history.alarms.size());
+  EXPECT_FALSE(json.at("points").at(0).contains("pairs"));
+  EXPECT_TRUE(json.at("eval_pairs").empty());
+}
+
+TEST(ReportJson, PairsStandBesideTheRest) {
+  TrainingHistory history = made_history();
+  history.points[0].pairs = PairPoint{3, 0.5, 0.25, 1};
+  history.eval_pairs = {{4, 0.75, 2, 0.5}};
+  const Json json = to_json(history);
+  const Json pairs{{"step", 3}, {"dpo", 0.5}, {"margin", 0.25}, {"accuracy", 1.0}},
+      held{{"step", 4}, {"dpo", 0.75}, {"margin", 2.0}, {"accuracy", 0.5}};
+  EXPECT_EQ(json.at("points").at(0).at("pairs"), pairs);
+  EXPECT_EQ(json.at("eval_pairs"), Json::array({held}));
 }
 
 }  // namespace

@@ -102,12 +102,30 @@ TEST(HtmlReport, ShowsWhatIsOnlySometimesThere) {
   EXPECT_EQ(fault_of(page), "");
   for (const char* id : {"saturation", "step_dropped", "alarms"})
     EXPECT_TRUE(has_card(page, id)) << id;
+  EXPECT_FALSE(has_card(page, "dpo"));
   EXPECT_NE(page.find("two experts take &lt;all&gt; tokens; try a larger balance loss"),
             std::string::npos);
   EXPECT_NE(page.find("3 of 32 experts are dead"), std::string::npos);
   EXPECT_NE(page.find("Up to 25% of a layer&#39;s choices find their expert full and are dropped."),
             std::string::npos);
   EXPECT_EQ(html_report(made_report(), nullptr).find("id=\"alarms\""), std::string::npos);
+}
+
+TEST(HtmlReport, ShowsTheFiguresOfPreferencePairs) {
+  TrainingHistory h = made_history();
+  for (HistoryPoint& p : h.points) p.pairs = PairPoint{p.step, 0.5, 0.7, 0.8};
+  h.eval_pairs = {{h.points.front().step, 0.625, 0.25, 0.5}, {h.points.back().step, 0.5, 0.5, 1}};
+  const std::string page = html_report(made_report(), &h);
+  EXPECT_EQ(fault_of(page), "");
+  EXPECT_TRUE(has_card(page, "dpo"));
+  const std::vector<std::pair<std::string, std::string>> pictures =
+      report_pictures(made_report(), &h);
+  const auto picture = std::find_if(pictures.begin(), pictures.end(),
+                                    [](const auto& p) { return p.first == "pairs.svg"; });
+  ASSERT_NE(picture, pictures.end());
+  EXPECT_EQ(fault_of(picture->second), "");
+  for (const char* word : {"loss", "margin", "accuracy", "held out"})
+    EXPECT_NE(picture->second.find(word), std::string::npos) << word;
 }
 
 TEST(HtmlReport, NamesTheStrongestSpecialist) {

@@ -20,6 +20,7 @@
 #include "hub/folder/config_json.h"
 #include "hub/foreign.h"
 #include "options/read.h"
+#include "train/schedule.h"
 
 namespace moe {
 namespace {
@@ -384,13 +385,20 @@ TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
 void check_same_options(const Checkpoint& c, const TrainOptions& options) {
   const TrainOptions wanted = resumed_options(c, options);
   TrainOptions saved = c.options;
-  if (wanted.steps != saved.steps && saved.schedule != ScheduleKind::constant &&
-      wanted.schedule == saved.schedule)
+  const bool stable = c.step <= std::min(stable_until(saved), stable_until(wanted));
+  if (wanted.steps != saved.steps && !stable && wanted.schedule == saved.schedule) {
+    if (saved.schedule == ScheduleKind::wsd)
+      fail_usage(
+          "cannot resume {} with @steps {}: it is at step {}, and the cooldown begins after step "
+          "{} of {} steps, after {} of {}; go on from a checkpoint before both (@keep_stable)",
+          c.folder, wanted.steps, c.step, stable_until(saved), saved.steps, stable_until(wanted),
+          wanted.steps);
     fail_usage(
         "cannot resume {} with @steps {}: the run was planned for {}, and every learning rate of a "
         "{} schedule depends on that number; keep it, or start a "
-        "new run with @from {} (only @schedule constant can be lengthened)",
+        "new run with @from {} (only @schedule constant and wsd can be lengthened)",
         c.folder, wanted.steps, saved.steps, name_of(saved.schedule), c.folder);
+  }
   saved.steps = wanted.steps;
   saved.replans = wanted.replans;
   const std::vector<std::string> changes = mathematical_differences(saved, wanted);

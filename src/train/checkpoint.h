@@ -66,8 +66,8 @@ void check_same_options(const Checkpoint&, const TrainOptions& wanted);
 // Refuses other data, naming where both lie: the second half.
 void check_same_text(const Checkpoint&, const DataPrint& data);
 // Refuses, naming each with old and new value: options that change the mathematics, other data, a
-// run that is already done. `steps` may change only where the schedule is constant, because any
-// other learning rate depends on it. Absent min_lr and warmup stand for the checkpoint's, as do the
+// run that is already done. `steps` may change only where the rates so far do not depend on it
+// (train/schedule.h). Absent min_lr and warmup stand for the checkpoint's, as do the
 // plans of --minutes.
 void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
 // Refuses another teacher than the run's, one where there was none, and none where there was one.

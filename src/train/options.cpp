@@ -14,7 +14,7 @@ namespace moe {
 namespace {
 
 // In the order of the enums' values.
-const std::vector<std::string> kSchedules = {"cosine", "linear", "constant"};
+const std::vector<std::string> kSchedules = {"cosine", "linear", "constant", "wsd"};
 struct TuneRow {
   std::string_view name;
   bool adapters, routers, norms;  // what is trained; routers and norms as they are
@@ -99,7 +99,7 @@ void add_steps(FieldList& list, TrainOptions& o) {
   list.add("steps", o.steps, "optimizer steps").unit("steps").also({"max_steps"});
   list.add("replans", value_of(o.replans), "").recorded_only();
   list.add("lr", o.lr, "highest learning rate").also({"learning_rate"});
-  list.add("min_lr", o.min_lr, "learning rate at the end; default: lr / 10");
+  list.add("min_lr", o.min_lr, "learning rate at the end; default: lr / 10, with wsd 0");
   list.add("warmup", o.warmup, "steps of linear warm-up; default: a tenth, at most 100")
       .unit("steps")
       .also({"warmup_steps"});
@@ -108,8 +108,11 @@ void add_steps(FieldList& list, TrainOptions& o) {
            "named: 1. Parts: embedding, positions, head, norms, attention, "
            "router, experts, shared, 'dense ffn'")
       .form("PART=FACTOR", "experts=3");
-  list.add_choice("schedule", o.schedule, kSchedules, "cosine, linear or constant")
+  list.add_choice("schedule", o.schedule, kSchedules,
+                  "cosine, linear, constant, or wsd: constant after the warm-up until the cooldown")
       .also({"lr_scheduler_type"});
+  list.add("cooldown", o.cooldown,
+           "with @schedule wsd: the share of the steps in which the rate falls, at the end");
   list.add("weight_decay", o.weight_decay, "AdamW's, on matrices only");
   list.add("decay_all", o.decay_all, "decay norms and biases too");
   list.add("beta1", o.beta1, "AdamW's").also({"adam_beta1"});
@@ -194,6 +197,10 @@ void add_bookkeeping(FieldList& list, TrainOptions& o) {
            "keep the weights of the lowest held-out loss in OUT/best, a model folder of its own: "
            "as much disk again as OUT/model.safetensors")
       .no_mathematics();
+  list.add("keep_stable", o.keep_stable,
+           "with @schedule wsd: keep the run as it is when the cooldown begins in OUT/stable, from "
+           "which runs of more @steps go on (docs/training.md)")
+      .no_mathematics();
   list.add("eval_tokens", o.eval_tokens, "").recorded_only().no_mathematics();
 }
 
@@ -242,6 +249,9 @@ void validate(const TrainOptions& o) {
         "@warmup is {} of {} steps, which leaves none at the full rate; lower @warmup or raise "
         "@steps",
         *o.warmup, o.steps);
+  need_in(o.cooldown, 0, 1, "cooldown");
+  if (o.keep_stable && o.schedule != ScheduleKind::wsd)
+    fail_usage("@keep_stable is of @schedule wsd; with {} leave it out", name_of(o.schedule));
   for (const Replan& r : o.replans)
     if (r.until < 1 || r.until >= r.steps || r.until >= o.steps)
       fail_usage("replans: a schedule of {} steps cannot have held for {} of {}", r.steps, r.until,
@@ -281,7 +291,7 @@ void validate(const TrainOptions& o) {
 }
 
 TrainOptions resolved(TrainOptions o) {
-  if (!o.min_lr) o.min_lr = o.lr / 10;
+  if (!o.min_lr) o.min_lr = o.schedule == ScheduleKind::wsd ? 0 : o.lr / 10;
   if (!o.warmup) o.warmup = std::min<int64_t>(100, o.steps / 10);
   if (!o.eval_every) o.eval_every = usual_eval_every(o);
   if (o.threads == 0) o.threads = available_threads();

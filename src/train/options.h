@@ -16,7 +16,7 @@
 
 namespace moe {
 
-enum class ScheduleKind { cosine, linear, constant };
+enum class ScheduleKind { cosine, linear, constant, wsd };
 std::string_view name_of(ScheduleKind);
 
 // Which parameters a run moves; all others keep the values they start from, and cost no gradient
@@ -58,9 +58,10 @@ struct TrainOptions {
   std::vector<Replan> replans;    // how `steps` came to be what it is, where it was fitted to the
                                   // time again and again; in order
   double lr = 1e-3;               // at the end of the warm-up
-  std::optional<double> min_lr;   // at the last step; absent: lr / 10
+  std::optional<double> min_lr;   // at the last step; absent: lr / 10, of wsd 0
   std::optional<int64_t> warmup;  // steps; absent: a tenth of the steps, at most 100
   ScheduleKind schedule = ScheduleKind::cosine;
+  double cooldown = 0.2;  // of wsd: the share of the steps, at the end, in which the rate falls
   std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many
                                            // times the rate it learns at; not named: 1
   double weight_decay = 0.1;
@@ -91,6 +92,7 @@ struct TrainOptions {
   std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0:
                                       // at the end only; absent: usual_eval_every()
   bool keep_best = false;             // OUT/best holds the weights of the lowest held-out loss
+  bool keep_stable = false;           // OUT/stable holds the run as it was when the cooldown began
   double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
   // predictions an evaluation makes at most; 0: all of the held-out text
   int64_t eval_tokens = 65536;

@@ -9,6 +9,7 @@
 #include "train/metrics.h"
 #include "train/pace.h"
 #include "train/run_lock.h"
+#include "train/schedule.h"
 #include "train/step_lines.h"
 #include "train/trainer.h"
 
@@ -59,6 +60,12 @@ struct Saver {
                {{"step", std::to_string(best.step)},
                 {trainer.options().pairs ? "eval_dpo" : "eval_ce", fmt::format("{}", best.loss)}});
   }
+  // A checkpoint of its own, for runs that go on from it.
+  void save_stable(Trainer& trainer) const {
+    const std::string folder = stable_folder(job.out);
+    if (metrics) make_folder(folder);
+    save_checkpoint(folder, trainer, trainer.model(), *job.tokenizer, files);
+  }
   // The start of the run: a model folder of its own where other programs may start from too, and
   // OUT itself, so that a full disk or a folder that cannot be written is found before the first
   // step.
@@ -102,6 +109,8 @@ class Loop {
       over_ = finished || summary_.interrupted;
       if (over_ || is_due(options().save_every))
         pace_.took_save(timed([&] { saver_.save(trainer_); }));
+      if (!over_ && options().keep_stable && trainer_.steps_done() == stable_until(options()))
+        pace_.took_save(timed([&] { saver_.save_stable(trainer_); }));
       if (!over_ && job_.deadline) keep_to(*job_.deadline);
     }
     return summary_;
@@ -229,6 +238,7 @@ std::optional<BestEvaluation> agreed(const comm::Group& group,
 }  // namespace
 
 std::string best_folder(const std::string& out) { return out + "/best"; }
+std::string stable_folder(const std::string& out) { return out + "/stable"; }
 
 TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& callbacks,
                    const std::atomic<bool>& stop, const Checkpoint* resume) {

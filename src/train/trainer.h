@@ -286,6 +286,8 @@ struct Checkpoint;
 
 // Where a run with options.keep_best keeps the weights of the lowest held-out loss.
 std::string best_folder(const std::string& out);
+// Where one with options.keep_stable keeps the checkpoint of the step before its cooldown.
+std::string stable_folder(const std::string& out);
 
 // Trains to options.steps or until `stop` is set, which ends the run after the step under way;
 // either way the last state is saved. Without `resume` the model's weights are the start and OUT

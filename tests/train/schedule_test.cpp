@@ -19,7 +19,8 @@ TrainOptions planned(ScheduleKind kind, int64_t warmup) {
 }
 
 TEST(Schedule, WarmUpIsLinearAndReachesTheRate) {
-  for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant}) {
+  for (ScheduleKind kind :
+       {ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::constant, ScheduleKind::wsd}) {
     const TrainOptions o = planned(kind, 4);
     EXPECT_DOUBLE_EQ(learning_rate(o, 1), 0.25);
     EXPECT_DOUBLE_EQ(learning_rate(o, 2), 0.5);
@@ -84,6 +85,51 @@ TEST(Schedule, NeverRisesAfterTheWarmUp) {
   for (ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear})
     for (int64_t step = 5; step <= 14; ++step)
       EXPECT_LT(learning_rate(planned(kind, 4), step), learning_rate(planned(kind, 4), step - 1));
+}
+
+// Of 14 steps the last 4 fall: t = 1/4 ... 1.
+TEST(Schedule, StaysUntilTheCooldown) {
+  TrainOptions o = planned(ScheduleKind::wsd, 4);
+  o.cooldown = 4.0 / 14;
+  EXPECT_EQ(stable_until(o), 10);
+  for (int64_t step = 4; step <= 10; ++step) EXPECT_EQ(learning_rate(o, step), 1.0) << step;
+  EXPECT_DOUBLE_EQ(learning_rate(o, 11), 0.2 + 0.8 * 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 12), 0.2 + 0.8 * (1 - std::sqrt(0.5)));
+  EXPECT_DOUBLE_EQ(learning_rate(o, 14), 0.2);
+  o.min_lr.reset();
+  EXPECT_EQ(learning_rate(resolved(o), 14), 0) << "unless it is said, it falls to nothing";
+  o.cooldown = 0.9;
+  EXPECT_EQ(stable_until(o), 4) << "the warm-up is no part of the cooldown";
+}
+
+// Runs of other lengths have the rates of this one as long as all of them are stable.
+TEST(Schedule, AStablePhaseIsThatOfEveryLength) {
+  const TrainOptions o = planned(ScheduleKind::wsd, 4);
+  EXPECT_EQ(stable_until(o), 11);
+  TrainOptions longer = o;
+  longer.steps = 40;
+  for (int64_t step = 1; step <= 11; ++step)
+    EXPECT_EQ(learning_rate(longer, step), learning_rate(o, step));
+  EXPECT_NE(learning_rate(longer, 12), learning_rate(o, 12));
+  EXPECT_EQ(stable_until(planned(ScheduleKind::cosine, 4)), 0);
+  EXPECT_GT(stable_until(planned(ScheduleKind::constant, 4)), 1 << 20);
+}
+
+// Planned anew before its cooldown it begins it later; in it, it stays where it is until then.
+TEST(Schedule, ACooldownThatIsPlannedAnew) {
+  const TrainOptions o = planned(ScheduleKind::wsd, 4);
+  TrainOptions longer = o;
+  longer.replans = {{9, 14}};
+  longer.steps = 40;
+  EXPECT_EQ(stable_until(longer), 32);
+  EXPECT_EQ(learning_rate(longer, 32), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(longer, 40), 0.2);
+  longer.replans = {{12, 14}};
+  EXPECT_EQ(stable_until(longer), 11);
+  for (int64_t step = 12; step <= 32; ++step)
+    EXPECT_DOUBLE_EQ(learning_rate(longer, step), learning_rate(o, 12));
+  EXPECT_LT(learning_rate(longer, 33), learning_rate(o, 12));
+  EXPECT_DOUBLE_EQ(learning_rate(longer, 40), 0.2);
 }
 
 }  // namespace

@@ -481,6 +481,36 @@ TEST(Train, AConstantScheduleCanBeLengthened) {
   EXPECT_TRUE(same_weights(*load_model(s.out).model, *load_model(whole.out).model));
 }
 
+// Several budgets of one long run: what was kept before the cooldown goes on to any longer one, and
+// ends with the bits that a run of that length has.
+TEST(Train, ARunOfAnotherLengthGoesOnFromTheStablePhase) {
+  const TempFolder folder;
+  Session whole{folder / "whole"}, s{folder / "out"};
+  for (Session* each : {&whole, &s}) {
+    each->options.schedule = ScheduleKind::wsd;
+    each->options.cooldown = 0.5;
+    each->options.warmup = 1;
+    each->options.steps = 8;
+  }
+  whole.start();
+  s.options.steps = 6;
+  s.options.keep_stable = true;
+  s.start();
+  const std::string stable = stable_folder(s.out);
+  EXPECT_EQ(load_checkpoint(stable).step, 3);
+  const std::string longer = folder / "longer";
+  std::filesystem::copy(stable, longer, std::filesystem::copy_options::recursive);
+  s.options.keep_stable = false;
+  s.options.steps = 8;
+  EXPECT_FAILS(s.resume(), "it is at step 6, and the cooldown begins after step 3 of 6 steps");
+  s.out = longer;
+  s.options.steps = 4;  // would have begun to cool down after the second
+  EXPECT_FAILS(s.resume(), "after 2 of 4");
+  s.options.steps = 8;
+  EXPECT_EQ(s.resume().last.step, 8);
+  EXPECT_TRUE(same_weights(*load_model(s.out).model, *load_model(whole.out).model));
+}
+
 TEST(Train, ThreadsAreMentionedButNotRefused) {
   const TempFolder folder;
   Session s{folder / "out"};

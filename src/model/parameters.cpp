@@ -312,6 +312,8 @@ bool is_large(const Param& p) {
          !combine_weight && !is_convolution(p);
 }
 
+bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }
+
 bool is_convolution(const Param& p) {
   return p.kind == ParamKind::linear_conv || p.kind == ParamKind::conv;
 }

@@ -96,6 +96,9 @@ enum class ParamKind : uint8_t {
 // few bits. Norms, biases, routers, the weight of a shared expert and learned positions hold few
 // numbers, and much hangs on each.
 bool is_large(const Param&);
+// Whether it is a large operand of a layer, or a bank of them: neither a table of embeddings nor
+// the head.
+bool is_hidden_matrix(const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
 // and decay of linear attention.
 bool is_multiplied_in_f32(const Param&);

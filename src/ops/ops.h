@@ -110,6 +110,8 @@ void add(Run&, Tensor y, Tensor a, Tensor b);
 void multiply(Run&, Tensor y, Tensor a, Tensor b);
 // y = factor * x, between f32 and bf16 (or the same dtype); y may be x.  [N,D]
 void scale(Run&, Tensor y, Tensor x, float factor);
+// y = a x + b z; each f32 or bf16; y may be x or z.  [N,D]
+void add_scaled(Run&, Tensor y, Tensor x, Tensor z, float a, float b);
 // y = cap tanh(x / cap); y may be x.  [N,D] f32
 void soft_cap_forward(Run&, Tensor y, Tensor x, float cap);
 // dx = dy (1 - (y / cap)^2); dx may be dy.  dx, dy [N,D] f32|bf16, of one dtype; y [N,D] f32

@@ -59,7 +59,8 @@ void each_state(const Trainer& trainer, F&& f) {
     std::vector<Span> held;
     for (int p = 0; processes > 1 && p < processes; ++p) held.push_back(optimizer.moved_by(p, i));
     f(State{moment_name("m", param), optimizer.m(i), param.whole(), held});
-    f(State{moment_name("v", param), optimizer.v(i), param.whole(), held, true});
+    if (optimizer.keeps_squares(i))
+      f(State{moment_name("v", param), optimizer.v(i), param.whole(), held, true});
   }
   const auto own = [&](const std::string& name, const Tensor& value) {
     f(State{name, value, value});
@@ -458,7 +459,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
   each_state(trainer, [&](const State&) { ++expected; });
   if (file.tensors().size() != expected)
     fail(
-        "{} holds {} tensors, {} are expected (two moments for each trained parameter{}{}); the "
+        "{} holds {} tensors, {} are expected (the moments of each trained parameter{}{}); the "
         "file belongs to another model or is damaged",
         file.path(), file.tensors().size(), expected,
         trainer.trainable().adapters().empty() ? "" : ", and the adapters",

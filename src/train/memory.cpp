@@ -7,6 +7,7 @@
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
 #include "ops/memory.h"
+#include "train/muon.h"
 #include "train/trainable.h"
 
 namespace moe {
@@ -19,6 +20,18 @@ int64_t bytes_of_all(const Model& shapes) {
   int64_t bytes = 0;
   for (const Param* param : shapes.params()) bytes += param->value.bytes();
   return bytes;
+}
+
+// Of the parameter that takes most.
+MuonBytes most_of_muon(const Model& shapes, const TrainOptions& o) {
+  MuonBytes most;
+  for (const Param* param : shapes.params()) {
+    if (!takes_muon(*param, o)) continue;
+    const MuonBytes bytes = muon_bytes(*param, o.dtype);
+    most.scratch = std::max(most.scratch, bytes.scratch);
+    most.copies = std::max(most.copies, bytes.copies);
+  }
+  return most;
 }
 
 // A micro-batch as the teacher reads it: its own activations are gone before the student's come,
@@ -52,15 +65,18 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
                                                              .dtype = o.dtype,
                                                              .recompute = o.recompute,
                                                              .spread = o.expert_parallel});
+  const MuonBytes muon = most_of_muon(shapes, o);
   MemoryNeed need;
   const bool in_file = tunes_adapters(o.tune);
   if (held == Held::nothing && !in_file) need.add("weights", bytes_of_all(shapes));
   need.add("gradients", trained.gradients);
   need.add("moments", trained.moments);
   need.add("adapters", trained.adapters);
-  if (!in_file || !quantised) need.add("packed", pass.copies);
+  if (!in_file || !quantised) need.add("packed", pass.copies + muon.copies);
   need.add("activations", pass.activations);
-  need.add("scratch", pass.scratch + (in_file && quantised ? ops::kPassingBytes : 0));
+  // Muon's comes when the passes of the step are over.
+  need.add("scratch",
+           std::max(pass.scratch, muon.scratch) + (in_file && quantised ? ops::kPassingBytes : 0));
   need.add("text", rows_of(o) * o.context * kTextBytes);
   if (teacher) need.add("teacher", teaching_bytes(*teacher, o, pass.activations + pass.scratch));
   return need;

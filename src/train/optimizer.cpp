@@ -1,5 +1,5 @@
-// AdamW over parameters in their fixed order. Decay groups and clipping are decided here,
-// arithmetic is done in ops/.
+// AdamW and Muon over parameters in their fixed order. Decay groups and clipping are decided here,
+// arithmetic is done in ops/ and, of Muon, in train/muon.h.
 #include "train/optimizer.h"
 
 #include <cmath>
@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "ops/ops.h"
+#include "train/muon.h"
 
 namespace moe {
 namespace {
@@ -18,6 +19,12 @@ Tensor zeros_like(Arena& arena, const Tensor& like) {
   t.data = arena.alloc_bytes(static_cast<size_t>(like.bytes()));
   std::memset(t.data, 0, static_cast<size_t>(like.bytes()));
   return t;
+}
+
+// Matrices [first, last) of a bank, or the whole of a matrix.
+Tensor matrices(const Tensor& bank, int64_t first, int64_t last) {
+  const int64_t rows = bank.shape[bank.rank - 2], cols = bank.cols();
+  return Tensor(bank.as<float>() + first * rows * cols, DType::f32, {last - first, rows, cols});
 }
 
 // Numbers [begin, end) of a dense tensor, a view in one dimension.
@@ -33,13 +40,24 @@ Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options,
                      std::vector<double> rates, const comm::Layout& layout)
     : params_(std::move(params)), layout_(layout), options_(options), rates_(std::move(rates)) {
   rates_.resize(params_.size(), 1);
-  const bool alone = layout_.all().size == 1;
+  bool any_muon = false;
   for (size_t i = 0; i < params_.size(); ++i) {
-    const Tensor& value = params_[i]->value;
-    const Tensor moved = alone ? value : numbers(value, moved_here(i));
+    const Tensor moved = of_this_process(i, params_[i]->value);
     m_.push_back(zeros_like(memory_, moved));
-    v_.push_back(zeros_like(memory_, moved));
+    v_.push_back(keeps_squares(i) ? zeros_like(memory_, moved) : Tensor());
+    any_muon = any_muon || !keeps_squares(i);
   }
+  if (options_.optimizer == OptimizerKind::muon && !any_muon)
+    fail_usage(
+        "@optimizer muon moves whole matrices of attention and FFNs, of which @tune {} trains "
+        "none; leave @optimizer out",
+        name_of(options_.tune));
+}
+
+bool Optimizer::keeps_squares(size_t i) const { return !takes_muon(*params_[i], options_); }
+
+Tensor Optimizer::of_this_process(size_t i, const Tensor& t) const {
+  return layout_.all().size == 1 ? t : numbers(t, moved_here(i));
 }
 
 Span Optimizer::moved_by(int p, size_t i) const {
@@ -75,8 +93,7 @@ double Optimizer::grad_norm(Run& run) const {
   std::vector<double> squares;
   for (size_t i = 0; i < params_.size(); ++i) {
     ops::settle_grad(run, *params_[i]);
-    const Tensor moved =
-        layout_.all().size == 1 ? params_[i]->grad : numbers(params_[i]->grad, moved_here(i));
+    const Tensor moved = of_this_process(i, params_[i]->grad);
     squares.push_back(moved.numel() == 0 ? 0 : ops::sum_squares(run, moved));
   }
   layout_.all().sum(squares);
@@ -94,25 +111,61 @@ double Optimizer::grad_norm(Run& run) const {
 void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   const double scale = options_.clip > 0 ? std::min(1.0, options_.clip / (grad_norm + 1e-6)) : 1.0;
   for (size_t i = 0; i < params_.size(); ++i) {
-    Param& param = *params_[i];
-    const double decay = options_.decay_all || param.is_matrix() ? options_.weight_decay : 0;
-    const ops::AdamW adamw{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1),
-                           static_cast<float>(options_.beta2), static_cast<float>(options_.eps),
-                           static_cast<float>(decay),          step,
-                           static_cast<float>(scale)};
-    if (layout_.all().size == 1) {
-      ops::adamw_step(run, param, m_[i], v_[i], adamw);
-      continue;
-    }
-    const Span moved = moved_here(i);
-    if (moved.begin < moved.end)
-      ops::adamw_step(run, numbers(param.value, moved), m_[i], v_[i], numbers(param.grad, moved),
-                      adamw);
-    comm::during([&] { return fmt::format("the exchange of {}", param.name); },
-                 [&] { group_of(i).gather_shares(all_of(param.value)); });
-    param.touched();
-    param.grad_is_zero = true;
+    const double decay = options_.decay_all || params_[i]->is_matrix() ? options_.weight_decay : 0;
+    const ops::AdamW how{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1),
+                         static_cast<float>(options_.beta2), static_cast<float>(options_.eps),
+                         static_cast<float>(decay),          step,
+                         static_cast<float>(scale)};
+    if (keeps_squares(i)) update_adamw(run, i, how);
+    else update_muon(run, i, how);
   }
+}
+
+void Optimizer::update_adamw(Run& run, size_t i, const ops::AdamW& how) {
+  Param& param = *params_[i];
+  if (layout_.all().size == 1) return ops::adamw_step(run, param, m_[i], v_[i], how);
+  const Span moved = moved_here(i);
+  if (moved.begin < moved.end)
+    ops::adamw_step(run, numbers(param.value, moved), m_[i], v_[i], numbers(param.grad, moved),
+                    how);
+  gather(i, param.value);
+  param.touched();
+  param.grad_is_zero = true;
+}
+
+// The gradient's memory becomes the momentum and then the direction. Every process has its share of
+// the momentum, and orthogonalises the matrices that its share of the value lies in.
+void Optimizer::update_muon(Run& run, size_t i, const ops::AdamW& how) {
+  Param& param = *params_[i];
+  ops::settle_grad(run, param);
+  const auto mu = static_cast<float>(options_.momentum);
+  const Span moved = layout_.all().size == 1 ? Span{0, param.value.numel()} : moved_here(i);
+  const Tensor grad = of_this_process(i, param.grad);
+  if (moved.begin < moved.end) {
+    ops::add_scaled(run, m_[i], m_[i], grad, mu, how.grad_scale);
+    ops::add_scaled(run, grad, grad, m_[i], how.grad_scale, mu);
+  }
+  gather(i, param.grad);
+  const int64_t rows = param.value.shape[param.value.rank - 2], cols = param.value.cols(),
+                one = rows * cols, at_once = muon_matrices_at_once(rows, cols),
+                end = (moved.end + one - 1) / one;
+  const float rate = how.lr * muon_scale(rows, cols);
+  for (int64_t e = moved.begin / one; e < end; e += at_once) {
+    const int64_t last = std::min(e + at_once, end);
+    orthogonalise(run, matrices(param.grad, e, last));
+    const Span part{std::max(moved.begin, e * one), std::min(moved.end, last * one)};
+    const Tensor value = numbers(param.value, part);
+    ops::add_scaled(run, value, value, numbers(param.grad, part), 1 - how.lr * how.weight_decay,
+                    -rate);
+  }
+  gather(i, param.value);
+  param.touched();
+  param.grad_is_zero = true;
+}
+
+void Optimizer::gather(size_t i, const Tensor& t) {
+  comm::during([&] { return fmt::format("the exchange of {}", params_[i]->name); },
+               [&] { group_of(i).gather_shares(all_of(t)); });
 }
 
 }  // namespace moe

@@ -1,12 +1,13 @@
-// AdamW over a list of parameters: owns the moments, clips by the norm of the whole gradient. The
-// update itself is ops::adamw_step. Of several processes each keeps the moments of a share of every
-// parameter, moves that share, and gets what the others moved (Rajbhandari et al., "ZeRO", arXiv
-// 1910.02054, stage 1).
+// AdamW over a list of parameters, or Muon over the matrices among them: owns the moments, clips by
+// the norm of the whole gradient. The updates are ops::adamw_step and train/muon.h. Of several
+// processes each keeps the moments of a share of every parameter, moves that share, and gets what
+// the others moved (Rajbhandari et al., "ZeRO", arXiv 1910.02054, stage 1).
 #pragma once
 
 #include <vector>
 
 #include "comm/layout.h"
+#include "ops/ops.h"
 #include "tensor/param.h"
 #include "tensor/run.h"
 #include "train/options.h"
@@ -34,6 +35,8 @@ class Optimizer {
   // The numbers of params()[i], the whole of it, that process p moves.
   Span moved_by(int p, size_t i) const;
   const comm::Layout& layout() const { return layout_; }
+  // Whether params()[i] has the second moment v, too: AdamW's do, Muon's do not.
+  bool keeps_squares(size_t i) const;
   // Moments f32 of what of params()[i] this process moves, in one dimension; of a process alone in
   // its shape. Owned here.
   const Tensor& m(size_t i) const { return m_[i]; }
@@ -42,6 +45,12 @@ class Optimizer {
  private:
   // Of params()[i] what this process moves, as numbers of its part that is here.
   Span moved_here(size_t i) const;
+  // What this process moves of `t`, which has the shape of params()[i] as it is here.
+  Tensor of_this_process(size_t i, const Tensor& t) const;
+  void update_adamw(Run&, size_t i, const ops::AdamW& how);
+  void update_muon(Run&, size_t i, const ops::AdamW& how);  // its lr, decay and scale
+  // What the others moved of `t`, likewise.
+  void gather(size_t i, const Tensor& t);
   // Whose gradients of params()[i] are summed.
   const comm::Group& group_of(size_t i) const;
 

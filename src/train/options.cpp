@@ -15,6 +15,7 @@ namespace {
 
 // In the order of the enums' values.
 const std::vector<std::string> kSchedules = {"cosine", "linear", "constant", "wsd"};
+const std::vector<std::string> kOptimizers = {"adamw", "muon"};
 struct TuneRow {
   std::string_view name;
   bool adapters, routers, norms;  // what is trained; routers and norms as they are
@@ -113,7 +114,12 @@ void add_steps(FieldList& list, TrainOptions& o) {
       .also({"lr_scheduler_type"});
   list.add("cooldown", o.cooldown,
            "with @schedule wsd: the share of the steps in which the rate falls, at the end");
-  list.add("weight_decay", o.weight_decay, "AdamW's, on matrices only");
+  list.add_choice("optimizer", o.optimizer, kOptimizers,
+                  "adamw; muon: the matrices of attention and FFNs move by their orthogonalised "
+                  "momentum, each expert's by itself, and all else by AdamW at the same rate "
+                  "(docs/training.md)");
+  list.add("momentum", o.momentum, "Muon's");
+  list.add("weight_decay", o.weight_decay, "decoupled from the gradient, on matrices only");
   list.add("decay_all", o.decay_all, "decay norms and biases too");
   list.add("beta1", o.beta1, "AdamW's").also({"adam_beta1"});
   list.add("beta2", o.beta2, "AdamW's").also({"adam_beta2"});
@@ -207,6 +213,7 @@ void add_bookkeeping(FieldList& list, TrainOptions& o) {
 }  // namespace
 
 std::string_view name_of(ScheduleKind kind) { return kSchedules[static_cast<size_t>(kind)]; }
+std::string_view name_of(OptimizerKind kind) { return kOptimizers[static_cast<size_t>(kind)]; }
 std::string_view name_of(Tune tune) { return row_of(tune).name; }
 bool tunes_adapters(Tune tune) { return row_of(tune).adapters; }
 bool tunes_whole(Tune tune, Part part) {
@@ -259,6 +266,7 @@ void validate(const TrainOptions& o) {
   for (const auto& [part, times] : o.lr_times)
     if (!(times > 0) || std::isinf(times))
       fail_usage("@lr_times {}={}: it must be above 0", printable(part), times);
+  need_in(o.momentum, 0, 1, "momentum");
   need_in(o.weight_decay, 0, kNoLimit, "weight_decay");
   need_in(o.beta1, 0, 1, "beta1");
   need_in(o.beta2, 0, 1, "beta2");

@@ -19,6 +19,10 @@ namespace moe {
 enum class ScheduleKind { cosine, linear, constant, wsd };
 std::string_view name_of(ScheduleKind);
 
+// What moves the hidden matrices (model/parameters.h); all else AdamW moves in any case.
+enum class OptimizerKind { adamw, muon };
+std::string_view name_of(OptimizerKind);
+
 // Which parameters a run moves; all others keep the values they start from, and cost no gradient
 // and no moments.
 enum class Tune {
@@ -64,6 +68,8 @@ struct TrainOptions {
   double cooldown = 0.2;  // of wsd: the share of the steps, at the end, in which the rate falls
   std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many
                                            // times the rate it learns at; not named: 1
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double momentum = 0.95;  // of Muon
   double weight_decay = 0.1;
   bool decay_all = false;  // also norms and biases (OLMoE's paper); else matrices only
   double beta1 = 0.9;

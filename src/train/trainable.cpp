@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "train/muon.h"
 
 namespace moe {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 constexpr uint64_t kAdapterKey = 0x6c6f7261;  // apart from the keys of steps and weights
 
 bool takes_adapter(const Param& param, Tune tune) {
-  if (!tunes_adapters(tune) || !is_large(param) || param.layer < 0) return false;
+  if (!tunes_adapters(tune) || !is_hidden_matrix(param)) return false;
   return tune != Tune::experts_hot || param.part == Part::experts;
 }
 
@@ -143,7 +144,7 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
     const int64_t own = kF32 * param->value.numel();
     if (trains_itself(*param, options.tune)) {
       bytes.gradients += own;
-      bytes.moments += 2 * own;
+      bytes.moments += (takes_muon(*param, options) ? 1 : 2) * own;
     } else if (takes_adapter(*param, options.tune)) {
       const int64_t adapter = kF32 * adapter_numbers(*param, options);
       bytes.moments += 2 * adapter;

@@ -59,7 +59,7 @@ std::vector<TrainedPart> trained_parts(const Model&, const TrainOptions&);
 // What a Trainable and its optimizer add to the memory of a model of this shape, bytes.
 struct TrainedBytes {
   int64_t gradients = 0;  // of the model's own parameters
-  int64_t moments = 0;    // two of whatever the optimizer moves
+  int64_t moments = 0;    // of whatever the optimizer moves: one where Muon does, else two
   int64_t adapters = 0;   // with their gradients
 };
 TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);

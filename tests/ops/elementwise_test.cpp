@@ -65,6 +65,43 @@ TEST(Add, EveryTripleOfTypesIsExactAndMayBeInPlace) {
         }
 }
 
+// One rounding of a x + b z, after that of b z.
+TEST(AddScaled, EveryTripleOfTypesIsItsFormulaAndMayBeInPlace) {
+  constexpr float kA = 0.75f, kB = -1.3f;
+  for (int64_t cols : kWidths)
+    for (DType of_x : kFloats)
+      for (DType of_z : kFloats)
+        for (DType of_y : kFloats) {
+          moe::Run run(2);
+          Arena arena;
+          const Fenced x(arena, of_x, 67, cols, 1), z(arena, of_z, 67, cols, 2),
+              y(arena, of_y, 67, cols);
+          const auto left = values(x.view), right = values(z.view);
+          const auto check = [&](const Tensor& sum) {
+            size_t i = 0;
+            for (int64_t r = 0; r < 67; ++r)
+              for (int64_t c = 0; c < cols; ++c, ++i) {
+                const float want =
+                    std::fma(kA, static_cast<float>(left[i]), kB * static_cast<float>(right[i]));
+                ASSERT_NEAR(get(sum, r, c), want,
+                            (of_y == DType::bf16 ? 4e-3 : 1e-6) * (1 + std::abs(want)));
+              }
+          };
+          ops::add_scaled(run, y.view, x.view, z.view, kA, kB);
+          check(y.view);
+          if (of_y == of_x) {
+            const Tensor in_place = copy_of(arena, x.view);
+            ops::add_scaled(run, in_place, in_place, z.view, kA, kB);
+            check(in_place);
+          }
+          if (of_y == of_z) {
+            ops::add_scaled(run, z.view, x.view, z.view, kA, kB);
+            check(z.view);
+          }
+          EXPECT_TRUE(x.intact() && z.intact() && y.intact());
+        }
+}
+
 // With duals of double, whose tanh is the library's.
 TEST(SoftCap, AgreesWithItsFormulaAndMayBeInPlace) {
   constexpr float kCap = 3;
@@ -121,10 +158,11 @@ TEST(Elementwise, SameForAnyThreads) {
       [&](moe::Run& run) {
         const Tensor y = arena.alloc(DType::f32, {41, 1003});
         ops::add(run, y, a, b);
+        ops::add_scaled(run, y, y, b, 0.3f, 1.7f);
         ops::dropout(run, y, y, 0.3f, key);
         return y;
       },
-      "add and dropout");
+      "add, add_scaled and dropout");
 }
 
 TEST(Dropout, AgreesWithTwinInEveryLayout) {
@@ -283,6 +321,7 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
   const Tensor x = draw(arena, DType::f32, {3, 8}, 1), y = arena.alloc(DType::f32, {3, 7});
   EXPECT_THROW(ops::cast(run, y, x), Error);
   EXPECT_THROW(ops::add(run, x, x, y), Error);
+  EXPECT_THROW(ops::add_scaled(run, x, x, y, 1, 1), Error);
   EXPECT_THROW(ops::dropout(run, y, x, 0.5f, RngKey::from_seed(1)), Error);
   const std::vector<int32_t> two = {0, 1}, three = {0, 1, 2};
   EXPECT_THROW(

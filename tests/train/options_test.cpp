@@ -34,6 +34,8 @@ TEST(Options, SurviveJson) {
   o.threads = 3;
   o.mix = {{"german", 2}, {"a b", 0}};
   o.hold_out = 0.05;
+  o.optimizer = OptimizerKind::muon;
+  o.momentum = 0.5;
   o.cooldown = 0.1;
   o.tune = Tune::lora_router;
   o.lora_rank = 3;
@@ -109,6 +111,7 @@ TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheField) {
   refused("lr", [](TrainOptions& o) { o.lr = std::nan(""); });
   refused("min_lr", [](TrainOptions& o) { o.min_lr = 2 * o.lr; });
   refused("warmup", [](TrainOptions& o) { o.warmup = o.steps; });
+  refused("momentum", [](TrainOptions& o) { o.momentum = 1; });
   refused("cooldown", [](TrainOptions& o) { o.cooldown = 1; });
   refused("keep_stable", [](TrainOptions& o) { o.keep_stable = true; });
   refused("weight_decay", [](TrainOptions& o) { o.weight_decay = -1; });

@@ -71,16 +71,24 @@ std::vector<int64_t> steps_in(const std::string& path) {
   return steps;
 }
 
-class Resume : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, Resume, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& p) { return std::string(name_of(p.param)); });
+class Resume : public testing::TestWithParam<std::pair<OptimizerKind, DType>> {};
+INSTANTIATE_TEST_SUITE_P(Ways, Resume,
+                         testing::Values(std::pair(OptimizerKind::adamw, DType::f32),
+                                         std::pair(OptimizerKind::adamw, DType::bf16),
+                                         std::pair(OptimizerKind::muon, DType::f32),
+                                         std::pair(OptimizerKind::muon, DType::bf16)),
+                         [](const auto& p) {
+                           return fmt::format("{}_{}", name_of(p.param.first),
+                                              name_of(p.param.second));
+                         });
 
 // Dropout, router noise, capacity, shuffling and accumulation are on.
 TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
   const TempFolder folder;
   Session whole{folder / "whole"}, parts{folder / "parts"};
   for (Session* s : {&whole, &parts}) {
-    s->options.dtype = GetParam();
+    s->options.optimizer = GetParam().first;
+    s->options.dtype = GetParam().second;
     s->options.accumulate = 2;
     s->options.shuffle = Shuffle::epoch;
   }
@@ -100,6 +108,7 @@ TEST_P(Resume, TwoAndThreeStepsAreFiveBitForBit) {
   for (const NamedTensor& t : a.tensors()) EXPECT_TRUE(same_bits(t.value, b.get(t.name))) << t.name;
   const Safetensors ta = Safetensors::open(whole.out + "/trainer-5.safetensors"),
                     tb = Safetensors::open(parts.out + "/trainer-5.safetensors");
+  EXPECT_EQ(ta.names(), tb.names());
   for (const NamedTensor& t : ta.tensors())
     EXPECT_TRUE(same_bits(t.value, tb.get(t.name))) << t.name;
   EXPECT_EQ(steps_in(parts.out + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));

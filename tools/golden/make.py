@@ -11,6 +11,7 @@ import sys
 
 import common
 import jinja
+import muon
 import nanomoe
 import olmoe
 import quant
@@ -30,6 +31,7 @@ def make_all(folder):
     olmoe.make_all(folder)
     quant.make_all(folder)
     rope.make_all(folder)
+    muon.make_all(folder)
     jinja.make_all(folder)
 
 

@@ -59,6 +59,24 @@ void AddSpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t cou
   });
 }
 
+void AddScaledSpan(Tensor y, Tensor x, Tensor z, float a, float b, int64_t row, int64_t col,
+                   int64_t count) {
+  WithFloat(y.dtype, [&](auto of_y) HWY_ATTR {
+    WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
+      WithFloat(z.dtype, [&](auto of_z) HWY_ATTR {
+        auto* sum = y.row<decltype(of_y)>(row) + col;
+        const auto* left = x.row<decltype(of_x)>(row) + col;
+        const auto* right = z.row<decltype(of_z)>(row) + col;
+        const VF32 by_a = hn::Set(DF32(), a), by_b = hn::Set(DF32(), b);
+        ForColumns(DF32(), count, [&](int64_t c, auto part) HWY_ATTR {
+          const VF32 scaled = hn::Mul(by_b, Load(DF32(), right + c, part));
+          Store(hn::MulAdd(by_a, Load(DF32(), left + c, part), scaled), DF32(), sum + c, part);
+        });
+      });
+    });
+  });
+}
+
 void MultiplySpan(Tensor y, Tensor a, Tensor b, int64_t row, int64_t col, int64_t count) {
   WithFloat(y.dtype, [&](auto kind) HWY_ATTR {
     using T = decltype(kind);
@@ -108,6 +126,7 @@ namespace {
 HWY_EXPORT(CastSpan);
 HWY_EXPORT(ScaleSpan);
 HWY_EXPORT(AddSpan);
+HWY_EXPORT(AddScaledSpan);
 HWY_EXPORT(MultiplySpan);
 HWY_EXPORT(SoftCapSpan);
 HWY_EXPORT(SoftCapBackwardSpan);
@@ -169,6 +188,16 @@ void add(Run& run, Tensor y, Tensor a, Tensor b) {
   for_spans(run, y, y.dense() && a.dense() && b.dense(),
             [&](int64_t row, int64_t col, int64_t count) {
               HWY_DYNAMIC_DISPATCH(AddSpan)(y, a, b, row, col, count);
+            });
+}
+
+void add_scaled(Run& run, Tensor y, Tensor x, Tensor z, float a, float b) {
+  choose_isa();
+  need(same_matrix(x, z) && same_matrix(x, y) && is_float(x) && is_float(z) && is_float(y),
+       "add_scaled", "y, x and z of one shape, f32 or bf16", {{"y", y}, {"x", x}, {"z", z}});
+  for_spans(run, y, y.dense() && x.dense() && z.dense(),
+            [&](int64_t row, int64_t col, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(AddScaledSpan)(y, x, z, a, b, row, col, count);
             });
 }
 

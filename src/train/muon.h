@@ -1,0 +1,40 @@
+// Muon: a matrix moves by its momentum, orthogonalised (Jordan et al., "Muon", 2024), scaled so
+// that AdamW's learning rate and decay fit it too (Liu et al., "Muon is Scalable for LLM Training",
+// arXiv 2502.16982).
+//   m = mu m + g;  u = g + mu m;  value = (1 - lr wd) value - lr 0.2 sqrt(max(O, I)) NS(u)
+// NS is five steps of X = a X + b (X X^T) X + c (X X^T)^2 X with (a, b, c) = (3.4445, -4.7750,
+// 2.0315) from X = u / (|u| + 1e-7): it brings all singular values near 1. Here is NS and who takes
+// it; momentum and decay are the Optimizer's.
+#pragma once
+
+#include "tensor/param.h"
+#include "tensor/run.h"
+#include "train/options.h"
+
+namespace moe {
+
+// The hidden matrices of the model do (model/parameters.h). Embeddings and the head are tables,
+// whose rows have a length that means something; a router's few rows compete for tokens, and to
+// orthogonalise them would move those of unused experts as far as the others; norms and biases are
+// no matrices. Of an adapter the product of its halves is the matrix, not they.
+bool takes_muon(const Param&, const TrainOptions&);
+
+// NS of x [O,I] or of each matrix of x [E,O,I], in place; f32, dense. Products run in run.compute,
+// sums of them in f32. A matrix of zeros stays one.
+void orthogonalise(Run&, Tensor x);
+
+// 0.2 sqrt(max(O, I)): beside AdamW's, whose numbers are about 0.2 to 0.4 large on average.
+float muon_scale(int64_t rows, int64_t cols);
+
+// So many matrices of a bank are orthogonalised at once: small ones fill the threads together,
+// large ones are not to fill the memory.
+int64_t muon_matrices_at_once(int64_t rows, int64_t cols);
+
+// What orthogonalise takes for the parameters that take it, bytes: scratch, and beside it packed
+// copies for as long as it runs.
+struct MuonBytes {
+  int64_t scratch = 0, copies = 0;
+};
+MuonBytes muon_bytes(const Param&, DType compute);
+
+}  // namespace moe

@@ -3,6 +3,7 @@
 // register-only FMA peak of all threads.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/threads.h"
 #include "ops/ops.h"
 #include "support/twins_attention.h"
+#include "tensor/quant.h"
 
 namespace {
 
@@ -102,28 +104,55 @@ Tensor transposed(Arena& arena, const Tensor& k) {
         to[(n / ops::kKeyBlock * cols + c) * ops::kKeyBlock + n % ops::kKeyBlock] =
             from[n * cols + c];
   };
-  if (k.dtype == DType::bf16) turn(t.as<bf16>(), k.as<bf16>());
+  if (size_of(k.dtype) == 2)
+    turn(static_cast<uint16_t*>(t.data), static_cast<const uint16_t*>(k.data));
   else turn(t.as<float>(), k.as<float>());
   return t;
 }
 
-// One new token against a full cache, its keys as rows or transposed.
-void decode_with(benchmark::State& state, bool turned) {
-  Work work = work_of(state);
+// A cache of `length` tokens in a type, keys transposed as a session keeps them (q8_0 in rows), and
+// queries that see all of it or their window: FLOP/s of what they see, and bytes of it.
+void attend_cache(benchmark::State& state, DType type, int64_t queries) {
+  const int64_t length = state.range(0), heads = state.range(1), kv_heads = state.range(2),
+                width = state.range(3), window = state.range(4);
+  Arena arena;
+  const Tensor drawn = draw(arena, DType::bf16, length, kv_heads * width, 2);
+  const auto stored = [&](bool turned) {
+    const Tensor t = arena.alloc(type, {length, kv_heads * width});
+    std::vector<float> row(static_cast<size_t>(kv_heads * width));
+    for (int64_t n = 0; n < length; ++n) {
+      for (size_t c = 0; c < row.size(); ++c) row[c] = to_f32(drawn.row<bf16>(n)[c]);
+      quantise(static_cast<char*>(t.data) + n * t.row_bytes, row.data(), type, t.cols());
+    }
+    return turned ? transposed(arena, t) : t;
+  };
+  const Tensor k = stored(!is_quantised(type)), v = stored(false),
+               q = draw(arena, DType::bf16, queries, heads * width, 1),
+               o = arena.alloc(DType::bf16, {queries, heads * width});
+  const std::vector<int64_t> bounds{0, queries}, first_row{0};
+  std::vector<int32_t> positions;
+  double pairs = 0;
+  for (int64_t n = length - queries; n < length; ++n) {
+    positions.push_back(static_cast<int32_t>(n));
+    pairs += static_cast<double>(window > 0 ? std::min(window, n + 1) : n + 1);
+  }
   Run run(available_threads());
-  const int64_t length = work.q.rows();
-  const Tensor k = turned ? transposed(work.arena, work.k) : work.k;
-  const std::vector<int64_t> bounds{0, 1}, first_row{0};
-  const auto position = std::span(work.rows.positions).last(1);
   for (auto _ : state)
-    ops::attention_forward(run, work.o.slice_rows(0, 1), Tensor(),
-                           work.q.slice_rows(length - 1, length), {k, work.v, bounds, first_row},
-                           position, work.heads, work.kv_heads, work.scale());
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) *
-                          (work.k.bytes() + work.v.bytes()));
+    ops::attention_forward(run, o, Tensor(), q, {k, v, bounds, first_row}, positions, heads,
+                           kv_heads, 1 / std::sqrt(static_cast<float>(width)), window);
+  report(state, 4 * pairs * static_cast<double>(heads * width));
+  const int64_t seen = window > 0 ? std::min(window + queries - 1, length) : length;
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * 2 * seen *
+                          bytes_of(type, kv_heads * width));
 }
-void decode_rows(benchmark::State& state) { decode_with(state, false); }
-void decode_transposed(benchmark::State& state) { decode_with(state, true); }
+template <DType kType>
+void prompt(benchmark::State& state) {
+  attend_cache(state, kType, 512);
+}
+template <DType kType>
+void decode(benchmark::State& state) {
+  attend_cache(state, kType, 1);
+}
 
 void naive_forward(benchmark::State& state) {
   Work work = work_of(state);
@@ -138,12 +167,19 @@ void naive_forward(benchmark::State& state) {
   report(state, work.flops());
 }
 
+template <DType kType>
 void peak(benchmark::State& state) {
   Run run(available_threads());
   double rate = 0;
-  for (auto _ : state) rate = ops::measure_peak_flops(run, DType::f32, 0.3);
+  for (auto _ : state) rate = ops::measure_peak_flops(run, kType, 0.3);
   state.counters["FLOP/s"] =
       benchmark::Counter(rate, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
+}
+void read_rate(benchmark::State& state) {
+  Run run(available_threads());
+  double rate = 0;
+  for (auto _ : state) rate = ops::measure_read_bandwidth(run, 0.3);
+  state.counters["bytes_per_second"] = benchmark::Counter(rate);
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
@@ -156,20 +192,30 @@ void shapes(benchmark::internal::Benchmark* b) {
       b->Args({bits, shape[0], shape[1], shape[2], shape[3], shape[4]});
 }
 
-void decode_shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})->UseRealTime();
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 512, 9, 3, 64},
-                                            {16, 512, 9, 3, 64},
-                                            {32, 2048, 6, 6, 64},
-                                            {16, 2048, 32, 4, 128}})
-    b->Args({shape[0], 1, shape[1], shape[2], shape[3], shape[4]});
+// Of a session: the chunk of 512 tokens that ends a prompt of `length`, and the token behind it.
+// Many heads that share keys, as many keys as heads, few heads, and a window.
+void cache_shapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"length", "heads", "kv_heads", "width", "window"})
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime();
+  for (const int64_t length : {512, 2048, 8192, 32768})
+    for (const std::vector<int64_t>& shape :
+         {std::vector<int64_t>{32, 4, 128, 0}, {16, 16, 128, 0}, {9, 3, 64, 0}, {64, 8, 64, 128}})
+      b->Args({length, shape[0], shape[1], shape[2], shape[3]});
 }
 
-BENCHMARK(peak)->Iterations(1);
+BENCHMARK_TEMPLATE(peak, DType::f32)->Iterations(1);
+BENCHMARK_TEMPLATE(peak, DType::bf16)->Iterations(1);
+BENCHMARK(read_rate)->Iterations(1);
 BENCHMARK(forward)->Apply(shapes);
 BENCHMARK(backward)->Apply(shapes);
-BENCHMARK(decode_rows)->Apply(decode_shapes);
-BENCHMARK(decode_transposed)->Apply(decode_shapes);
+BENCHMARK_TEMPLATE(prompt, DType::bf16)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(prompt, DType::f16)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(prompt, DType::q8_0)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(decode, DType::f32)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(decode, DType::bf16)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(decode, DType::f16)->Apply(cache_shapes);
+BENCHMARK_TEMPLATE(decode, DType::q8_0)->Apply(cache_shapes);
 BENCHMARK(naive_forward)
     ->ArgNames({"bits", "sequences", "length", "heads", "kv_heads", "width"})
     ->Args({32, 8, 256, 6, 6, 64})

@@ -223,7 +223,8 @@ struct KvView {
 // them, p-W+1..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running
 // maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k
 // and v are bf16 and has_bf16_products(), both products are of bf16: q and the weights of v are
-// rounded to it, sums stay f32. o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent
+// rounded to it, sums stay f32, and where there are AMX tiles numbers below the normal range are
+// taken for zero. o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent
 // when not needed); q [N,H*C] A
 void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv,
                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,

@@ -237,26 +237,24 @@ INSTANTIATE_TEST_SUITE_P(
                                      shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
                                      shape_of(16, 2, 16, 8, 5))));
 
-// The prompt in chunks from a cache, its keys as rows and transposed. All that no query of the
-// chunk sees is NaN: rows before the sequence and keys behind the chunk.
-TEST_P(AttentionLaw, chunks_from_a_cache) {
-  const auto& [dtype, shape] = GetParam();
-  constexpr int64_t kLength = 300;
-  Case whole({kLength}, shape, dtype);
+// The case's one sequence in chunks from a cache, its keys as rows and transposed. All that no
+// query of the chunk sees is NaN: rows before the sequence and keys behind the chunk.
+void expect_same_in_chunks(const Case& whole, DType dtype, const AttentionShape& shape,
+                           std::initializer_list<int64_t> chunks) {
+  const int64_t length = whole.rows.bounds.back();
   moe::Run run(2);
-  whole.forward(run);
   for (const bool transposed : {false, true})
-    for (const int64_t chunk : {1, 2, 7, 64, 100, 299}) {
-      const int64_t before = transposed ? 128 : 3, rows = before + kLength + 70,
+    for (const int64_t chunk : chunks) {
+      const int64_t before = transposed ? 128 : 3, rows = before + length + 70,
                     k_cols = shape.kv_heads * shape.width;
       Arena arena;
       const Tensor keys = transposed ? key_blocks(arena, dtype, rows, k_cols)
                                      : nan_filled(arena, dtype, rows, k_cols);
       const Tensor cached = nan_filled(arena, dtype, rows, shape.kv_heads * shape.value_width);
-      const Tensor o = nan_filled(arena, dtype, kLength, shape.heads * shape.value_width);
-      const Tensor lse = nan_filled(arena, DType::f32, kLength, shape.heads);
-      for (int64_t begin = 0; begin < kLength; begin += chunk) {
-        const int64_t end = std::min(begin + chunk, kLength);
+      const Tensor o = nan_filled(arena, dtype, length, shape.heads * shape.value_width);
+      const Tensor lse = nan_filled(arena, DType::f32, length, shape.heads);
+      for (int64_t begin = 0; begin < length; begin += chunk) {
+        const int64_t end = std::min(begin + chunk, length);
         for (int64_t n = begin; n < end; ++n) {
           for (int64_t c = 0; c < k_cols; ++c)
             if (transposed) set_key(keys, before + n, c, get(whole.k, n, c));
@@ -278,6 +276,33 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
       EXPECT_TRUE(same_bits(lse, whole.lse))
           << "lse in chunks of " << chunk << (transposed ? ", transposed" : "");
     }
+}
+
+TEST_P(AttentionLaw, chunks_from_a_cache) {
+  const auto& [dtype, shape] = GetParam();
+  Case whole({300}, shape, dtype);
+  moe::Run run(2);
+  whole.forward(run);
+  expect_same_in_chunks(whole, dtype, shape, {1, 2, 7, 64, 100, 299});
+}
+
+// One, two and many columns a task may be summed by different instructions, which treat numbers
+// below the normal range alike.
+TEST(Attention, few_columns_have_the_bits_of_many) {
+  for (const AttentionShape& shape :
+       {shape_of(2, 2, 64, 128), shape_of(3, 3, 33, 20), shape_of(4, 2, 40, 72, 50)}) {
+    Case whole({150}, shape, DType::bf16);
+    int64_t i = 0;
+    for (const Tensor& t : {whole.q, whole.k, whole.v})
+      for (int64_t n = 0; n < t.rows(); ++n)
+        for (int64_t c = 0; c < t.cols(); ++c)
+          set(t, n, c, std::ldexp(get(t, n, c), static_cast<int>(++i * 37 % 80) - 78));
+    for (int64_t n = 0; n < whole.v.rows(); ++n)
+      for (int64_t c = 0; c < whole.v.cols(); c += 3) set(whole.v, n, c, 1e-39f * float(n - 70));
+    moe::Run run(2);
+    whole.forward(run);
+    expect_same_in_chunks(whole, DType::bf16, shape, {1, 2});
+  }
 }
 
 // Sequences of a batch against each of them alone, and a server's mixed batch: every sequence at

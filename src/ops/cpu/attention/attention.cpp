@@ -168,10 +168,10 @@ int worthy_parts(const Run& run, const AttentionCall& call,
   return static_cast<int>(std::clamp<int64_t>(multiply_adds / kGrain + 1, 1, run.threads));
 }
 
-// Few tasks, such as three key/value heads of one token for two threads, share out badly: a task
-// that a share would end in is split between two columns.
+// Few tasks, such as three key/value heads of one token for two threads or nine of a prompt, share
+// out badly: a task that a share would end in is split between two columns.
 void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
-  constexpr int kTasksEach = 4;
+  constexpr int kTasksEach = 16;
   if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return;
   const int64_t total = work_of(tasks);
   int64_t done = 0;  // work of the tasks before `i`
@@ -239,10 +239,11 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   if (!lse.empty()) check_matrix(op, "lse", lse, q.rows(), heads, DType::f32);
   choose_isa();
   std::vector<AttentionTask> tasks;
-  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, kKeyBlock);
+  const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
+  const int64_t columns = halves ? columns_of_task_bf16() : kKeyBlock;
+  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, columns);
   const int parts = worthy_parts(run, call, tasks);
   split_at_shares(tasks, parts);
-  const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
   run_tasks(run, call, tasks, parts, halves ? attention_forward_bf16 : attention_forward_f32);
 }
 

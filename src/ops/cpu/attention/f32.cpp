@@ -51,6 +51,8 @@ struct ForwardF32 {
     }
     std::fill_n(total, x.room, 0.0f);
   }
+  void finish() {}
+  float highest_of(int64_t j) const { return x.highest[j]; }
   float total_of(int64_t j) const { return total[j]; }
   BlockB load_values(bool once) const {
     const int64_t width = x.value_width;
@@ -76,6 +78,7 @@ struct ForwardByColumn : ForwardF32 {
   // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of
   // its columns sees.
   int64_t columns_at_once(bool whole) const { return whole ? x.room : lanes_f32(); }
+  void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
   void load(const KeyBlock& next) {
     block = next;
     k = load_keys();
@@ -175,6 +178,7 @@ struct ForwardByKey : ForwardF32 {
 
   using ForwardF32::ForwardF32;
   int64_t columns_at_once(bool) const { return x.count; }
+  void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
   void load(const KeyBlock& next) {
     block = next;
     kt = transposed_keys<T>(call, task, block.row, x.width);

@@ -41,7 +41,7 @@ struct Columns {
   int32_t* first_seen;                       // [room]
   float* highest;                            // [room] running maximum m
   float* shrink;                             // [room and a vector] exp(m - m') of the block
-  float* out;                                // [count, value_padded] running o
+  float* out;                                // [room, value_padded] running o
 };
 
 inline Columns load_columns(const AttentionCall& call, const AttentionTask& task, Arena& scratch) {
@@ -55,7 +55,7 @@ inline Columns load_columns(const AttentionCall& call, const AttentionTask& task
   x.first_seen = alloc<int32_t>(scratch, x.room);
   x.highest = alloc<float>(scratch, x.room);
   x.shrink = alloc<float>(scratch, x.room + lanes_f32());
-  x.out = alloc<float>(scratch, x.count * x.value_padded);
+  x.out = alloc<float>(scratch, x.room * x.value_padded);
   for (int64_t j = 0; j < x.count; ++j) {
     x.position[j] = call.positions[static_cast<size_t>(column_at(call, task, j).row)];
     x.first_seen[j] = static_cast<int32_t>(call.first_seen(x.position[j]));
@@ -68,7 +68,7 @@ inline Columns load_columns(const AttentionCall& call, const AttentionTask& task
   x.newest = call.first_seen(*high);
   x.narrowest = int64_t{*low} + 1;
   std::fill_n(x.highest, x.room, -kInfinity);
-  std::fill_n(x.out, x.count * x.value_padded, 0.0f);
+  std::fill_n(x.out, x.room * x.value_padded, 0.0f);
   return x;
 }
 
@@ -108,14 +108,33 @@ const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, i
 
 // An inner part holds the columns x and its operands, and has
 //   load(block)            the block's keys and values
-//   columns_at_once(whole) columns that make a panel; `whole`: all columns see all of the block's
-//                          keys that are seen
+//   attend(block, whole)   s, p and o' of all columns, and m, l and exp(m - m') move on; `whole`:
+//                          all columns see all of the block's keys that are seen
+//   finish()               what it has put off until now
+//   highest_of(column)     m
+//   total_of(column)       l
+// and, where attend() is attend_panels(),
+//   columns_at_once(whole) columns that make a panel
 //   scores(panel)          s
 //   softmax(panel)         p, and m, l and exp(m - m') move on
 //   values(panel)          o'
-//   total_of(column)       l
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
+
+// Panel after panel.
+template <class Inner>
+HWY_INLINE void attend_panels(Inner& inner, const KeyBlock& block, bool whole) {
+  const Columns& x = inner.x;
+  const int64_t step = inner.columns_at_once(whole);
+  for (int64_t c = 0; c < x.count; c += step) {
+    const Panel panel = panel_of(x, block, c, std::min(step, x.count - c), whole);
+    if (panel.low >= panel.high) continue;
+    inner.scores(panel);
+    inner.softmax(panel);
+    inner.values(panel);
+  }
+}
+
 // Works through the first of the tasks; the others are what comes after it.
 template <class Inner>
 HWY_INLINE void forward_task(const AttentionCall& call, std::span<const AttentionTask> tasks,
@@ -128,22 +147,16 @@ HWY_INLINE void forward_task(const AttentionCall& call, std::span<const Attentio
     const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),
                          std::min(x.past - at, kKeyBlock)};
     inner.load(block);
-    const bool whole = x.newest <= at + block.first && at + block.end <= x.narrowest;
-    const int64_t step = inner.columns_at_once(whole);
-    for (int64_t c = 0; c < x.count; c += step) {
-      const Panel panel = panel_of(x, block, c, std::min(step, x.count - c), whole);
-      if (panel.low >= panel.high) continue;
-      inner.scores(panel);
-      inner.softmax(panel);
-      inner.values(panel);
-    }
+    inner.attend(block, x.newest <= at + block.first && at + block.end <= x.narrowest);
   }
+  inner.finish();
   for (int64_t j = 0; j < x.count; ++j) {
     const AttentionColumn at = column_at(call, task, j);
     const float total = inner.total_of(j);
     store_row(call.o, at.row, at.head * x.value_width, x.value_width, x.out + j * x.value_padded,
               1.0f / total);
-    if (!call.lse.empty()) call.lse.row<float>(at.row)[at.head] = x.highest[j] + std::log(total);
+    if (!call.lse.empty())
+      call.lse.row<float>(at.row)[at.head] = inner.highest_of(j) + std::log(total);
   }
 }
 

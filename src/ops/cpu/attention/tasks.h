@@ -51,13 +51,14 @@ inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask&
           task.kv_head * group + column % group};
 }
 
-// Work through `tasks` on the calling thread. A task of the forward holds at most 64 columns; one
-// of the backward is a whole sequence and key/value head: it owns the rows of dk, dv and of its
-// heads' dq.
+// Work through `tasks` on the calling thread. A task of the forward holds at most 64 columns, in
+// bf16 at most columns_of_task_bf16(); one of the backward is a whole sequence and key/value head:
+// it owns the rows of dk, dv and of its heads' dq.
 void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch);
 void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch);
+int64_t columns_of_task_bf16();
 // The same where k and v are bf16, in the backward all but lse, and has_bf16_products().
 void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch);

@@ -1,15 +1,16 @@
 # Turns the sources of the corpus into plain UTF-8 text, one file a domain, each source cut to a
-# size, its last 5% held out. Called by corpus.sh; runs on perl-base and gzip alone.
-#   perl corpus_clean.pl OUT <SOURCES
-# A source is a line `DOMAIN KIND BYTES`, then a line a file, then an empty one; KIND is a key of
-# %clean below.
+# size, its last 5% held out; or with SIZE into so many bytes of documents, a line of JSON each,
+# none of which is like another. Called by corpus.sh; runs on perl-base and gzip alone.
+#   perl corpus_clean.pl OUT [SIZE] <SOURCES
+# A source is a line `DOMAIN KIND BYTES TITLE`, then a line a file, then an empty one; KIND is a key
+# of %clean below.
 # The same files give the same bytes on every machine: files come in the order of a hash of their
 # path (so that a cut takes something of every part of a package), and whatever is not valid UTF-8
 # is left out whole.
 use strict;
 use warnings;
 
-my ($out) = @ARGV;
+my ($out, $size) = @ARGV;
 my %entity = (
   amp => '&', lt => '<', gt => '>', quot => '"', apos => "'", nbsp => ' ',
   mdash => "\x{2014}", ndash => "\x{2013}",
@@ -106,9 +107,10 @@ sub text_of {
       $path =~ /\.rdb$/ ? r_database($path)
     : $path =~ /\.rda$/ ? r_strings(bytes_of($path, 'gzip'))
     : $path =~ /\.bzz$/ ? sword_module($path)
-    : $path =~ /\.gz$/  ? bytes_of($path, 'gzip')
+    : $path =~ /\.[dg]z$/ ? bytes_of($path, 'gzip')
     :                     bytes_of($path);
   return '' unless utf8::decode($text);
+  return '' if $text =~ /[^\x{0}-\x{d7ff}\x{e000}-\x{10ffff}]/;    # Emacs has more than Unicode
   $text =~ s/\r\n?/\n/g;
   $text =~ s/\x{feff}//g;
   $text =~ s/[^\S\n\t]/ /g;
@@ -127,7 +129,11 @@ sub plain_marks {
   return $text;
 }
 
-sub new_to_us { (my $letters = lc shift) =~ s/[^\w]|_//g; return !$seen{$letters}++; }
+sub new_to_us {
+  (my $letters = lc shift) =~ s/[^\w]|_//g;
+  # Of a large corpus the beginning has to do: all of it would fill the memory twice.
+  return !$seen{$size ? substr $letters, 0, 80 : $letters}++;
+}
 
 # One paragraph a line; navigation, listings and anything shorter than a sentence dropped.
 sub from_html {
@@ -220,37 +226,231 @@ sub from_code {
   return $text;
 }
 
+# A page in English: a line with several letters that English has not is one of another language.
+sub from_help {
+  return join "\n", grep { (() = /[^\x00-\x7f]/g) < 4 } split /\n/, from_html(shift);
+}
+
+# Source of a manual page for troff: what it says, a paragraph a line, headings by themselves.
+sub from_manual {
+  my ($text) = @_;
+  my %sign = (qw(aq ' dq " lq " rq " oq ' cq ' em -- en - hy - ha ^ ti ~ rs \\ bu * co), '(c)');
+  my ($kept, $open) = ('', 0);
+  for my $line (split /\n/, $text) {
+    next if $line =~ /^['.]?\\?["#]/ || $line =~ /^['.]\s*\\"/;
+    if ($line =~ /^['.]\s*(\w+)\s*(.*)/) {
+      my ($macro, $rest) = ($1, $2);
+      $rest =~ s/"//g;
+      if ($macro =~ /^S[HS]$/) { $kept .= "\n\n$rest\n"; $open = 0; next; }
+      if ($macro =~ /^(?:PP|P|LP|TP|IP|HP|RS|RE|sp|TQ)$/) { $kept .= "\n"; $open = 0; }
+      next unless $macro =~ /^(?:B|I|BR|BI|IR|IB|RB|RI|SM|SB|MR)$/ && length $rest;
+      $line = $macro =~ /^(?:B|I|SM|SB)$/ ? $rest : join '', split /(?<!\\) +/, $rest;
+    }
+    $kept .= ($open ? ' ' : '') . $line;
+    $open = 1;
+  }
+  $kept =~ s/\\f(?:\(..|\[[^\]]*\]|.)//g;
+  $kept =~ s/\\s[-+]?\d|\\\*(?:\(..|\[\w+\]|.)//g;
+  $kept =~ s/\\\((..)|\\\[(..)\]/$sign{$1 \/\/ $2} \/\/ ''/ge;
+  $kept =~ s/\\[\/,&|^:%c]//g;
+  $kept =~ s/\\e/\\/g;
+  $kept =~ s/\\([-.' ~])/$1 eq '~' ? ' ' : $1/ge;
+  return join "\n",
+    grep { s/ +/ /g; s/^ | $//g; length && (length() < 30 || new_to_us($_)) }
+    split /\n/, plain_marks($kept);
+}
+
+# Perl's documentation: its marks of emphasis go, its examples stay.
+sub from_pod {
+  my ($text) = @_;
+  $text =~ s/^=(?:encoding|over|back|begin|end|for|cut|pod)\b[^\n]*\n//gm;
+  $text =~ s/^=(?:head\d|item) *//gm;
+  1 while $text =~ s/\b[BICFLSX](?:<<+ (.*?) >>+|<([^<>]*)>)/$1 \/\/ $2/gse;
+  $text =~ s/E<(\w+)>/{ lt => '<', gt => '>' }->{$1} \/\/ ' '/ge;
+  $text =~ s/(?<=[^\s])\n(?=[^\s])/ /g;
+  return from_code($text);
+}
+
+# A dictionary of dictd: an entry is a headword with what is set in below it.
+sub from_dictionary {
+  my ($text) = @_;
+  $text =~ s/\A.*?\n(?=\S[^\n]*\n +\S)//s;
+  $text =~ s/ *\[(?:1913 Webster|Webster 1913 Suppl\.|PJC|WordNet 1\.\d\+?)[^\]\n]*\]//g;
+  $text =~ s/^ see: .*\n//gm;
+  $text =~ s/[{}]//g;
+  $text =~ s/ \/[^\n\/]*\/(?=[ \n])//g;
+  $text =~ s/^ +/ /gm;
+  $text =~ s/[ \t]+$//gm;
+  $text =~ s/\n{2,}/\n\n/g;
+  return $text;
+}
+
+# Lines of Lisp's comments that speak of the licence, up to the first expression.
+sub from_lisp {
+  my ($text) = @_;
+  $text =~ s/^;[^\n]*-\*-[^\n]*\n//;
+  my $legal = qr/Copyright|GNU|WARRANTY|License|distributed/;
+  my $head = $text =~ s/\A((?:\s*;[^\n]*\n)+)// ? $1 : '';
+  $head =~ s/^;.*$legal.*\n//gm;
+  return from_code($head . $text);
+}
+
 my %clean = (
+  help       => \&from_help,
+  manual     => \&from_manual,
+  pod        => \&from_pod,
+  dictionary => \&from_dictionary,
+  lisp       => \&from_lisp,
   translated => \&from_translated,
   prose      => \&from_prose,
   scripture  => \&from_scripture,
   code       => \&from_code,
 );
-my %parts;    # of each domain, training and held-out text
-$/ = '';
-while (my $source = <STDIN>) {
-  my ($head, @files) = split /\n/, $source;
-  my ($domain, $kind, $budget) = split / /, $head;
-  my %key = map { $_ => hash_of($_) } @files;
-  my $all = '';
-  for my $file (sort { $key{$a} <=> $key{$b} || $a cmp $b } @files) {
+my $held_out = 50;         # of so many documents one, by a hash of its content
+my $longest = 32 << 10;    # bytes of a document; what is longer is cut at the ends of lines
+
+# Cleaned files of a source in an order that any cut takes something of every part of.
+sub each_text {
+  my ($kind, $files, $use) = @_;
+  my %key = map { $_ => hash_of($_) } @$files;
+  for my $file (sort { $key{$a} <=> $key{$b} || $a cmp $b } @$files) {
     my $text = $clean{$kind}->(do { local $/; text_of($file) });
     utf8::encode($text);
     $text =~ s/\s+\z//;
-    $all .= "$text\n\n" if length $text >= 200;
-    last if length $all >= $budget;
-  }
-  # Both cuts fall behind a line's end, so that no character and no line is split.
-  $all = substr $all, 0, 1 + rindex($all, "\n", $budget - 1) if length $all > $budget;
-  my $cut = 1 + rindex $all, "\n", int(0.95 * length $all);
-  $parts{$domain}[0] .= substr $all, 0, $cut;
-  $parts{$domain}[1] .= substr $all, $cut;
-}
-for my $domain (keys %parts) {
-  for my $part (0, 1) {
-    my $path = "$out/" . ('train', 'valid')[$part] . "/$domain.txt";
-    open my $file, '>', $path or die "corpus_clean.pl: $path: $!\n";
-    print $file $parts{$domain}[$part];
-    close $file or die "corpus_clean.pl: $path: $!\n";
+    last unless $use->($text);
   }
 }
+
+sub write_file {
+  my ($path, @text) = @_;
+  open my $file, '>', $path or die "corpus_clean.pl: $path: $!\n";
+  print $file @text;
+  close $file or die "corpus_clean.pl: $path: $!\n";
+}
+
+# The default corpus.
+sub write_text {
+  my %parts;    # of each domain, training and held-out text
+  for my $source (@_) {
+    my ($domain, $kind, $budget, undef, @files) = @$source;
+    my $all = '';
+    each_text($kind, \@files, sub {
+      $all .= "$_[0]\n\n" if length $_[0] >= 200;
+      return length $all < $budget;
+    });
+    # Both cuts fall behind a line's end, so that no character and no line is split.
+    $all = substr $all, 0, 1 + rindex($all, "\n", $budget - 1) if length $all > $budget;
+    my $cut = 1 + rindex $all, "\n", int(0.95 * length $all);
+    $parts{$domain}[0] .= substr $all, 0, $cut;
+    $parts{$domain}[1] .= substr $all, $cut;
+  }
+  for my $domain (keys %parts) {
+    write_file("$out/" . ('train', 'valid')[$_] . "/$domain.txt", $parts{$domain}[$_]) for 0, 1;
+  }
+}
+
+# A document that mostly says what others have said already is left out: editions of one another,
+# and files of code that differ in a few names. What it says are its lines of 30 bytes or more.
+my %said;
+sub is_new {
+  my ($text) = @_;
+  my ($all, $known, @lines) = (0, 0);
+  for my $line (split /\n/, $text) {
+    $line =~ s/^\s+//;
+    next if length $line < 30;
+    my $key = substr $line, 0, 60;
+    $all += length $line;
+    $known += length $line if $said{$key};
+    push @lines, $key;
+  }
+  return 0 if 2 * $known > $all;
+  @said{@lines} = (1) x @lines;
+  return 1;
+}
+
+sub documents_of {
+  my ($text) = @_;
+  my @documents;
+  while (length $text > $longest) {
+    my $cut = rindex $text, "\n\n", $longest;
+    $cut = rindex $text, "\n", $longest if $cut < $longest / 2;
+    $cut = $longest if $cut <= 0;
+    push @documents, substr $text, 0, $cut, '';
+    $text =~ s/\A\n+//;
+  }
+  return grep { length >= 200 && is_new($_) } @documents, $text;
+}
+
+sub as_json {
+  my ($text) = @_;
+  $text =~ s/(["\\])/\\$1/g;
+  $text =~ s/\n/\\n/g;
+  $text =~ s/\t/\\t/g;
+  $text =~ s/[\x00-\x1f]/ /g;
+  return "{\"text\": \"$text\"}\n";
+}
+
+# The most bytes of any source, so that all of them together have $size.
+sub level_of {
+  my ($left, @sizes) = ($size, sort { $a <=> $b } @_);
+  while (@sizes) {
+    my $even = int($left / @sizes);
+    return $even if $sizes[0] >= $even;
+    $left -= shift @sizes;
+  }
+  return undef;
+}
+
+# The large corpus: small sources whole, large ones to a level.
+sub write_documents {
+  my @found;    # of each source, its documents
+  for my $source (@_) {
+    my ($domain, $kind, $budget, $title, @files) = @$source;
+    my ($bytes, @documents) = (0);
+    # More than eight sources are large, so none gives more than this.
+    $budget = $size / 8 if $budget > $size / 8;
+    each_text($kind, \@files, sub {
+      for my $document (documents_of($_[0])) {
+        last if $bytes >= $budget;
+        push @documents, $document;
+        $bytes += length $document;
+      }
+      return $bytes < $budget;
+    });
+    die "corpus_clean.pl: no text in $title\n" unless $bytes;
+    push @found, [$domain, $title, $bytes, @documents];
+  }
+  my $all = 0;
+  $all += $_->[2] for @found;
+  my $level = level_of(map { $_->[2] } @found) // die
+    "corpus_clean.pl: there are $all bytes in these packages, and $size are asked for\n";
+  my (%parts, $list);
+  for my $source (@found) {
+    my ($domain, $title, undef, @documents) = @$source;
+    my ($bytes, $count) = (0, 0);
+    for my $document (@documents) {
+      last if $bytes >= $level;
+      my $part = hash_of(length($document) . substr($document, 0, 400)) % $held_out == 0 ? 1 : 0;
+      $parts{$domain}[$part] .= as_json($document);
+      $bytes += length $document;
+      $count++;
+    }
+    $list .= sprintf "%-10s %6d documents %10d bytes  %s\n", $domain, $count, $bytes, $title;
+  }
+  for my $domain (keys %parts) {
+    write_file("$out/" . ('train', 'valid')[$_] . "/$domain.jsonl", $parts{$domain}[$_] // '')
+      for 0, 1;
+  }
+  write_file("$out/sources.txt", $list);
+}
+
+my @sources;
+{
+  local $/ = '';
+  while (my $source = <STDIN>) {
+    my ($head, @files) = split /\n/, $source;
+    push @sources, [split(/ /, $head, 4), @files];
+  }
+}
+if ($size) { write_documents(@sources) }
+else { write_text(@sources) }

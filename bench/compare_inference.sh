@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Reading a prompt and writing tokens: `moe bench MODEL` against llama.cpp and transformers on the
 # same model files, alternating in one run.
-#   bench/compare_inference.sh [--shapes olmoe --formats q8_0 ...]
+#   bench/compare_inference.sh [--shapes olmoe --formats q8_0 --prompt 512 8192 ...]
 # Options: tools/peers/compare_inference.py --help.
 # Installs the peers, pinned, into ${MOE_CACHE:-~/.cache/moe.cpp} once (llama.cpp is compiled there
 # for some minutes), makes 15 GB of model files in a temporary folder and removes them. Some 20

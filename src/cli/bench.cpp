@@ -89,10 +89,31 @@ int run_network(const Flags& f, const comm::World& world) {
   return 0;
 }
 
-void print_rate(const std::string& what, int64_t tokens, const std::vector<double>& seconds) {
-  const auto n = static_cast<double>(tokens);
-  fmt::print("{:<18}{:9.1f} tokens/s, worst {:.1f}", what, n / median(seconds),
-             n / *std::max_element(seconds.begin(), seconds.end()));
+double worst_rate(int64_t tokens, const std::vector<double>& seconds) {
+  return static_cast<double>(tokens) / *std::max_element(seconds.begin(), seconds.end());
+}
+
+// Two tables in Markdown, their columns lined up: what is read against the arithmetic, what is
+// written against the memory.
+void print_lengths(const ModelTimings& t) {
+  fmt::print(
+      "| prompt of | tokens/s |    worst | Gop a token |     Gop/s | of the peak |\n"
+      "|----------:|---------:|---------:|------------:|----------:|------------:|\n");
+  for (const LengthTimings& at : t.lengths)
+    fmt::print("| {:9} | {:8.1f} | {:8.1f} | {:11.3f} | {:9.1f} | {:10.1f}% |\n", at.speed.prompt,
+               at.speed.prompt_rate(), worst_rate(at.speed.prompt, at.speed.prompt_seconds),
+               at.flops_per_token / 1e9, at.flops() / 1e9, 100 * at.flops() / t.limit);
+  fmt::print(
+      "\n| written behind | tokens/s |    worst | weights a token | cache a token |   GB/s "
+      "| of the read rate | joins a token |\n"
+      "|---------------:|---------:|---------:|----------------:|--------------:|-------:"
+      "|-----------------:|--------------:|\n");
+  for (const LengthTimings& at : t.lengths)
+    fmt::print("| {:14} | {:8.1f} | {:8.1f} | {:>15} | {:>13} | {:6.2f} | {:15.1f}% | {:13.1f} |\n",
+               at.speed.prompt, at.speed.decode_rate(),
+               worst_rate(at.speed.tokens, at.speed.decode_seconds), human_bytes(at.weight_bytes),
+               human_bytes(at.cache_bytes), at.read() / 1e9, 100 * at.read() / t.peak.read,
+               at.speed.joins_per_token());
 }
 
 int run_model(const Flags& f) {
@@ -103,18 +124,20 @@ int run_model(const Flags& f) {
     print_json(to_json(t));
     return 0;
   }
-  fmt::print("{}: {} activations, {} cache, {} threads; median of {} once the weights are packed\n",
-             t.model, name_of(t.dtype), name_of(t.cache_dtype), t.peak.threads,
-             t.speed.prompt_seconds.size());
-  print_rate(fmt::format("prompt of {}", t.speed.prompt), t.speed.prompt, t.speed.prompt_seconds);
-  fmt::print("; {:.1f}% of the {:.0f} Gop/s {} peak\n", 100 * t.flops / t.limit, t.limit / 1e9,
-             t.products);
-  print_rate(fmt::format("{} tokens", t.speed.tokens), t.speed.tokens, t.speed.decode_seconds);
-  fmt::print("; {:.1f}% of the read rate of {:.1f} GB/s ({} of weights a token)\n",
-             100 * t.read() / t.peak.read, t.peak.read / 1e9, human_bytes(t.bytes_per_token));
-  fmt::print("{:<18}{:9.2f} s after the start, {:.2f} s of it loading\n", "first token",
+  const Speed& first = t.lengths.front().speed;
+  fmt::print(
+      "{}: {} activations, {} cache, {} threads, kernels {}; {} tokens written; median of {} once "
+      "the weights are packed\n",
+      t.model, name_of(t.dtype), name_of(t.cache_dtype), t.peak.threads, ops::isa_name(),
+      first.tokens, first.prompt_seconds.size());
+  fmt::print("measured beside it: peak {:.0f} Gop/s in {}, read rate {:.1f} GB/s\n\n",
+             t.limit / 1e9, t.products, t.peak.read / 1e9);
+  print_lengths(t);
+  fmt::print("\nfirst token of the first prompt {:.2f} s after the start, {:.2f} s of it loading\n",
              t.first_token_seconds, t.load_seconds);
-  if (t.read() > t.peak.read) fmt::print("{}", kCaches);
+  if (std::any_of(t.lengths.begin(), t.lengths.end(),
+                  [&](const LengthTimings& at) { return at.read() > t.peak.read; }))
+    fmt::print("{}", kCaches);
   if (t.hot) tell_hot_set(*t.hot, on_screen());
   return 0;
 }

@@ -11,4 +11,9 @@ int available_threads() {
   return CPU_COUNT(&set);
 }
 
+int64_t& joins_of_this_thread() {
+  thread_local int64_t joins = 0;
+  return joins;
+}
+
 }  // namespace moe

@@ -21,6 +21,9 @@ constexpr Span partition(int64_t n, int part, int parts) {
   return {n * part / parts, n * (part + 1) / parts};
 }
 
+// How often the calling thread has begun work together with others and waited for all of them.
+int64_t& joins_of_this_thread();
+
 // Calls f(begin, end, thread) once on each thread with a non-empty share. `f` must not throw. Work
 // below `grain` items a thread uses fewer threads.
 template <class F>
@@ -32,6 +35,7 @@ void parallel_for(int threads, int64_t n, int64_t grain, F&& f) {
     f(int64_t{0}, n, 0);
     return;
   }
+  ++joins_of_this_thread();
 #pragma omp parallel num_threads(parts)
   {
     const int thread = omp_get_thread_num();

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "core/threads.h"
 #include "ops/memory.h"
 
 namespace moe {
@@ -93,10 +94,12 @@ void SpeedProbe::measure() {
   const auto begin = Clock::now();
   session_.prefill(all.first(static_cast<size_t>(options_.prompt)));
   speed_.prompt_seconds.push_back(elapsed(begin));
+  const int64_t joins = joins_of_this_thread();
   const auto middle = Clock::now();
   for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i)
     session_.decode(all.subspan(i, 1));
   speed_.decode_seconds.push_back(elapsed(middle));
+  speed_.decode_joins = joins_of_this_thread() - joins;
 }
 
 void measure_in_turns(std::span<SpeedProbe> probes, int64_t repeats,

@@ -29,10 +29,15 @@ void validate(const SpeedOptions&, const ModelConfig&);
 struct Speed {
   int64_t prompt = 0, tokens = 0;
   std::vector<double> prompt_seconds, decode_seconds;  // of each repeat
+  int64_t decode_joins = 0;  // that threads waited for each other while the tokens of a repeat were
+                             // written (core/threads.h)
 
   // Tokens a second: the median of the repeats.
   double prompt_rate() const { return static_cast<double>(prompt) / median(prompt_seconds); }
   double decode_rate() const { return static_cast<double>(tokens) / median(decode_seconds); }
+  double joins_per_token() const {
+    return static_cast<double>(decode_joins) / static_cast<double>(tokens);
+  }
 };
 
 // How many times as fast `after` is as `before`: the median over the repeats of the ratio within

@@ -59,6 +59,11 @@ Copies copies_of(const Model& model, DType dtype) {
   return copies;
 }
 
+// Keys and values of one token in a layer.
+int64_t cached_token_bytes(const AttentionShape& shape, DType dtype) {
+  return bytes_of(dtype, shape.cached_key_width()) + bytes_of(dtype, shape.cached_value_width());
+}
+
 int64_t mapped_bytes(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params())
@@ -70,11 +75,19 @@ int64_t mapped_bytes(const Model& model) {
 
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   int64_t bytes = 0;
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (config.mixer(i) == Mixer::attention)
+      bytes += tokens * cached_token_bytes(config.attention(i), dtype);
+  return bytes;
+}
+
+int64_t context_bytes(const ModelConfig& config, DType dtype, int64_t position) {
+  int64_t bytes = count_memory(config).state_f32;
   for (int64_t i = 0; i < config.layers; ++i) {
     if (config.mixer(i) != Mixer::attention) continue;
     const AttentionShape shape = config.attention(i);
-    bytes += tokens * (bytes_of(dtype, shape.cached_key_width()) +
-                       bytes_of(dtype, shape.cached_value_width()));
+    const int64_t seen = shape.window > 0 ? std::min(shape.window, position + 1) : position + 1;
+    bytes += seen * cached_token_bytes(shape, dtype);
   }
   return bytes;
 }

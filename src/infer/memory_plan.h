@@ -60,6 +60,10 @@ int64_t cache_bytes(const ModelConfig&, DType dtype, int64_t tokens);
 // embedding one row, unless it is the head too.
 int64_t decode_bytes(const Model&, int64_t top_k);
 
+// Bytes of the cache that a token at `position` reads: the keys and values that it sees in all
+// layers, and states.
+int64_t context_bytes(const ModelConfig&, DType dtype, int64_t position);
+
 // How few experts took most of the tokens.
 struct HotSet {
   struct Part {

@@ -143,6 +143,26 @@ double prompt_flops(const ModelConfig& config, int64_t prompt) {
   return static_cast<double>(prompt) * (flops.forward() - flops.head) + flops.head;
 }
 
+// One for each length, in the order in which they are asked for.
+std::vector<SpeedOptions> lengths_of(const BenchModelJob& job) {
+  validate(job.speed);
+  if (job.prompts.empty()) return {job.speed};
+  std::vector<SpeedOptions> lengths(job.prompts.size(), job.speed);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    lengths[i].prompt = job.prompts[i];
+    validate(lengths[i]);
+  }
+  return lengths;
+}
+
+// Of the tokens that are written behind the prompt.
+double mean_context_bytes(const ModelConfig& config, DType dtype, const SpeedOptions& speed) {
+  double bytes = 0;
+  for (int64_t i = 0; i < speed.tokens; ++i)
+    bytes += static_cast<double>(context_bytes(config, dtype, speed.prompt + i));
+  return bytes / static_cast<double>(speed.tokens);
+}
+
 Json rates_json(int64_t tokens, const std::vector<double>& seconds) {
   const auto n = static_cast<double>(tokens);
   return {{"median", n / median(seconds)},
@@ -271,6 +291,10 @@ FieldList fields(BenchModelJob& job) {
                        kModelIs))
       .positional();
   list.add(fields(job.speed));
+  list.add(
+      "prompts", job.prompts,
+      "lengths of prompts that are timed one after another, each with @tokens behind it, instead "
+      "of @prompt: 512,8192");
   add_top_k_experts(list, job.top_k_experts);
   add_cache_dtype(list, job.cache_dtype);
   list.add(fields(job.compute));
@@ -280,62 +304,75 @@ FieldList fields(BenchModelJob& job) {
 }
 
 ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
-  validate(job.speed);
+  const std::vector<SpeedOptions> wanted = lengths_of(job);
   SessionOptions options{.top_k_experts = job.top_k_experts, .cache_dtype = job.cache_dtype};
   const auto start = Clock::now();
   const LoadedModel loaded = open_model(job.model, job.memory.limits);
   Model& model = *loaded.model;
   ModelConfig config = model.config();
-  validate(job.speed, config);
+  int64_t longest = 0;
+  for (const SpeedOptions& speed : wanted) {
+    validate(speed, config);
+    longest = std::max(longest, speed.prompt);
+  }
   const double load = seconds_since(start);
   Run run(thread_count(job.compute.threads), job.compute.dtype.value_or(natural_dtype(model)));
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
-  const bool large = prepare_memory(job.model,
-                                    session_use(model, options, run.compute, job.speed.prompt,
-                                                job.speed.prompt + job.speed.tokens),
-                                    beside, job.memory, marked("lower @prompt or @tokens"), watch);
+  const int64_t capacity = longest + job.speed.tokens;
+  const bool large =
+      prepare_memory(job.model, session_use(model, options, run.compute, longest, capacity), beside,
+                     job.memory, marked("lower @prompt or @tokens"), watch);
   if (job.top_k_experts > 0) config.routing.top_k = job.top_k_experts;
-  Session session(model, run, job.speed.prompt + job.speed.tokens, options);
-  SpeedProbe probe(model, session, job.speed);
-  double first_token = 0;
-  probe.warm_up([&] { first_token = seconds_since(start); });
-  for (int64_t i = 0; i < job.speed.repeats; ++i) probe.measure();
-  const Peak peak = measure_peak(run);
+  Session session(model, run, capacity, options);
+  ModelTimings done{.model = job.model,
+                    .dtype = run.compute,
+                    .cache_dtype = cache_dtype(options, model, run.compute),
+                    .load_seconds = load};
+  const auto weights = static_cast<double>(decode_bytes(model, config.routing.top_k));
+  for (const SpeedOptions& speed : wanted) {
+    SpeedProbe probe(model, session, speed);
+    if (done.lengths.empty())
+      probe.warm_up([&] { done.first_token_seconds = seconds_since(start); });
+    for (int64_t i = 0; i < speed.repeats; ++i) probe.measure();
+    done.lengths.push_back(
+        {.speed = probe.speed(),
+         .flops_per_token = prompt_flops(config, speed.prompt) / static_cast<double>(speed.prompt),
+         .weight_bytes = weights,
+         .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});
+  }
+  done.peak = measure_peak(run);
   const double integers = mostly_quantised(model) ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
-  ModelTimings done{
-      .model = job.model,
-      .dtype = run.compute,
-      .cache_dtype = cache_dtype(options, model, run.compute),
-      .speed = probe.speed(),
-      .load_seconds = load,
-      .first_token_seconds = first_token,
-      .bytes_per_token = static_cast<double>(decode_bytes(model, config.routing.top_k)),
-      .peak = peak,
-      .products = integers > 0 ? "int8" : name_of(run.compute),
-      .limit = integers > 0 ? integers : peak.of(run.compute)};
-  done.flops = prompt_flops(config, done.speed.prompt) / median(done.speed.prompt_seconds);
+  done.products = integers > 0 ? "int8" : name_of(run.compute);
+  done.limit = integers > 0 ? integers : done.peak.of(run.compute);
   if (large || job.memory.hot_set) done.hot = hot_set(model, session.runner().expert_rows());
   return done;
 }
 
 Json to_json(const ModelTimings& t) {
+  Json lengths = Json::array();
+  for (const LengthTimings& at : t.lengths)
+    lengths.push_back(
+        {{"prompt", at.speed.prompt},
+         {"tokens", at.speed.tokens},
+         {"prompt_tokens_per_second", rates_json(at.speed.prompt, at.speed.prompt_seconds)},
+         {"decode_tokens_per_second", rates_json(at.speed.tokens, at.speed.decode_seconds)},
+         {"operations_per_token", at.flops_per_token},
+         {"share_of_peak", at.flops() / t.limit},
+         {"bytes_per_token", at.weight_bytes},
+         {"cache_bytes_per_token", at.cache_bytes},
+         {"share_of_read_rate", at.read() / t.peak.read},
+         {"joins_per_token", at.speed.joins_per_token()}});
   Json reply = {{"model", t.model},
                 {"threads", t.peak.threads},
                 {"dtype", name_of(t.dtype)},
                 {"cache_dtype", name_of(t.cache_dtype)},
-                {"prompt", t.speed.prompt},
-                {"tokens", t.speed.tokens},
-                {"prompt_tokens_per_second", rates_json(t.speed.prompt, t.speed.prompt_seconds)},
-                {"decode_tokens_per_second", rates_json(t.speed.tokens, t.speed.decode_seconds)},
+                {"lengths", lengths},
                 {"load_seconds", t.load_seconds},
                 {"first_token_seconds", t.first_token_seconds},
-                {"bytes_per_token", t.bytes_per_token},
                 {"read_bytes_per_second", t.peak.read},
-                {"share_of_read_rate", t.read() / t.peak.read},
                 {"products", t.products},
-                {"peak_flops", t.limit},
-                {"share_of_peak", t.flops / t.limit}};
+                {"peak_flops", t.limit}};
   if (t.hot) reply["hot_set"] = to_json(*t.hot);
   return reply;
 }

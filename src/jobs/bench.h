@@ -62,24 +62,32 @@ struct BenchModelJob {
   std::string model;
   std::optional<DType> cache_dtype;
   SpeedOptions speed;
+  std::vector<int64_t> prompts;  // lengths that are timed in turn; none: speed.prompt alone
   int64_t top_k_experts = 0;
   ComputeOptions compute;
   MemoryOptions memory;
 };
 // MODEL is optional here: the words peak, ops and train may stand in its place.
 FieldList fields(BenchModelJob&);
+// A prompt of one length, and the tokens that are written behind it.
+struct LengthTimings {
+  Speed speed;
+  double flops_per_token = 0;  // of the prompt's, on average
+  double weight_bytes = 0;     // that writing a token reads of weights
+  double cache_bytes = 0;      // and on average of what stands before it
+
+  double flops() const { return flops_per_token * speed.prompt_rate(); }
+  double read() const { return (weight_bytes + cache_bytes) * speed.decode_rate(); }
+};
 struct ModelTimings {
   std::string model;
   DType dtype = DType::f32, cache_dtype = DType::f32;
-  Speed speed;
+  std::vector<LengthTimings> lengths;                // as they were asked for, at least one
   double load_seconds = 0, first_token_seconds = 0;  // the second since the start
-  double bytes_per_token = 0;                        // of weights that writing one reads
   Peak peak;
   std::string_view products;  // the type that most are computed in
-  // of them, operations a second: the peak, and what the prompt came to
-  double limit = 0, flops = 0;
+  double limit = 0;           // of them a second
   std::optional<HotSet> hot;  // where it is asked for, or the weights do not fit the memory
-  double read() const { return bytes_per_token * speed.decode_rate(); }
 };
 ModelTimings bench_model(const BenchModelJob&, const Watch&);
 Json to_json(const ModelTimings&);

@@ -1,7 +1,9 @@
 // `moe bench MODEL`, and the flags that generate, score and inspect share with it, as a user meets
 // them.
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/json.h"
 #include "evaluate/routing_record.h"
@@ -42,11 +44,14 @@ std::unique_ptr<TempFolder> BenchModel::folder_;
 TEST_F(BenchModel, SaysHowFastAndBesideWhat) {
   const Json j = json_of({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "3",
                           "--threads", "1", "--json"});
-  EXPECT_EQ(j.at("prompt"), 20);
   EXPECT_EQ(j.at("dtype"), "f32");
   EXPECT_EQ(j.at("cache_dtype"), "f32");
+  ASSERT_EQ(j.at("lengths").size(), 1u);
+  const Json& at = j.at("lengths")[0];
+  EXPECT_EQ(at.at("prompt"), 20);
+  EXPECT_EQ(at.at("tokens"), 6);
   for (const auto& [part, tokens] : {std::pair("prompt", 20.0), std::pair("decode", 6.0)}) {
-    const Json& speed = j.at(std::string(part) + "_tokens_per_second");
+    const Json& speed = at.at(std::string(part) + "_tokens_per_second");
     std::vector<double> seconds = speed.at("seconds");
     ASSERT_EQ(seconds.size(), 3u);
     std::sort(seconds.begin(), seconds.end());
@@ -58,27 +63,57 @@ TEST_F(BenchModel, SaysHowFastAndBesideWhat) {
   const Json info = json_of({"inspect", model(), "--json"});
   const int64_t active = info.at("parameters").at("active"),
                 embedding = info.at("parameters").at("embedding");
-  EXPECT_EQ(j.at("bytes_per_token"), 4 * (active - embedding + 16));
-  const double decode = j.at("decode_tokens_per_second").at("median");
+  EXPECT_EQ(at.at("bytes_per_token"), 4 * (active - embedding + 16));
+  // Keys and values of 16 numbers in each of 2 layers; positions 20 to 25 see 23.5 on average.
+  EXPECT_DOUBLE_EQ(at.at("cache_bytes_per_token"), 23.5 * 2 * 2 * 16 * 4);
+  const double decode = at.at("decode_tokens_per_second").at("median"),
+               read = at.at("bytes_per_token").get<double>() +
+                      at.at("cache_bytes_per_token").get<double>();
+  EXPECT_NEAR(at.at("share_of_read_rate").get<double>(),
+              decode * read / j.at("read_bytes_per_second").get<double>(), 1e-9);
+  const double prompt = at.at("prompt_tokens_per_second").at("median");
   EXPECT_NEAR(
-      j.at("share_of_read_rate").get<double>(),
-      decode * j.at("bytes_per_token").get<double>() / j.at("read_bytes_per_second").get<double>(),
+      at.at("share_of_peak").get<double>(),
+      prompt * at.at("operations_per_token").get<double>() / j.at("peak_flops").get<double>(),
       1e-9);
-  EXPECT_GT(j.at("share_of_peak"), 0);
+  EXPECT_GT(at.at("share_of_peak"), 0);
+  EXPECT_EQ(at.at("joins_per_token"), 0) << "one thread waits for no other";
   EXPECT_GT(j.at("first_token_seconds"), j.at("load_seconds"));
   EXPECT_FALSE(j.contains("hot_set"));
+}
 
-  const CommandResult shown =
-      moe_command({"bench", model(), "--prompt", "20", "--tokens", "6", "--repeats", "1"});
+// A table of a row for each length, with as many cells in every line.
+TEST_F(BenchModel, PrintsTablesByLength) {
+  const CommandResult shown = moe_command(
+      {"bench", model(), "--prompts", "5,20", "--tokens", "6", "--repeats", "1", "--threads", "1"});
   EXPECT_EQ(shown.code, 0) << shown.err;
-  for (const char* part : {"prompt of 20", "6 tokens", "peak", "read rate", "first token"})
+  for (const char* part : {"6 tokens", "Gop/s", "read rate", "first token", "tokens/s",
+                           "| prompt of |", "| written behind |", "joins a token"})
     EXPECT_NE(shown.out.find(part), std::string::npos) << part;
+  std::map<int64_t, int> rows;  // of each number of cells
+  std::istringstream lines(shown.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("|")) ++rows[std::count(line.begin(), line.end(), '|') - 1];
+  EXPECT_EQ(rows, (std::map<int64_t, int>{{6, 4}, {8, 4}})) << shown.out;
+  const Json j = json_of({"bench", model(), "--prompts", "5,20", "--tokens", "6", "--repeats", "2",
+                          "--threads", "1", "--json"});
+  ASSERT_EQ(j.at("lengths").size(), 2u);
+  const Json &few = j.at("lengths")[0], &many = j.at("lengths")[1];
+  EXPECT_EQ(few.at("prompt"), 5);
+  EXPECT_EQ(many.at("prompt"), 20);
+  EXPECT_EQ(many.at("decode_tokens_per_second").at("seconds").size(), 2u);
+  EXPECT_EQ(many.at("bytes_per_token"), few.at("bytes_per_token"));
+  EXPECT_DOUBLE_EQ(many.at("cache_bytes_per_token").get<double>() -
+                       few.at("cache_bytes_per_token").get<double>(),
+                   15 * 2 * 2 * 16 * 4);
+  expect_refused({"bench", model(), "--prompts", "5,0"}, 2, {"--prompt is 0"});
 }
 
 TEST_F(BenchModel, FewerExpertsReadFewerBytes) {
   const auto bytes = [&](const char* k) {
     return json_of({"bench", model(), "--prompt", "4", "--tokens", "2", "--repeats", "1", "--json",
                     "--top-k-experts", k})
+        .at("lengths")[0]
         .at("bytes_per_token")
         .get<int64_t>();
   };
@@ -93,8 +128,8 @@ TEST_F(BenchModel, IsToldFromTheOtherWords) {
   expect_refused({"bench", model(), "--dtype", "bf61"}, 2, {"--dtype", "bf16"});
   EXPECT_EQ(moe_command({"bench", "peak", "--json", "--threads", "1"}).code, 0);
   const CommandResult help = moe_command({"bench", "--help"});
-  for (const char* part :
-       {"MODEL", "peak", "--prompt", "--cache-dtype", "--pack-memory", "--top-k-experts"})
+  for (const char* part : {"MODEL", "peak", "--prompt", "--prompts", "--cache-dtype",
+                           "--pack-memory", "--top-k-experts"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 

@@ -2,6 +2,7 @@
 // figures are of the seconds.
 #include "evaluate/speed.h"
 
+#include "core/threads.h"
 #include "support/files.h"
 #include "support/tiny_model.h"
 
@@ -47,6 +48,18 @@ TEST(Speed, ARepeatReadsThePromptAndWritesTheTokens) {
   EXPECT_EQ(probe.speed().prompt_seconds.size(), 2u);
   EXPECT_EQ(probe.speed().decode_seconds.size(), 2u);
   for (const double s : probe.speed().decode_seconds) EXPECT_GT(s, 0);
+  EXPECT_EQ(probe.speed().decode_joins, 0) << "one thread waits for no other";
+}
+
+TEST(Speed, CountsHowOftenThreadsWaitForEachOther) {
+  int64_t before = joins_of_this_thread();
+  parallel_for(2, 2, 1, [](int64_t, int64_t, int) {});
+  EXPECT_EQ(joins_of_this_thread() - before, 1);
+  before = joins_of_this_thread();
+  parallel_for(2, 2, 2, [](int64_t, int64_t, int) {});
+  EXPECT_EQ(joins_of_this_thread() - before, 0) << "too little work for two threads";
+  const Speed speed{.tokens = 4, .decode_joins = 10};
+  EXPECT_DOUBLE_EQ(speed.joins_per_token(), 2.5);
 }
 
 TEST(Speed, ModelsTakeTurnsAndGoBackwardsEverySecondRound) {

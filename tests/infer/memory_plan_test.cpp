@@ -85,6 +85,18 @@ TEST(MemoryPlan, LeavesHalfOfWhatTheRestLeaves) {
   EXPECT_EQ(cache_bytes(model->config(), DType::q8_0, 10), 2 * 2 * 10 * 34);
 }
 
+TEST(MemoryPlan, ATokenReadsTheKeysThatItSees) {
+  ModelConfig config = plain_config();
+  EXPECT_EQ(context_bytes(config, DType::f32, 9), cache_bytes(config, DType::f32, 10));
+  config.attention_window = 4;
+  EXPECT_EQ(context_bytes(config, DType::f32, 2), cache_bytes(config, DType::f32, 3));
+  EXPECT_EQ(context_bytes(config, DType::f32, 9), cache_bytes(config, DType::f32, 4));
+  config.window_layers = {1};
+  EXPECT_EQ(2 * context_bytes(config, DType::q8_0, 9),
+            cache_bytes(config, DType::q8_0, 10) + cache_bytes(config, DType::q8_0, 4))
+      << "one layer of two has a window";
+}
+
 TEST(MemoryPlan, CopiesBeyondABudgetPassThroughScratch) {
   const auto model = fresh(plain_config());
   const auto bound = bound_like(*model);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """`moe bench MODEL` against llama.cpp and transformers on the same model files, in turn within one
-run: a prompt, then tokens one by one.
+run: prompts of one or several lengths, then tokens one by one behind each.
 
 Models: two MoE shapes with random weights (model_files.py) in BF16, Q8_0 and Q4_0, and
 SmolLM2-135M. transformers runs the bf16 weights of the same numbers. Each pair runs ours and then
 the peer, the next pair the other way round; a pair's figure is the median of its repeats. Prints
-for each model and peer ours, theirs and ours / theirs: the median over pairs and the worst, and the
+for each model, length and peer ours, theirs and ours / theirs: the median over pairs and the worst, and the
 shares of what the machine could do that `moe bench` measured in its runs. Above 1 is faster than
 the peer. Run it on a quiet machine. bench/compare_inference.sh installs the peers and calls this.
 """
@@ -44,11 +44,13 @@ def arguments():
         help="mxfp4: experts in MXFP4, the rest in Q8_0, as gpt-oss",
     )
     parser.add_argument(
-        "--smollm2", help="SmolLM2's GGUF file, compared too, with a prompt of --small-prompt"
+        "--smollm2", help="SmolLM2's GGUF file, compared too, with prompts of --small-prompt"
     )
+    for name, value in (("prompt", 512), ("small-prompt", 256)):
+        parser.add_argument(
+            "--" + name, type=int, nargs="+", default=[value], help="tokens; several lengths may follow"
+        )
     for name, value in (
-        ("prompt", 512),
-        ("small-prompt", 256),
         ("tokens", 64),
         ("threads", 2),
         ("pairs", 3),
@@ -129,11 +131,11 @@ def run_ours(args, model, prompt):
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: status {done.returncode}")
-    result = json.loads(done.stdout)
+    (length,) = json.loads(done.stdout)["lengths"]
     return {
-        **result,
+        **length,
         **{
-            part: statistics.median(result[part + "_tokens_per_second"]["seconds"])
+            part: statistics.median(length[part + "_tokens_per_second"]["seconds"])
             for part in PARTS
         },
     }
@@ -157,6 +159,7 @@ def compare(args, name, model, peer_name, peer, prompt):
                 "model": name,
                 "peer": peer_name,
                 "part": part,
+                "prompt": prompt,
                 "ours": statistics.median(tokens / p["ours"][part] for p in pairs),
                 "theirs": statistics.median(tokens / p["theirs"][part] for p in pairs),
                 "ratio_median": statistics.median(ratios),
@@ -170,7 +173,7 @@ def compare(args, name, model, peer_name, peer, prompt):
 
 def show(row, file):
     print(
-        f"{row['model']:<15} {row['part']:<7} {row['peer']:<13} ours {row['ours']:8.1f}  theirs {row['theirs']:8.1f} tokens/s  "
+        f"{row['model']:<15} {row['part']:<7} {row['prompt']:>6} {row['peer']:<13} ours {row['ours']:8.1f}  theirs {row['theirs']:8.1f} tokens/s  "
         f"ours / theirs {row['ratio_median']:5.2f}, worst {row['ratio_worst']:5.2f}  {100 * row['share']:5.1f}% of the {row['share_of'].replace('_', ' ')}",
         file=file,
         flush=True,
@@ -205,16 +208,17 @@ def remove(args, path):
     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def compare_one(args, log, name, model, peers, prompt):
+def compare_one(args, log, name, model, peers, prompts):
     rows = []
-    for peer_name, python, script, peer_model in peers:
-        peer = Peer(python, script, peer_model, args, prompt)
-        try:
-            rows += compare(args, name, model, peer_name, peer, prompt)
-        finally:
-            peer.close()
-        for row in rows[-len(PARTS) :]:
-            show(row, log)
+    for prompt in prompts:
+        for peer_name, python, script, peer_model in peers:
+            peer = Peer(python, script, peer_model, args, prompt)
+            try:
+                rows += compare(args, name, model, peer_name, peer, prompt)
+            finally:
+                peer.close()
+            for row in rows[-len(PARTS) :]:
+                show(row, log)
     return rows
 
 
@@ -244,7 +248,7 @@ def main():
     log = sys.stderr if args.json else sys.stdout
     load = os.getloadavg()[0]
     print(
-        f"prompt of {args.prompt} ({args.small_prompt} for smollm2), {args.tokens} tokens, {args.threads} threads, {args.pairs} pairs; "
+        f"prompts of {args.prompt} ({args.small_prompt} for smollm2), {args.tokens} tokens, {args.threads} threads, {args.pairs} pairs; "
         f"load average before: {load:.2f}",
         file=log,
         flush=True,

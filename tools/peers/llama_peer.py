@@ -27,7 +27,9 @@ class Runner:
             raise SystemExit(f"llama.cpp cannot load {args.model}")
         params = ll.llama_context_default_params()
         params.n_ctx = args.prompt + args.tokens + 8
-        params.n_batch = params.n_ubatch = max(args.prompt, 512)
+        # A long prompt is read in pieces: what a piece takes of memory grows with its square.
+        params.n_batch = max(args.prompt, 512)
+        params.n_ubatch = min(params.n_batch, 2048)
         params.n_threads = params.n_threads_batch = args.threads
         self.context = ll.llama_new_context_with_model(self.model, params)
         self.load_seconds = time.perf_counter() - start

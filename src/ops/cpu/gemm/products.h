@@ -89,6 +89,7 @@ class Guard {
 template <class F>
 void parallel_shares(Run& run, int shares, F&& f) {
   Guard guard;
+  ++joins_of_this_thread();
 #pragma omp parallel num_threads(shares)
   guard([&] {
     const ThreadLimit limit(1);

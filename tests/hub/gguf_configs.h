@@ -1,0 +1,291 @@
+// A config of every architecture that GGUF has words for, and of models that only our own form can
+// say.
+#pragma once
+
+#include <vector>
+
+#include "hub/configs.h"
+
+namespace moe::test {
+
+inline ModelConfig dense_config() {
+  ModelConfig c = small_config();
+  c.vocab = 300;
+  c.width = 32;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 8;
+  c.dense_width = c.expert_width = 64;
+  c.layers = 3;
+  c.rope_theta = 5000;
+  c.norm_eps = 1e-6f;
+  return c;
+}
+
+inline ModelConfig moe_config(const char* recipe, int64_t experts = 4, int64_t top_k = 2) {
+  ModelConfig c = dense_config();
+  c.expert_width = c.dense_width = 32;
+  c.routing = default_options(find_recipe(recipe), experts, top_k, c.layers);
+  return c;
+}
+
+// Slices of a dense network, shared ones among them, with the biases of cut projections.
+inline ModelConfig carved_config(const char* recipe) {
+  ModelConfig c = moe_config(recipe, 6, 3);
+  c.tied = c.expert_down_bias = true;
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width;
+  return c;
+}
+
+// Models that no architecture of llama.cpp can say: every parameter that such a model may have is
+// in one of them.
+inline void add_own_configs(std::vector<NamedConfig>& all) {
+  all.push_back({"moe_cpp", carved_config("carved")});
+  all.push_back({"moe_cpp", carved_config("cmoe")});
+  ModelConfig plain = carved_config("cmoe");
+  plain.gated = false;
+  plain.act = ops::Act::gelu_tanh;
+  plain.ffn_bias = true;
+  all.push_back({"moe_cpp", plain});
+  ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
+  v3.routing.expert_groups = 2;
+  v3.routing.groups_kept = 1;
+  v3.moe_layers = {0, 2};
+  v3.attention_bias = v3.attention_out_bias = true;
+  v3.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  all.push_back({"moe_cpp", v3});
+  ModelConfig post = small_shared();
+  post.vocab = 300;
+  post.width = post.expert_width = post.shared_width = 32;
+  post.head_width = 8;
+  post.routing = default_options(find_recipe("expert-choice"), 4, 2, 2);
+  all.push_back({"moe_cpp", post});
+  ModelConfig noisy = moe_config("nanomoe");
+  noisy.norm = NormKind::layer;
+  noisy.norm_bias = true;
+  noisy.positions = Positions::learned;
+  all.push_back({"moe_cpp", noisy});
+  ModelConfig windowed = dense_config();
+  windowed.model_type = "mistral";
+  windowed.attention_window = 7;
+  windowed.rope_scaling = {
+      .kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .truncate = false};
+  all.push_back({"moe_cpp", windowed});
+}
+
+// Sigmoids, groups, a scale, shared experts, a dense layer first.
+inline ModelConfig grouped_config() {
+  ModelConfig c = moe_config("deepseek-v3", 8, 2);
+  c.routing.expert_groups = 4;
+  c.routing.groups_kept = 2;
+  c.routing.routed_scale = 1.5f;
+  c.dense_first = 1;
+  c.dense_width = 96;
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width;
+  return c;
+}
+
+// Keys and values of latents, with parts of a head that turn.
+inline void make_latent(ModelConfig& c) {
+  c.latent = {.width = 32, .query_width = 0, .value_width = 16};
+  c.head_width = 24;
+  c.rotary_width = 8;
+  c.kv_heads = c.heads;
+}
+
+inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
+  ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
+  make_latent(v2);
+  v2.routing.expert_groups = v2.routing.groups_kept = 1;
+  v2.routing.routed_scale = 1;
+  v2.dense_first = 1;
+  v2.dense_width = 96;
+  v2.shared_experts = 2;
+  v2.shared_width = v2.expert_width;
+  v2.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                     .factor = 40,
+                     .original_context = 4096,
+                     .score_mscale = 0.707f};
+  all.push_back({"deepseek2", v2});
+  ModelConfig v3 = grouped_config();
+  make_latent(v3);
+  v3.latent.query_width = 32;
+  all.push_back({"deepseek2", v3});
+  ModelConfig glm = grouped_config();
+  glm.qk_norm = QkNorm::head;
+  glm.head_width = 16;
+  glm.rotary_width = 8;
+  glm.attention_bias = true;
+  all.push_back({"glm4moe", glm});
+  ModelConfig air = grouped_config();
+  air.rotary_width = 4;
+  all.push_back({"glm4moe", air});
+  ModelConfig dots = grouped_config();
+  dots.qk_norm = QkNorm::head;
+  dots.kv_heads = dots.heads;
+  all.push_back({"dots1", dots});
+  ModelConfig minimax = moe_config("deepseek-v3", 4, 2);
+  minimax.routing.expert_groups = minimax.routing.groups_kept = 1;
+  minimax.routing.routed_scale = 1;
+  minimax.qk_norm = QkNorm::full;
+  minimax.head_width = 16;
+  minimax.rotary_width = 8;
+  all.push_back({"minimax-m2", minimax});
+  ModelConfig olmo2 = dense_config();
+  olmo2.norm_placement = NormPlacement::output;
+  olmo2.qk_norm = QkNorm::full;
+  all.push_back({"olmo2", olmo2});
+  ModelConfig olmo3 = olmo2;
+  olmo3.attention_window = 5;
+  olmo3.window_layers = {0, 1, 2};
+  olmo3.layers = 4;
+  olmo3.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  olmo3.window_rope_theta = olmo3.rope_theta;
+  all.push_back({"olmo2", olmo3});
+  ModelConfig gemma = dense_config();
+  gemma.norm_placement = NormPlacement::both;
+  gemma.norm_offset = true;
+  gemma.qk_norm = QkNorm::head;
+  gemma.act = ops::Act::gelu_tanh;
+  gemma.head_width = 16;
+  gemma.multipliers = {.embedding = std::sqrt(static_cast<float>(gemma.width)), .attention = 0.25f};
+  gemma.attention_window = 5;
+  for (int64_t i = 0; i < gemma.layers; ++i) gemma.window_layers.push_back(i);
+  gemma.window_rope_theta = 500;
+  all.push_back({"gemma3", gemma});
+  ModelConfig gemma4 = gemma;
+  gemma4.norm_offset = false;
+  gemma4.window_layers = {0};
+  gemma4.value_norm = gemma4.layer_scale = true;
+  gemma4.full = {.head_width = 24, .values_of_keys = true};
+  gemma4.multipliers.attention = 1;
+  gemma4.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.25f};
+  gemma4.logit_cap = 30;
+  all.push_back({"gemma4", gemma4});
+  gemma4.full.kv_heads = gemma4.kv_heads == 1 ? 2 : 1;
+  gemma4.branch_norms = true;
+  gemma4.shared_experts = 1;
+  gemma4.shared_width = 20;
+  gemma4.routing = default_options(find_recipe("gemma4"), 4, 2, gemma4.layers);
+  all.push_back({"gemma4", gemma4});
+  ModelConfig next = moe_config("qwen3-moe");
+  next.norm_offset = next.attention_gate = true;
+  next.qk_norm = QkNorm::head;
+  next.head_width = 16;
+  next.rotary_width = 4;
+  next.shared_experts = 1;
+  next.shared_width = 96;
+  next.shared_gate = true;
+  next.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 16, .value_width = 16, .conv_width = 4};
+  next.linear_layers = {0, 2};
+  all.push_back({"qwen3next", next});
+  next.model_type = "qwen3_5_moe_text";
+  next.linear.key_width = next.linear.value_width = 32;  // no block of a file is of two heads
+  all.push_back({"qwen35moe", next});
+  ModelConfig hunyuan = moe_config("mixtral");
+  hunyuan.qk_norm = QkNorm::head;
+  hunyuan.qk_norm_turned = true;
+  hunyuan.shared_experts = 1;
+  hunyuan.shared_width = hunyuan.expert_width;
+  all.push_back({"hunyuan-moe", hunyuan});
+  ModelConfig lfm2 = moe_config("deepseek-v3");
+  lfm2.routing.expert_groups = lfm2.routing.groups_kept = 1;
+  lfm2.routing.routed_scale = 1;
+  lfm2.qk_norm = QkNorm::head;
+  lfm2.dense_first = 1;
+  lfm2.dense_width = 96;
+  lfm2.conv_layers = {0, 2};
+  lfm2.conv_width = 3;
+  all.push_back({"lfm2moe", lfm2});
+  ModelConfig smollm3 = dense_config();
+  smollm3.layers = 5;
+  smollm3.nope_layers = {3};
+  smollm3.tied = true;
+  all.push_back({"smollm3", smollm3});
+  ModelConfig granite = moe_config("mixtral");
+  granite.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  all.push_back({"granitemoe", granite});
+  granite.shared_experts = 1;
+  granite.shared_width = 96;
+  all.push_back({"granitemoe", granite});
+  ModelConfig ernie = moe_config("ernie-moe");
+  ernie.dense_first = 1;
+  ernie.dense_width = 96;
+  ernie.shared_experts = 2;
+  ernie.shared_width = ernie.expert_width;
+  all.push_back({"ernie4_5-moe", ernie});
+  ModelConfig oss = moe_config("gpt-oss");
+  oss.act = ops::Act::swiglu_oai;
+  oss.attention_bias = oss.attention_out_bias = oss.ffn_bias = oss.attention_sinks = true;
+  oss.attention_window = 5;
+  oss.window_layers = {0, 2};
+  oss.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_context = 8,
+                      .attention_factor = 1 + 0.1f * std::log(4.0f),
+                      .truncate = false};
+  all.push_back({"gpt-oss", oss});
+}
+
+// A tiny model of each row of the table, of what else the rows can say, and of what none can.
+inline std::vector<NamedConfig> gguf_configs() {
+  std::vector<NamedConfig> all;
+  ModelConfig gpt2 = dense_config();
+  gpt2.norm = NormKind::layer;
+  gpt2.norm_bias = gpt2.attention_bias = gpt2.attention_out_bias = gpt2.ffn_bias = gpt2.tied = true;
+  gpt2.positions = Positions::learned;
+  gpt2.act = ops::Act::gelu_tanh;
+  gpt2.gated = false;
+  gpt2.kv_heads = gpt2.heads;
+  all.push_back({"gpt2", gpt2});
+  ModelConfig qwen3 = dense_config();
+  qwen3.qk_norm = QkNorm::head;
+  qwen3.head_width = 16;
+  all.push_back({"qwen3", qwen3});
+  ModelConfig qwen2 = dense_config();
+  qwen2.attention_bias = qwen2.tied = true;
+  qwen2.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  all.push_back({"qwen2", qwen2});
+  ModelConfig llama = dense_config();
+  llama.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  llama.rope_theta = 500000;
+  all.push_back({"llama", llama});
+  ModelConfig biased = dense_config();
+  biased.attention_bias = biased.attention_out_bias = biased.ffn_bias = biased.tied = true;
+  biased.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+  all.push_back({"llama", biased});
+  all.push_back({"llama", moe_config("mixtral")});
+  ModelConfig olmoe = moe_config("olmoe");
+  olmoe.qk_norm = QkNorm::full;
+  olmoe.kv_heads = olmoe.heads;
+  all.push_back({"olmoe", olmoe});
+  ModelConfig qwen2moe = moe_config("qwen2-moe");
+  qwen2moe.attention_bias = true;
+  qwen2moe.shared_experts = 1;
+  qwen2moe.shared_width = 96;
+  qwen2moe.shared_gate = true;
+  all.push_back({"qwen2moe", qwen2moe});
+  ModelConfig qwen3moe = moe_config("qwen3-moe");
+  qwen3moe.qk_norm = QkNorm::head;
+  all.push_back({"qwen3moe", qwen3moe});
+  ModelConfig deepseek = moe_config("deepseek-moe", 6, 3);
+  deepseek.dense_first = 1;
+  deepseek.dense_width = 96;
+  deepseek.shared_experts = 2;
+  deepseek.shared_width = deepseek.expert_width;
+  all.push_back({"deepseek", deepseek});
+  add_configs_of_2025(all);
+  add_own_configs(all);
+  return all;
+}
+
+}  // namespace moe::test

@@ -78,6 +78,9 @@ void print_coverage(const ConvertReport& report) {
 
 void print_weighed(const ConvertReport& report, const std::string& from) {
   fmt::print("{} quantised by the importance in {}", counted(report.weighed, "tensor"), from);
+  if (report.compensated > 0)
+    fmt::print(", errors of {} made good",
+               report.compensated == report.weighed ? "all" : std::to_string(report.compensated));
   if (report.not_weighed.empty()) fmt::print("\n");
   else
     fmt::print("; it does not have {}: {}{}\n", counted(std::ssize(report.not_weighed), "tensor"),

@@ -1,5 +1,6 @@
 #include "convert/input_squares.h"
 
+#include "convert/matrix_source.h"
 #include "core/threads.h"
 #include "model/parameters.h"
 #include "ops/ops.h"
@@ -20,34 +21,15 @@ void add_squares(double* sums, const ops::GatheredRows& x, int64_t begin, int64_
   }
 }
 
-// Which matrix of which parameter makes matrix m of the tensor; null: none that rows are multiplied
-// by as the file has it.
-struct Source {
-  const FileTensor::Piece* piece = nullptr;
-  size_t matrix = 0;
-};
-Source source_of(const FileTensor& tensor, int64_t m) {
-  if (tensor.columns || tensor.alias) return {};
-  const bool bank = tensor.shape.size() == 3;
-  for (const FileTensor::Piece& piece : tensor.pieces) {
-    const Tensor& value = piece.param->value;
-    if (piece.transpose || piece.heads > 0 || value.cols() != tensor.shape.back()) return {};
-    if (value.rank == 2 && !bank) return {&piece, 0};
-    if (value.rank == 3 && piece.expert < 0 && bank) return {&piece, static_cast<size_t>(m)};
-    if (value.rank == 3 && piece.expert >= 0 && (!bank || piece.expert == m))
-      return {&piece, static_cast<size_t>(piece.expert)};
-  }
-  return {};
-}
-
 }  // namespace
+
+bool is_weighed(const Param& w) {
+  return w.part != Part::none && w.part != Part::lm_head && w.part != Part::embedding;
+}
 
 void InputSquares::observe(Run& run, std::span<const Param* const> weights,
                            const ops::GatheredRows& x, std::span<const int64_t> offsets) {
-  // The head is no matter of importance, as in llama.cpp, and operands that somebody made are none
-  // of the model's.
-  const Part part = weights[0]->part;
-  if (part == Part::none || part == Part::lm_head || part == Part::embedding) return;
+  if (!is_weighed(*weights[0])) return;
   std::shared_ptr<Sums>& sums = sums_[weights[0]];
   const auto cols = static_cast<size_t>(x.cols());
   if (sums == nullptr) {
@@ -74,7 +56,7 @@ Importance InputSquares::of(std::span<const FileTensor> tensors) const {
     const auto [matrices, cols] = matrices_of(tensor);
     ColumnSums sums;
     for (int64_t m = 0; m < matrices; ++m) {
-      const Source source = source_of(tensor, m);
+      const MatrixSource source = source_of(tensor, m);
       const auto found = source.piece == nullptr ? sums_.end() : sums_.find(source.piece->param);
       if (found == sums_.end()) break;
       const Sums& seen = *found->second;

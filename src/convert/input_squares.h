@@ -12,6 +12,10 @@
 
 namespace moe {
 
+// Whether what this matrix multiplies is looked at: the head is no matter of importance, as in
+// llama.cpp, and operands that somebody made are none of the model's.
+bool is_weighed(const Param&);
+
 // Sums while it is a Run's observer. Sums are in f64, each column's rows in their order, so that
 // they do not depend on threads. What an expert's down multiplies is weighed by the router already,
 // as its output will be.

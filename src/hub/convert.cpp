@@ -20,6 +20,7 @@
 #include "hub/gguf/gguf_model.h"
 #include "hub/gguf/imatrix.h"
 #include "tensor/quant.h"
+#include "tensor/quant_compensated.h"
 
 namespace moe {
 namespace {
@@ -211,6 +212,8 @@ class Feed {
     if (walk.cols == 1) return Tensor(out_.data(), p.to, {n});
     return Tensor(out_.data(), p.to, {n, walk.cols});
   }
+  // Tensors whose rounding errors were made good.
+  int64_t compensated() const { return compensated_; }
   bool is_done(const Planned& p) const {
     const auto found = done_.find(p.tensor.name);
     return found != done_.end() && found->second == rows_of(p.tensor).rows;
@@ -234,12 +237,23 @@ class Feed {
     const int64_t row_bytes = bytes_of(p.to, walk.cols);
     if (p.importance != nullptr && begin == 0) weights_ = column_weights(*p.importance, p.tensor);
     const int64_t of_matrix = walk.rows / matrices_of(p.tensor).matrices;
-    parallel_for(options_.threads, n, 1, [&](int64_t r0, int64_t r1, int) {
-      for (int64_t r = r0; r < r1; ++r)
-        quantise(out_.data() + r * row_bytes, floats_.data() + r * walk.cols, p.to, walk.cols,
-                 p.importance == nullptr ? nullptr
-                                         : weights_.data() + (begin + r) / of_matrix * walk.cols);
-    });
+    for (int64_t first = 0, last; first < n; first = last) {
+      const int64_t m = (begin + first) / of_matrix;
+      last = std::min(n, (m + 1) * of_matrix - begin);
+      const float* weights = p.importance == nullptr ? nullptr : weights_.data() + m * walk.cols;
+      Tensor shares;  // [I,I]
+      if (weights != nullptr && options_.shares != nullptr)
+        shares = options_.shares->of(p.tensor, m, options_.threads);
+      if (!shares.empty() && begin == 0 && m == 0) ++compensated_;
+      parallel_for(options_.threads, last - first, 1, [&](int64_t r0, int64_t r1, int) {
+        const int64_t r = first + r0;
+        char* out = out_.data() + r * row_bytes;
+        const Tensor rows(floats_.data() + r * walk.cols, DType::f32, {r1 - r0, walk.cols});
+        if (!shares.empty()) return quantise_compensated(out, rows, p.to, weights, shares);
+        for (int64_t i = 0; i < rows.rows(); ++i)
+          quantise(out + i * row_bytes, rows.row<float>(i), p.to, walk.cols, weights);
+      });
+    }
   }
   // That what lies in floats_ can be said in the new type. `first` is its first number in the
   // tensor.
@@ -270,7 +284,7 @@ class Feed {
   std::string in_;
   const ConvertOptions& options_;
   int64_t bytes_;
-  int64_t written_ = 0;
+  int64_t written_ = 0, compensated_ = 0;
   std::map<std::string, int64_t> done_;  // rows of each tensor
   Coverage read_;
   std::vector<float> floats_;
@@ -466,6 +480,7 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
     write_as_folder(out, model, plan, feed);
     check_written(Safetensors::open(out), plan, 0);
   }
+  report.compensated = feed.compensated();
   return report;
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/error_shares.h"
 #include "hub/gguf/quant_policy.h"
 #include "hub/hub.h"
 #include "hub/importance.h"
@@ -21,6 +22,9 @@ struct ConvertOptions {
   // says where it is from: a file, or the text that it was measured on.
   const Importance* importance = nullptr;
   std::string importance_from = {};
+  // Of tensors that are weighed: how rounding errors are made good; null: every number is rounded
+  // by itself.
+  ErrorShares* shares = nullptr;
   int threads = 1;
   int64_t file_bytes = 0;  // of tensors in one GGUF file at most, else several are made; 0: one
   // Told how many bytes of the result are there, of how many; may throw, and then nothing is left
@@ -47,6 +51,7 @@ struct ConvertReport {
   int64_t tables = 0;   // targets that hold no parameter and follow from the configuration
   int64_t quantised_twice = 0;           // targets quantised from quantised numbers
   int64_t weighed = 0;                   // targets quantised by the importance of their columns
+  int64_t compensated = 0;               // of those, whose rounding errors were made good
   std::vector<std::string> not_weighed;  // that would have been, but nothing is known of them
   std::vector<LayerRows> expert_rows;    // of the text that the importance is from
   std::vector<std::string> files;        // that a GGUF was written as; the first opens all

@@ -67,6 +67,7 @@ Json importance_json(const MeasuredImportance& measured, const ConvertReport& re
     layers.push_back({{"layer", layer.layer}, {"rows", layer.rows}});
   Json reply = {{"from", measured.from},
                 {"weighed", report.weighed},
+                {"compensated", report.compensated},
                 {"not_weighed", report.not_weighed},
                 {"expert_rows", layers}};
   if (measured.perplexity) reply["perplexity"] = *measured.perplexity;
@@ -219,6 +220,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
                                        options.threads, job.memory, watch);
     options.importance = &reply.importance->importance;
     options.importance_from = reply.importance->from;
+    options.shares = reply.importance->shares.get();
     callbacks.on_importance(*reply.importance);
   }
 

@@ -1,5 +1,6 @@
 #include "jobs/importance.h"
 
+#include "convert/input_products.h"
 #include "convert/input_squares.h"
 #include "core/error.h"
 #include "hub/gguf/gguf_model.h"
@@ -7,6 +8,11 @@
 
 namespace moe {
 namespace {
+
+struct Seen {
+  InputSquares squares;
+  InputProducts products{squares};
+};
 
 MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const std::string& in,
                            const VerifyText* judge, int threads, const MemoryOptions& memory,
@@ -18,11 +24,13 @@ MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const
   if (judge != nullptr) check_not_fitted_to(*judge, text.all, *model.tokenizer, watch);
   MemoryNeed beside;
   beside.add("sums of squares", input_squares_bytes(m));
-  prepare_memory(in, scored_use(m, rule, DType::f32), beside, memory, marked("lower @window"),
-                 watch);
-  InputSquares squares;
+  if (o.gptq) beside.add("products of inputs", input_products_bytes(m));
+  prepare_memory(in, scored_use(m, rule, DType::f32), beside, memory,
+                 marked(o.gptq ? "leave out @gptq or lower @window" : "lower @window"), watch);
+  const auto seen = std::make_shared<Seen>();
+  InputSquares& squares = seen->squares;
   Run run(threads, DType::f32);
-  run.observer = &squares;
+  run.observer = o.gptq ? static_cast<ProductObserver*>(&seen->products) : &squares;
   const Progress progress = watch.begin();
   const Score scored =
       score(m, run, *model.tokenizer, text.windows, rule, [&](int64_t done, int64_t total) {
@@ -34,6 +42,7 @@ MeasuredImportance measure(const ImportanceOptions& o, LoadedModel& model, const
   out.importance.texts = {o.calibration.text};
   out.importance.windows = o.calibration.windows;
   out.importance.window = rule.window;
+  if (o.gptq) out.shares = {seen, &seen->products};
   return out;
 }
 
@@ -50,13 +59,17 @@ FieldList fields(ImportanceOptions& o) {
            "@save_imatrix write them");
   list.add("save_imatrix", o.save_imatrix,
            "write what @calibration measured, as llama.cpp reads it");
+  list.add("gptq", o.gptq,
+           "with @calibration: round each matrix column by column, and let later columns make good "
+           "what earlier ones lost (GPTQ); the file has the same form and size, takes longer to "
+           "make, and predicts better");
   return list;
 }
 
 void check_given(const ImportanceOptions& o, const Given& given) {
   if (!o.calibration.text.empty() && !o.imatrix.empty())
     fail_usage("@calibration measures what @imatrix is read from; give one of them");
-  for (const char* name : {"windows", "window", "save_imatrix"})
+  for (const char* name : {"windows", "window", "save_imatrix", "gptq"})
     if (o.calibration.text.empty() && given.has(name))
       fail_usage("{} needs a text to measure on: add @calibration TEXT", field(name));
 }

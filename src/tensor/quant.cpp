@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "tensor/quant_fit.h"
 #include "tensor/quant_k.h"
+#include "tensor/quant_rounding.h"
 #include "tensor/quant_table.h"
 
 namespace moe {
@@ -128,35 +129,51 @@ Span fitted_line(int* q, const float* x, const float* importance) {
   return stored;
 }
 
-void write_q4_0(uint8_t* block, const float* x, const float* importance) {
+// The integers that a rounding chooses, in the steps that a reader will see.
+template <int kLevels>
+void round_about_zero(int* q, const float* x, float d, BlockRounding& rounding) {
+  const float below = d * (kLevels / 2);
+  rounding.round(q, x, {kBlock, kBlock, kLevels - 1, &d, &below});
+}
+template <int kLevels>
+void round_on_line(int* q, const float* x, const uint8_t* block, BlockRounding& rounding) {
+  const float d = load_half(block), below = -load_half(block + 2);
+  rounding.round(q, x, {kBlock, kBlock, kLevels - 1, &d, &below});
+}
+
+void write_q4_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
   store_half(block,
              importance == nullptr ? around_zero<16>(q, x) : fitted_scale<16>(q, x, importance));
+  if (rounding != nullptr) round_about_zero<16>(q, x, load_half(block), *rounding);
   write_nibbles(block + 2, q);
 }
 
-void write_q4_1(uint8_t* block, const float* x, const float* importance) {
+void write_q4_1(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
   const Span span =
       importance == nullptr ? between_ends<16>(q, x) : fitted_line<FourBits>(q, x, importance);
   store_half(block, span.d);
   store_half(block + 2, span.m);
+  if (rounding != nullptr) round_on_line<16>(q, x, block, *rounding);
   write_nibbles(block + 4, q);
 }
 
-void write_q5_0(uint8_t* block, const float* x, const float* importance) {
+void write_q5_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
   store_half(block,
              importance == nullptr ? around_zero<32>(q, x) : fitted_scale<32>(q, x, importance));
+  if (rounding != nullptr) round_about_zero<32>(q, x, load_half(block), *rounding);
   write_five(block + 2, q);
 }
 
-void write_q5_1(uint8_t* block, const float* x, const float* importance) {
+void write_q5_1(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
   const Span span =
       importance == nullptr ? between_ends<32>(q, x) : fitted_line<FiveBits>(q, x, importance);
   store_half(block, span.d);
   store_half(block + 2, span.m);
+  if (rounding != nullptr) round_on_line<32>(q, x, block, *rounding);
   write_five(block + 4, q);
 }
 
@@ -214,12 +231,13 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
   fail("numbers of {} cannot be read as f32", name_of(from));
 }
 
-void quantise(void* out, const float* in, DType to, int64_t n, const float* importance) {
+void quantise(void* out, const float* in, DType to, int64_t n, const float* importance,
+              BlockRounding* rounding) {
   need_blocks(to, n);
   // For the types whose scales hang on what the columns are worth.
   const auto weighed = [&](auto&& write) {
     write_blocks(out, in, to, n, [&](uint8_t* block, const float* x) {
-      write(block, x, importance == nullptr ? nullptr : importance + (x - in));
+      write(block, x, importance == nullptr ? nullptr : importance + (x - in), rounding);
     });
   };
   switch (to) {

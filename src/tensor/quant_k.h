@@ -7,6 +7,8 @@
 
 namespace moe {
 
+class BlockRounding;
+
 inline constexpr int kSuperBlock = 256;  // numbers of a block
 
 // Six-bit scale of group j of 16 of a block of q3_k, less 32, out of its 12 bytes: the low nibbles
@@ -23,11 +25,11 @@ void read_q6_k(float* out, const uint8_t* block);
 void read_q3_k(float* out, const uint8_t* block);
 void read_q2_k(float* out, const uint8_t* block);
 // importance [256]: of each number's column; null: not known, and the scales are searched for as
-// ggml's reference does.
-void write_q4_k(uint8_t* block, const float* x, const float* importance);
-void write_q5_k(uint8_t* block, const float* x, const float* importance);
-void write_q6_k(uint8_t* block, const float* x, const float* importance);
-void write_q3_k(uint8_t* block, const float* x, const float* importance);
-void write_q2_k(uint8_t* block, const float* x, const float* importance);
+// ggml's reference does. A rounding chooses the integers; null: the nearest ones.
+void write_q4_k(uint8_t* block, const float* x, const float* importance, BlockRounding*);
+void write_q5_k(uint8_t* block, const float* x, const float* importance, BlockRounding*);
+void write_q6_k(uint8_t* block, const float* x, const float* importance, BlockRounding*);
+void write_q3_k(uint8_t* block, const float* x, const float* importance, BlockRounding*);
+void write_q2_k(uint8_t* block, const float* x, const float* importance, BlockRounding*);
 
 }  // namespace moe

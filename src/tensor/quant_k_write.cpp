@@ -6,6 +6,7 @@
 // columns is known, the scales of the groups are fitted in turn, each weighed by what hangs on it.
 #include "tensor/quant_fit.h"
 #include "tensor/quant_k.h"
+#include "tensor/quant_rounding.h"
 
 namespace moe {
 namespace {
@@ -20,7 +21,8 @@ struct Lined {
 };
 
 template <class Fan, int kGroup>
-Lined<kGroup> fit_lines(const float* x, const float* importance, float top) {
+Lined<kGroup> fit_lines(const float* x, const float* importance, float top,
+                        BlockRounding* rounding) {
   constexpr int kGroups = Lined<kGroup>::kGroups;
   Lined<kGroup> block{};
   float weight[kSuperBlock], scale[kGroups], offset[kGroups];
@@ -53,12 +55,18 @@ Lined<kGroup> fit_lines(const float* x, const float* importance, float top) {
   };
   settle(block.d, block.scale, scale, on_scale);
   settle(block.dmin, block.offset, offset, on_offset);
+  float step[kGroups], below[kGroups];
   for (int g = 0; g < kGroups; ++g) {
-    const float step = block.d * static_cast<float>(block.scale[g]),
-                below = block.dmin * static_cast<float>(block.offset[g]);
-    for (int j = g * kGroup; j < (g + 1) * kGroup; ++j)
-      block.q[j] = static_cast<int>(clamped(nearest_even((x[j] + below) / step), 0, Fan::top));
+    step[g] = block.d * static_cast<float>(block.scale[g]);
+    below[g] = block.dmin * static_cast<float>(block.offset[g]);
   }
+  if (rounding != nullptr) {
+    rounding->round(block.q, x, {kSuperBlock, kGroup, static_cast<int>(Fan::top), step, below});
+    return block;
+  }
+  for (int j = 0; j < kSuperBlock; ++j)
+    block.q[j] = static_cast<int>(
+        clamped(nearest_even((x[j] + below[j / kGroup]) / step[j / kGroup]), 0, Fan::top));
   return block;
 }
 
@@ -73,8 +81,9 @@ void write_six_bits(uint8_t* at, const int* scale, const int* offset) {
 
 // Both formats of six-bit scales begin alike: d, dmin, the scales.
 template <class Fan>
-Lined<32> write_lines(uint8_t* block, const float* x, const float* importance) {
-  const Lined<32> lined = fit_lines<Fan, 32>(x, importance, 63);
+Lined<32> write_lines(uint8_t* block, const float* x, const float* importance,
+                      BlockRounding* rounding) {
+  const Lined<32> lined = fit_lines<Fan, 32>(x, importance, 63, rounding);
   store_half(block, lined.d);
   store_half(block + 2, lined.dmin);
   write_six_bits(block + 4, lined.scale, lined.offset);
@@ -114,12 +123,17 @@ float largest_of(const Scaled& fitted) {
 
 // q [256] = x in steps of d factor_g, from -kReach on.
 template <int kReach>
-void round_anew(int* q, const float* x, float d, const float* factor) {
+void round_anew(int* q, const float* x, float d, const float* factor, BlockRounding* rounding) {
+  float step[kOfSixteen], below[kOfSixteen];
   for (int g = 0; g < kOfSixteen; ++g) {
-    const float step = d * factor[g];
-    for (int j = g * kSixteen; j < (g + 1) * kSixteen; ++j)
-      q[j] = static_cast<int>(clamped(nearest_even(x[j] / step), -kReach, kReach - 1)) + kReach;
+    step[g] = d * factor[g];
+    below[g] = step[g] * kReach;
   }
+  if (rounding != nullptr)
+    return rounding->round(q, x, {kSuperBlock, kSixteen, 2 * kReach - 1, step, below});
+  for (int j = 0; j < kSuperBlock; ++j)
+    q[j] = static_cast<int>(clamped(nearest_even(x[j] / step[j / kSixteen]), -kReach, kReach - 1)) +
+           kReach;
 }
 
 // Byte j of each half's 32 holds the lower two bits of number j of its four runs of 32.
@@ -132,16 +146,16 @@ void write_two_bits(uint8_t* at, const int* q) {
 
 }  // namespace
 
-void write_q4_k(uint8_t* block, const float* x, const float* importance) {
-  const Lined<32> lined = write_lines<FourBits>(block, x, importance);
+void write_q4_k(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
+  const Lined<32> lined = write_lines<FourBits>(block, x, importance, rounding);
   for (int g = 0; g < 8; g += 2)
     for (int j = 0; j < 32; ++j)
       block[16 + g * 16 + j] =
           static_cast<uint8_t>(lined.q[g * 32 + j] | lined.q[(g + 1) * 32 + j] << 4);
 }
 
-void write_q5_k(uint8_t* block, const float* x, const float* importance) {
-  const Lined<32> lined = write_lines<FiveBits>(block, x, importance);
+void write_q5_k(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
+  const Lined<32> lined = write_lines<FiveBits>(block, x, importance, rounding);
   const int* q = lined.q;
   uint8_t *fifth = block + 16, *nibbles = block + 48;
   for (int j = 0; j < 32; ++j) {
@@ -155,8 +169,8 @@ void write_q5_k(uint8_t* block, const float* x, const float* importance) {
           static_cast<uint8_t>((q[g * 32 + j] & 15) | (q[(g + 1) * 32 + j] & 15) << 4);
 }
 
-void write_q2_k(uint8_t* block, const float* x, const float* importance) {
-  const Lined<kSixteen> lined = fit_lines<TwoBits, kSixteen>(x, importance, 15);
+void write_q2_k(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
+  const Lined<kSixteen> lined = fit_lines<TwoBits, kSixteen>(x, importance, 15, rounding);
   for (int g = 0; g < kOfSixteen; ++g)
     block[g] = static_cast<uint8_t>(lined.scale[g] | lined.offset[g] << 4);
   write_two_bits(block + 16, lined.q);
@@ -164,7 +178,7 @@ void write_q2_k(uint8_t* block, const float* x, const float* importance) {
   store_half(block + 82, lined.dmin);
 }
 
-void write_q6_k(uint8_t* block, const float* x, const float* importance) {
+void write_q6_k(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   float weight[kSuperBlock];
   if (importance != nullptr) weigh<kSuperBlock>(weight, x, importance, 2);
   else
@@ -179,7 +193,7 @@ void write_q6_k(uint8_t* block, const float* x, const float* importance) {
     block[192 + g] = static_cast<uint8_t>(static_cast<int>(factor[g]));
   }
   int q[kSuperBlock];
-  round_anew<32>(q, x, load_half(block + 208), factor);
+  round_anew<32>(q, x, load_half(block + 208), factor, rounding);
   for (int part = 0; part < 2; ++part) {
     uint8_t *low = block + 64 * part, *high = block + 128 + 32 * part;
     const int* at = q + 128 * part;
@@ -192,7 +206,7 @@ void write_q6_k(uint8_t* block, const float* x, const float* importance) {
   }
 }
 
-void write_q3_k(uint8_t* block, const float* x, const float* importance) {
+void write_q3_k(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   float weight[kSuperBlock];
   if (importance != nullptr) weigh<kSuperBlock>(weight, x, importance, 2);
   else
@@ -217,7 +231,7 @@ void write_q3_k(uint8_t* block, const float* x, const float* importance) {
     scales[8 + g % 4] = static_cast<uint8_t>(scales[8 + g % 4] | bits >> 4 << 2 * (g / 4));
   }
   int q[kSuperBlock];
-  round_anew<4>(q, x, d, factor);
+  round_anew<4>(q, x, d, factor, rounding);
   write_two_bits(block + 32, q);
   for (int run = 0; run < 8; ++run)
     for (int j = 0; j < 32; ++j)

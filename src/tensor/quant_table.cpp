@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tensor/quant_fit.h"
+#include "tensor/quant_rounding.h"
 
 namespace moe {
 namespace {
@@ -99,7 +100,8 @@ void write_mxfp4(uint8_t* block, const float* x) {
 
 // Fifteen steps about the one that makes the largest number the lowest value, as
 // github ggml-org/ggml, src/ggml-quants.c (quantize_iq4_nl) looks for them.
-void write_iq4_nl(uint8_t* block, const float* x, const float* importance) {
+void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
+                  BlockRounding* rounding) {
   constexpr float kLeast = 1e-15f;  // below it a block is zero
   const float largest = largest_of(x);
   float weight[kBlock];
@@ -117,7 +119,12 @@ void write_iq4_nl(uint8_t* block, const float* x, const float* importance) {
   const float d = best.scale(), inverse = finite_ratio(1, d);
   store_half(block, d);
   int q[kBlock];
-  for (int j = 0; j < kBlock; ++j) q[j] = nearest_iq4(inverse * x[j]);
+  if (rounding != nullptr) {
+    const float step = load_half(block);
+    rounding->round(q, x, {kBlock, kBlock, 15, &step, nullptr, &kIq4Values});
+  } else {
+    for (int j = 0; j < kBlock; ++j) q[j] = nearest_iq4(inverse * x[j]);
+  }
   write_nibbles(block + 2, q);
 }
 

@@ -8,6 +8,8 @@
 
 namespace moe {
 
+class BlockRounding;
+
 // Numbers of FP4 (E2M1), doubled: the fourth bit is the sign.
 inline constexpr std::array<int8_t, 16> kFp4Doubled = {0, 1,  2,  3,  4,  6,  8,  12,
                                                        0, -1, -2, -3, -4, -6, -8, -12};
@@ -30,6 +32,7 @@ void read_iq4_nl(float* out, const uint8_t* block);
 void read_iq4_xs(float* out, const uint8_t* block);
 void write_mxfp4(uint8_t* block, const float* x);
 // importance [32] of the numbers' columns, or null.
-void write_iq4_nl(uint8_t* block, const float* x, const float* importance);
+// A rounding chooses the integers; null: the nearest ones.
+void write_iq4_nl(uint8_t* block, const float* x, const float* importance, BlockRounding*);
 
 }  // namespace moe

@@ -92,6 +92,23 @@ TEST_F(Convert, CalibratesAndSavesWhatItMeasured) {
   EXPECT_NE(slurp(folder_ / "a.gguf"), slurp(folder_ / "plain.gguf"));
 }
 
+// The same form and size, other numbers; all but the queries, keys and values.
+TEST_F(Convert, MakesRoundingErrorsGood) {
+  const auto convert = [&](const char* name, std::vector<std::string> more) {
+    std::vector<std::string> words = {"convert",       model(), folder_ / name, "--quant", "q4_0",
+                                      "--calibration", text(),  "--windows",    "4"};
+    words.insert(words.end(), more.begin(), more.end());
+    return ok(words).out;
+  };
+  has(convert("a.gguf", {"--gptq"}),
+      "7 tensors quantised by the importance in " + text() + ", errors of 4 made good");
+  EXPECT_EQ(Json::parse(convert("b.gguf", {"--gptq", "--json"}))["importance"]["compensated"], 4);
+  EXPECT_EQ(slurp(folder_ / "a.gguf"), slurp(folder_ / "b.gguf"));
+  convert("plain.gguf", {});
+  EXPECT_EQ(slurp(folder_ / "a.gguf").size(), slurp(folder_ / "plain.gguf").size());
+  EXPECT_NE(slurp(folder_ / "a.gguf"), slurp(folder_ / "plain.gguf"));
+}
+
 TEST_F(Convert, RefusesCalibrationsThatDoNotGoTogether) {
   const std::string out = folder_ / "x.gguf";
   const auto convert = [&](std::vector<std::string> more) {
@@ -105,6 +122,7 @@ TEST_F(Convert, RefusesCalibrationsThatDoNotGoTogether) {
   expect_refused(convert({"--quant", "q4_0", "--windows", "4"}), 2,
                  {"--windows", "--calibration TEXT"});
   expect_refused(convert({"--quant", "q4_0", "--save-imatrix", "i"}), 2, {"--calibration TEXT"});
+  expect_refused(convert({"--quant", "q4_0", "--gptq"}), 2, {"--gptq", "--calibration TEXT"});
   expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--imatrix", "i"}), 2,
                  {"give one of them"});
   expect_refused(convert({"--quant", "q4_0", "--imatrix", folder_ / "none"}), 1, {"none"});

@@ -1,0 +1,121 @@
+#include "convert/input_products.h"
+
+#include <Eigen/Cholesky>
+#include <numeric>
+
+#include "convert/input_squares.h"
+#include "convert/matrix_source.h"
+#include "core/error.h"
+#include "model/parameters.h"
+#include "ops/ops.h"
+
+namespace moe {
+namespace {
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using View = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+
+constexpr double kDamping = 0.01, kFewRows = 0.1;
+
+// What attention makes of a token counts as often as others look at it, and all look at the first
+// one, of which these sums know nothing: queries, keys and values of other tokens would be made
+// better and that one's worse. So of attention only the projection back.
+bool is_compensated(const Param& w) {
+  return is_weighed(w) && (w.part != Part::attention || w.kind == ParamKind::o);
+}
+
+// Whether the matrices of a bank have products of their own.
+bool apart(const Param& w) { return w.value.rank == 3 && w.kind == ParamKind::down; }
+
+}  // namespace
+
+void InputProducts::observe(Run& run, std::span<const Param* const> weights,
+                            const ops::GatheredRows& x, std::span<const int64_t> offsets) {
+  then_.observe(run, weights, x, offsets);
+  if (!is_compensated(*weights[0])) return;
+  const int64_t cols = x.cols();
+  const std::vector<int64_t> all = {0, offsets.back()};
+  const std::span<const int64_t> bounds = apart(*weights[0]) ? offsets : std::span(all);
+  std::shared_ptr<Sums>& sums = sums_[weights[0]];
+  if (sums == nullptr) {
+    sums = std::make_shared<Sums>();
+    sums->rows.resize(bounds.size() - 1);
+    sums->products = memory_.alloc_zeroed(DType::f32, {std::ssize(bounds) - 1, cols, cols});
+  }
+  for (const Param* w : weights) sums_[w] = sums;
+  for (size_t m = 0; m + 1 < bounds.size(); ++m) sums->rows[m] += bounds[m + 1] - bounds[m];
+  Param to;
+  to.name = "products of inputs";
+  to.value = to.grad = sums->products;
+  ops::matmul_dw(run, to, x, x, bounds);
+}
+
+Tensor InputProducts::of(const FileTensor& tensor, int64_t m, int threads) {
+  const MatrixSource source = source_of(tensor, m);
+  const auto found = source.piece == nullptr ? sums_.end() : sums_.find(source.piece->param);
+  if (found == sums_.end()) return {};
+  const Sums& sums = *found->second;
+  const int64_t n = sums.products.shape[2],
+                matrix = std::ssize(sums.rows) == 1 ? 0 : static_cast<int64_t>(source.matrix);
+  const int64_t rows = sums.rows[static_cast<size_t>(matrix)];
+  if (rows == 0) return {};
+  // Which column of the model's each column of the file is.
+  std::vector<float> places(static_cast<size_t>(n));
+  std::iota(places.begin(), places.end(), 0.0f);
+  columns_to_file(places, *source.piece);
+  const std::vector<int64_t> order(places.begin(), places.end());
+  const bool as_in_model = std::is_sorted(order.begin(), order.end());
+  const bool made = &sums == made_of_ && matrix == made_matrix_ && as_in_model;
+  shares_.resize(static_cast<size_t>(n * n));
+  const Tensor shares(shares_.data(), DType::f32, {n, n});
+  if (!made) error_shares(shares, sums.products.at(matrix), rows, order, threads);
+  made_of_ = as_in_model ? &sums : nullptr;
+  made_matrix_ = matrix;
+  return shares;
+}
+
+// H = R R^T with R upper triangular is the Cholesky factorisation of H with rows and columns turned
+// about; then H^-1 = U^T U with U = R^-1, and shares[j,k] = U[j,k] / U[j,j].
+void error_shares(Tensor shares, Tensor products, int64_t rows, std::span<const int64_t> order,
+                  int threads) {
+  const int64_t n = products.rows();
+  Eigen::setNbThreads(threads);
+  Matrix turned(n, n);
+  double mean = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* from = products.row<float>(order[static_cast<size_t>(i)]);
+    for (int64_t k = 0; k < n; ++k)
+      turned(n - 1 - i, n - 1 - k) = static_cast<double>(from[order[static_cast<size_t>(k)]]);
+    mean += turned(n - 1 - i, n - 1 - i) / static_cast<double>(n);
+  }
+  View out(shares.as<float>(), n, n);
+  out.setZero();
+  if (!(mean > 0)) return;  // nothing but zeros was seen
+  const double few = static_cast<double>(n) / static_cast<double>(rows);
+  turned.diagonal().array() += (kDamping + kFewRows * few) * mean;
+  Eigen::LLT<Eigen::Ref<Matrix>> factor(turned);
+  if (factor.info() != Eigen::Success)
+    fail(
+        "the inputs of a matrix of {} columns have no inverse; are activations of this model not "
+        "finite?",
+        n);
+  Matrix inverse = Matrix::Identity(n, n);
+  factor.matrixL().solveInPlace(inverse);
+  for (int64_t j = 0; j < n; ++j) {
+    const double own = inverse(n - 1 - j, n - 1 - j);
+    for (int64_t k = j + 1; k < n; ++k)
+      out(j, k) = static_cast<float>(inverse(n - 1 - j, n - 1 - k) / own);
+  }
+}
+
+int64_t input_products_bytes(const Model& model) {
+  int64_t bytes = 0;
+  for (const Param* param : model.params())
+    if (param->is_matrix() && param->value.rank >= 2 && is_compensated(*param)) {
+      const int64_t cols = param->value.cols();
+      bytes += (apart(*param) ? param->value.shape[0] : 1) * cols * cols * 4;
+    }
+  return bytes;
+}
+
+}  // namespace moe

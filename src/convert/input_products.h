@@ -1,0 +1,51 @@
+// How the columns of what a model's matrices multiply on a text go together: the products x^T x of
+// the rows x, and what they say of rounding errors (hub/error_shares.h).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hub/error_shares.h"
+#include "tensor/arena.h"
+#include "tensor/run.h"
+
+namespace moe {
+
+// Sums while it is a Run's observer, in f32. The experts of a layer share those of what their gates
+// and ups multiply, which is one stream; each has its own of what its down multiplies, which are
+// its own neurons.
+class InputProducts : public ProductObserver, public ErrorShares {
+ public:
+  // `then` is told of the same rows; outlives this.
+  explicit InputProducts(ProductObserver& then) : then_(then) {}
+  void observe(Run&, std::span<const Param* const> weights, const ops::GatheredRows& x,
+               std::span<const int64_t> offsets) override;
+
+  Tensor of(const FileTensor&, int64_t m, int threads) override;
+
+ private:
+  struct Sums {
+    Tensor products;            // [M,I,I] f32
+    std::vector<int64_t> rows;  // [M]
+  };
+  ProductObserver& then_;
+  Arena memory_;
+  std::map<const Param*, std::shared_ptr<Sums>> sums_;  // matrices that meet the same rows share
+  // The last shares made, and of which sums and matrix.
+  std::vector<float> shares_;
+  const Sums* made_of_ = nullptr;
+  int64_t made_matrix_ = -1;
+};
+
+// Bytes that it holds of a model at most.
+int64_t input_products_bytes(const Model&);
+
+// shares [n,n] of products [n,n] f32 of so many rows, of which `order` [n] says which column of the
+// products each is. Columns that few rows were seen of lean on the others less: the diagonal is
+// raised by (0.01 + 0.1 n / rows) of its mean.
+void error_shares(Tensor shares, Tensor products, int64_t rows, std::span<const int64_t> order,
+                  int threads);
+
+}  // namespace moe

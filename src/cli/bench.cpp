@@ -167,7 +167,11 @@ Action add_bench(CLI::App& app) {
   }
   return [f, &app, peak, ops, train] {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    if (chosen.empty()) return run_model(*f);
+    if (chosen.empty()) {
+      if (f->given.has("prompt") && f->given.has("prompts"))
+        fail_usage("@prompt and @prompts both say how long prompts are; give one of them");
+      return run_model(*f);
+    }
     for (const std::string& name : f->given.names())
       fail_usage(
           "{} stands before '{}', where it is about a MODEL; write it behind or leave it out",

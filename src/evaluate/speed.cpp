@@ -34,11 +34,11 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-void validate(const SpeedOptions& o) {
+void validate(const SpeedOptions& o, const char* prompt) {
   const auto in_range = [](const char* name, int64_t value) {
     if (value < 1 || value > kMost) fail_usage("{} is {}; give 1 to {}", field(name), value, kMost);
   };
-  in_range("prompt", o.prompt);
+  in_range(prompt, o.prompt);
   in_range("tokens", o.tokens);
   in_range("repeats", o.repeats);
 }

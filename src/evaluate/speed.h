@@ -23,7 +23,8 @@ struct SpeedOptions {
 
 // Throws (usage), naming the field, on values outside their range and on more positions than a
 // model has learned.
-void validate(const SpeedOptions&);
+// `prompt`: what the length of the prompt is called.
+void validate(const SpeedOptions&, const char* prompt = "prompt");
 void validate(const SpeedOptions&, const ModelConfig&);
 
 struct Speed {

@@ -150,7 +150,7 @@ std::vector<SpeedOptions> lengths_of(const BenchModelJob& job) {
   std::vector<SpeedOptions> lengths(job.prompts.size(), job.speed);
   for (size_t i = 0; i < lengths.size(); ++i) {
     lengths[i].prompt = job.prompts[i];
-    validate(lengths[i]);
+    validate(lengths[i], "prompts");
   }
   return lengths;
 }

@@ -106,7 +106,8 @@ TEST_F(BenchModel, PrintsTablesByLength) {
   EXPECT_DOUBLE_EQ(many.at("cache_bytes_per_token").get<double>() -
                        few.at("cache_bytes_per_token").get<double>(),
                    15 * 2 * 2 * 16 * 4);
-  expect_refused({"bench", model(), "--prompts", "5,0"}, 2, {"--prompt is 0"});
+  expect_refused({"bench", model(), "--prompts", "5,0"}, 2, {"--prompts is 0"});
+  expect_refused({"bench", model(), "--prompts", "5", "--prompt", "4"}, 2, {"give one of them"});
 }
 
 TEST_F(BenchModel, FewerExpertsReadFewerBytes) {

@@ -62,7 +62,7 @@ FieldList fields(ImportanceOptions& o) {
   list.add("gptq", o.gptq,
            "with @calibration: round each matrix column by column, and let later columns make good "
            "what earlier ones lost (GPTQ); the file has the same form and size, takes longer to "
-           "make, and predicts better");
+           "make, and predicts better below four bits");
   return list;
 }
 

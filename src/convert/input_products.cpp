@@ -63,14 +63,12 @@ Tensor InputProducts::of(const FileTensor& tensor, int64_t m, int threads) {
   std::vector<float> places(static_cast<size_t>(n));
   std::iota(places.begin(), places.end(), 0.0f);
   columns_to_file(places, *source.piece);
-  const std::vector<int64_t> order(places.begin(), places.end());
-  const bool as_in_model = std::is_sorted(order.begin(), order.end());
-  const bool made = &sums == made_of_ && matrix == made_matrix_ && as_in_model;
+  Made wanted{&sums, matrix, {places.begin(), places.end()}};
   shares_.resize(static_cast<size_t>(n * n));
   const Tensor shares(shares_.data(), DType::f32, {n, n});
-  if (!made) error_shares(shares, sums.products.at(matrix), rows, order, threads);
-  made_of_ = as_in_model ? &sums : nullptr;
-  made_matrix_ = matrix;
+  if (wanted == made_) return shares;
+  error_shares(shares, sums.products.at(matrix), rows, wanted.order, threads);
+  made_ = std::move(wanted);
   return shares;
 }
 

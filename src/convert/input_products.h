@@ -33,10 +33,15 @@ class InputProducts : public ProductObserver, public ErrorShares {
   ProductObserver& then_;
   Arena memory_;
   std::map<const Param*, std::shared_ptr<Sums>> sums_;  // matrices that meet the same rows share
-  // The last shares made, and of which sums and matrix.
+  struct Made {
+    const Sums* sums = nullptr;
+    int64_t matrix = -1;
+    std::vector<int64_t> order;  // [I]
+    bool operator==(const Made&) const = default;
+  };
+  // The last shares made, and of what: the rows of a tensor come a few at a time.
   std::vector<float> shares_;
-  const Sums* made_of_ = nullptr;
-  int64_t made_matrix_ = -1;
+  Made made_;
 };
 
 // Bytes that it holds of a model at most.

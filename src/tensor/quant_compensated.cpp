@@ -50,7 +50,6 @@ void quantise_compensated(char* out, Tensor rows, DType to, const float* importa
   for (int64_t first = 0; first < rows.rows(); first += kRows) {
     const int64_t n = std::min(kRows, rows.rows() - first);
     for (int64_t c = 0; c < cols; c += block) {
-      std::fill(errors.begin(), errors.end(), 0.0f);
       for (int64_t r = 0; r < n; ++r) {
         rounding.begin(c, errors.data() + r * block);
         quantise(out + (first + r) * row_bytes + c / block * block_bytes,

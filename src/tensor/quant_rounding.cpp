@@ -1,6 +1,7 @@
 #include "tensor/quant_rounding.h"
 
 #include "tensor/quant_parts.h"
+#include "tensor/quant_table.h"
 
 namespace moe {
 
@@ -15,12 +16,7 @@ int BlockGrid::nearest(int i, float x) const {
   if (levels == nullptr)
     return static_cast<int>(
         clamped(nearest_even((x + below[g]) / step[g]), 0, static_cast<float>(top)));
-  const float level = x * finite_ratio(1, step[g]);
-  int q = 0;
-  while (q < top && 2 * level >= static_cast<float>((*levels)[static_cast<size_t>(q)]) +
-                                     static_cast<float>((*levels)[static_cast<size_t>(q + 1)]))
-    ++q;
-  return q;
+  return nearest_level(*levels, x * finite_ratio(1, step[g]));
 }
 
 }  // namespace moe

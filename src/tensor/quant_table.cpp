@@ -22,15 +22,6 @@ float largest_of(const float* x) {
   return largest;
 }
 
-// Which of the values of IQ4_NL lies nearest; of two as near the upper one.
-int nearest_iq4(float x) {
-  int below = 0;
-  while (below < 14 && x >= static_cast<float>(kIq4Values[static_cast<size_t>(below + 1)])) ++below;
-  const float low = kIq4Values[static_cast<size_t>(below)],
-              high = kIq4Values[static_cast<size_t>(below + 1)];
-  return x - low < high - x ? below : below + 1;
-}
-
 // How well d times the nearest values fits where 1 / d is about `inverse`: over the numbers x and
 // their values v, weighed by w, the best d is sum w x v / sum w v^2, and the square of the first
 // over the second is what it takes off the error.
@@ -45,7 +36,7 @@ struct Fit {
 Fit fit_iq4(const float* x, const float* weight, float inverse) {
   Fit fit;
   for (int j = 0; j < kBlock; ++j) {
-    const float v = kIq4Values[static_cast<size_t>(nearest_iq4(inverse * x[j]))];
+    const float v = kIq4Values[static_cast<size_t>(nearest_level(kIq4Values, inverse * x[j]))];
     fit.xv += weight[j] * v * x[j];
     fit.vv += weight[j] * v * v;
   }
@@ -123,7 +114,7 @@ void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
     const float step = load_half(block);
     rounding->round(q, x, {kBlock, kBlock, 15, &step, nullptr, &kIq4Values});
   } else {
-    for (int j = 0; j < kBlock; ++j) q[j] = nearest_iq4(inverse * x[j]);
+    for (int j = 0; j < kBlock; ++j) q[j] = nearest_level(kIq4Values, inverse * x[j]);
   }
   write_nibbles(block + 2, q);
 }

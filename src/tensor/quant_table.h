@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace moe {
@@ -16,6 +17,15 @@ inline constexpr std::array<int8_t, 16> kFp4Doubled = {0, 1,  2,  3,  4,  6,  8,
 // Denser around zero, as weights are.
 inline constexpr std::array<int8_t, 16> kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                       1,    13,   25,  38,  53,  69,  89,  113};
+
+// Which of 16 ascending values lies nearest; of two as near the upper one.
+inline int nearest_level(const std::array<int8_t, 16>& levels, float x) {
+  int below = 0;
+  while (below < 14 && x >= static_cast<float>(levels[static_cast<size_t>(below + 1)])) ++below;
+  const float low = levels[static_cast<size_t>(below)],
+              high = levels[static_cast<size_t>(below + 1)];
+  return x - low < high - x ? below : below + 1;
+}
 
 // 2^(e - 128), half of what the exponent of a block of MXFP4 says: the numbers are doubled.
 inline float half_power(uint8_t e) {

@@ -259,7 +259,7 @@ StepResult Trainer::take_step() {
     throw comm::SharedError(diverged(step, e), e.kind());
   } catch (const Error& e) {
     trainable_.zero_grads();
-    throw Error(diverged(step, e), e.kind());
+    throw DivergedError(diverged(step, e), e.kind());
   }
   optimizer_.update(run_, step, lr, norm);
   // The load moves a bias or a threshold only of a router that learns itself.

@@ -82,6 +82,12 @@ struct StepResult {
   double dropped = 0;                    // mean of the layers
 };
 
+// The loss or a gradient of a step is not finite.
+class DivergedError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Owns the moments, adapters and all activation memory; views the model, the corpus and the
 // teacher, which must outlive it.
 //
@@ -114,9 +120,9 @@ class Trainer {
   const PairReference& reference() const { return reference_; }
   const PairReference& held_out_reference() const { return held_out_reference_; }
 
-  // The next step. Fails with step, layer and tensor named when the loss or a gradient is not
-  // finite; the weights are then those of the step before. Its seconds are those of the slowest
-  // process.
+  // The next step. Fails (DivergedError) with step, layer and tensor named when the loss or a
+  // gradient is not finite; the weights are then those of the step before. Its seconds are those of
+  // the slowest process.
   StepResult step();
   // Seconds of a step whose learning rate is 0, so weights and buffers stay as they are; the
   // moments do not, so this trainer is for nothing else.

@@ -227,6 +227,7 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_NE(message.find("step 2: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
+  EXPECT_THROW(trainer.step(), DivergedError);
   EXPECT_EQ(trainer.steps_done(), 1);
 }
 

@@ -42,6 +42,8 @@ const std::vector<Verb>& verbs() {
        "parameters, arithmetic and memory of a model; with --text, what its experts do",
        add_inspect},
       {"bench", kLook, "how fast a model, this machine and this engine are", add_bench},
+      {"league", kLook, "routing recipes against a dense twin, matched, and what papers claim",
+       add_league},
       {"plan", kLook, "what training by many processes would take, layout by layout", add_plan},
       {"convert", kTurn, "between folders and GGUF files, quantised or not", add_convert},
       {"carve", kTurn, "cut the FFNs of a dense model into experts, without training", add_carve},

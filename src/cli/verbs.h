@@ -50,6 +50,7 @@ Action add_plan(CLI::App& app);
 Action add_recipes(CLI::App& app);
 Action add_route(CLI::App& app);
 Action add_bench(CLI::App& app);
+Action add_league(CLI::App& app);
 Action add_get(CLI::App& app);
 Action add_help(CLI::App& app);
 Action add_completion(CLI::App& app);

@@ -149,6 +149,16 @@ constexpr auto kTable = std::to_array<Definition>({
      ""},
     {"same_choices", "Choices that stay",
      "of the experts that tokens chose before, the share that they choose after too", ""},
+    {"league_loss", "Held-out loss by arm",
+     "nats a byte after the same tokens with the same active work, each arm at its best learning "
+     "rate; a bar spans its seeds, the dotted line is the dense twin",
+     ""},
+    {"league_cost", "Loss against the time of a step",
+     "what the loss costs in time, in steps of the dense twin: down and to the left is better", ""},
+    {"league_curve", "Held-out loss on the way",
+     "of the dense twin and the best arms; every arm has its whole schedule, so that only ends are "
+     "to be compared",
+     ""},
 });
 
 }  // namespace

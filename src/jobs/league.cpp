@@ -1,0 +1,486 @@
+#include "jobs/league.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "analyze/data/history.h"
+#include "analyze/data/league_claims.h"
+#include "analyze/data/routing_stats.h"
+#include "analyze/pages/league_page.h"
+#include "analyze/pictures/league_figures.h"
+#include "analyze/texts/league_text.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/words.h"
+#include "jobs/league_record.h"
+#include "jobs/training.h"
+#include "model/cost.h"
+#include "ops/ops.h"
+#include "options/common.h"
+#include "text/bpe_train.h"
+#include "train/run_lock.h"
+
+namespace moe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSaves = 4, kLeastSave = 50;  // of a run
+constexpr int64_t kRoutingTokens = 20'000;      // of each held-out domain
+constexpr double kNoLoss = std::numeric_limits<double>::infinity();
+
+// Those of the table that draw their weights: the others are cut out of a trained model, or need
+// stages.
+std::vector<std::string> recipes_to_enter() {
+  std::vector<std::string> names;
+  for (const Recipe& r : recipes())
+    if (r.name != kCustom && r.name != "cmoe" && r.name != "carved") names.emplace_back(r.name);
+  return names;
+}
+
+struct Texts {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<Corpus> train, held_out;
+};
+
+Texts read_texts(const LeagueOptions& o) {
+  Texts out;
+  out.tokenizer = choose_tokenizer(o.setup.tokenizer, o.data);
+  if (o.setup.train.hold_out > 0) {
+    SplitCorpus parts = Corpus::split(o.data, *out.tokenizer, o.setup.train.hold_out);
+    out.train.emplace(std::move(parts.train));
+    out.held_out.emplace(std::move(parts.held_out));
+  } else {
+    out.train.emplace(o.data, *out.tokenizer);
+    out.held_out.emplace(o.eval_data, *out.tokenizer);
+  }
+  check_held_out(*out.held_out, o.setup.train);
+  return out;
+}
+
+// A tokenizer that has to be learned is learned once: all runs read the one in OUT.
+void settle_tokenizer(LeagueOptions& o) {
+  if (!o.setup.tokenizer.starts_with("bpe:")) return;
+  const std::string folder = o.out + "/tokenizer";
+  if (!fs::exists(folder + "/tokenizer.json")) {
+    const auto tokenizer = choose_tokenizer(o.setup.tokenizer, o.data);
+    fs::create_directories(folder);
+    save_tokenizer(folder, *tokenizer);
+  }
+  o.setup.tokenizer = folder;
+}
+
+// One league, its options complete.
+class LeagueRunner {
+ public:
+  LeagueRunner(LeagueOptions options, Given given, const LeagueWatch& watch);
+  League run();
+
+ private:
+  void complete_shape();
+  std::vector<MatchedArm> entering() const;
+  RunOptions run_options(const MatchedArm&, const LeagueKey&) const;
+  // Nothing where it was stopped.
+  std::optional<LeagueRun> train_one(const LeagueKey&, int64_t number, int64_t planned);
+  LeagueRun measured(const LeagueKey&, Training&, const TrainSummary&) const;
+  std::optional<LeagueRouting> routing_of(Training&) const;
+  void fit_steps();
+  void forget_models(const std::string& folder) const;
+  const MatchedArm& arm(const std::string& name) const;
+  LeagueMatch match() const;
+  LeagueArm entered(const MatchedArm&) const;
+  League write(const std::vector<LeagueRun>&, bool done) const;
+
+  LeagueOptions options_;
+  LeagueOptions asked_;  // the tokenizer as it was asked for: what is kept
+  Given given_;
+  const LeagueWatch& watch_;
+  std::optional<RunLock> lock_;
+  std::vector<MatchedArm> arms_;
+  LeagueRules rules_;
+  Texts texts_;
+  std::atomic<bool> stop_ = false;
+};
+
+LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch& watch)
+    : options_(std::move(options)), given_(std::move(given)), watch_(watch) {
+  LeagueOptions& o = options_;
+  if (o.out.empty()) fail_usage("@out is missing: name a folder for the league");
+  FieldList setup = fields(o.setup);
+  apply_files(setup, o.setup, given_);
+  if (given_.by_caller("minutes") && given_.by_caller("steps"))
+    fail_usage(
+        "@minutes works out how many steps the dense twin has time for; leave @steps out, or "
+        "@minutes");
+  fs::create_directories(o.out);
+  lock_.emplace(o.out);
+  const bool goes_on = holds_league(o.out);
+  if (goes_on) arms_ = take_record(o, given_);
+  else complete_shape();
+  if (o.data.empty()) fail_usage("@data is missing: name a text file or a folder of them");
+  if (o.eval_data.empty() == (o.setup.train.hold_out == 0))
+    fail_usage(
+        "the loss that counts is that of held-out text: name it with @eval_data, or keep a share "
+        "of @data with @hold_out, one of the two");
+  validate(resolved(o.setup.train));
+  rules_ = {o.setup.train.lr, o.rates, o.seeds, o.finalists, o.setup.train.seed};
+  validate(rules_);
+  if (o.times < 1) fail_usage("@times is {}; it must be at least 1", o.times);
+  join(arms_, entering());
+  asked_ = o;
+  settle_tokenizer(o);
+  texts_ = read_texts(o);
+  const LeagueText text{data_print(*texts_.train, o.setup.train.mix).hash,
+                        data_print(*texts_.held_out).hash};
+  check_text(o.out, text);
+  // what is wrong with a model is said before hours are spent on others
+  for (const MatchedArm& one : arms_) entered(one);
+  if (!goes_on && o.setup.train.minutes > 0) fit_steps();
+  asked_.setup.train.steps = o.setup.train.steps;
+  write_record(asked_, arms_, text);
+}
+
+// The width that works for a token is what is given, what the preset's experts have together, or
+// 4 D.
+void LeagueRunner::complete_shape() {
+  WantedModel& m = options_.setup.model;
+  if (m.architecture.empty()) m.architecture = "olmoe";
+  if (!m.dense_width && m.expert_width)
+    m.dense_width = *m.expert_width * m.routing.top_k.value_or(1) +
+                    m.shared_experts.value_or(0) * m.shared_width.value_or(*m.expert_width);
+  if (!m.dense_width) m.dense_width = 4 * m.width;
+}
+
+std::vector<MatchedArm> LeagueRunner::entering() const {
+  const LeagueOptions& o = options_;
+  std::vector<std::string> names = o.recipes;
+  if (names.empty() && o.entries.empty() && arms_.empty()) names = recipes_to_enter();
+  if (std::find(names.begin(), names.end(), kTwin) == names.end() && arms_.empty())
+    names.insert(names.begin(), std::string(kTwin));
+  std::vector<MatchedArm> arms;
+  const auto add = [&](const std::string& name, const WantedModel& entry) {
+    for (const MatchedArm& one : arms)
+      if (one.name == name)
+        fail_usage("two arms are called '{}'; name one of them otherwise", name);
+    arms.push_back(match_arm(name, entry, o.setup.model, o.times));
+  };
+  for (const std::string& name : names) {
+    WantedModel entry;
+    entry.routing.recipe = find_recipe(name).name;
+    if (name == kCustom)
+      fail_usage("recipe '{}' enters by a file of its stages: name it with @entries", kCustom);
+    add(name, entry);
+  }
+  for (const std::string& path : o.entries) {
+    WantedModel entry;
+    FieldList list = fields(entry).in_group("Routing");
+    list.take({"moe_every", "dense_first", "moe_layers"});
+    Given given;
+    read_options(list, read_json(path), path, GivenBy::config, given);
+    if (entry.routing.recipe.empty()) entry.routing.recipe = chosen_recipe(entry.routing).name;
+    if (!entry.routing.stages.empty())
+      entry.routing.stages = routing_options(entry.routing, 1).stages;
+    add(fs::path(path).stem().string(), entry);
+  }
+  std::stable_partition(arms.begin(), arms.end(),
+                        [](const MatchedArm& one) { return one.name == kTwin; });
+  return arms;
+}
+
+const MatchedArm& LeagueRunner::arm(const std::string& name) const {
+  return *std::find_if(arms_.begin(), arms_.end(),
+                       [&](const MatchedArm& one) { return one.name == name; });
+}
+
+RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key) const {
+  RunOptions run;
+  static_cast<SetupOptions&>(run) = options_.setup;
+  run.preset.clear();
+  run.config.clear();
+  run.model = one.wanted;
+  run.data = options_.data;
+  run.eval_data = options_.eval_data;
+  run.out = run_folder(options_.out, key);
+  run.memory = options_.memory;
+  run.resume = true;
+  TrainOptions& t = run.train;
+  t.lr = key.lr;
+  t.seed = key.seed;
+  t.minutes = 0;
+  t.eval_every.reset();  // ten a run, fewer where they would take more than a tenth of it
+  t.save_every = std::max(kLeastSave, t.steps / kSaves);
+  return run;
+}
+
+// How many steps the twin has time for, evaluations included.
+void LeagueRunner::fit_steps() {
+  RunOptions run =
+      run_options(arm(std::string(kTwin)), {std::string(kTwin), rules_.lr, rules_.first_seed});
+  run.resume = false;
+  run.train.minutes = options_.setup.train.minutes;
+  Given given;
+  given.add("minutes", GivenBy::caller);
+  Training training(run, given);
+  training.fit(0, stop_);
+  TrainOptions& t = options_.setup.train;
+  t.steps = training.options().steps;
+  watch_.watch.tell(message("@minutes {:g}: the dense twin has time for {}, and so have all",
+                            t.minutes, counted(t.steps, "step")));
+}
+
+std::optional<LeagueRouting> LeagueRunner::routing_of(Training& training) const {
+  Model& model = training.model();
+  if (model.config().moe_layer_count() == 0) return {};
+  Run run(training.options().threads, training.options().dtype);
+  const RoutingReport report = routing_report(model, run, training.tokenizer(), *texts_.held_out,
+                                              {.tokens = kRoutingTokens});
+  LeagueRouting out;
+  double domain = 0;
+  const auto layers = static_cast<double>(report.moe_layers.size());
+  for (const LayerStats& layer : report.moe_layers) {
+    const auto experts = static_cast<double>(layer.counts.size());
+    out.max_vio += layer.max_vio / layers;
+    out.effective_experts += layer.effective_experts / experts / layers;
+    out.dead += layer.dead;
+    out.experts += std::ssize(layer.counts);
+    out.vocabulary += layer.vocabulary_input / layers;
+    const double even = static_cast<double>(report.top_k) / experts;
+    if (!layer.domain.at.empty())
+      domain += *std::max_element(layer.domain.at.begin(), layer.domain.at.end()) / even / layers;
+  }
+  if (report.domains.size() > 1) out.domain = domain;
+  return out;
+}
+
+LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
+                                 const TrainSummary& summary) const {
+  LeagueRun run{.arm = key.arm, .lr = key.lr, .seed = key.seed, .steps = training.options().steps};
+  const TrainingHistory history = read_history(training.out()).value();
+  const double bytes_a_token =
+      static_cast<double>(texts_.held_out->bytes()) / static_cast<double>(texts_.held_out->size());
+  for (const auto& [step, ce] : history.eval_ce) run.curve.emplace_back(step, ce / bytes_a_token);
+  if (run.curve.empty()) fail("{} has no evaluation in its metrics.jsonl", training.out());
+  run.loss = run.curve.back().second;
+  run.seconds = summary.last.seconds;
+  const auto step_tokens = static_cast<double>(training.options().batch) *
+                           static_cast<double>(training.options().accumulate) *
+                           static_cast<double>(training.options().context);
+  std::vector<double> ms;
+  double points = 0;
+  for (const HistoryPoint& p : history.points) {
+    if (p.tokens_per_second > 0) ms.push_back(1e3 * step_tokens / p.tokens_per_second);
+    if (10 * p.step < 9 * run.steps || p.max_vio.empty()) continue;
+    ++points;
+    for (size_t l = 0; l < p.max_vio.size(); ++l) {
+      run.max_vio += p.max_vio[l] / static_cast<double>(p.max_vio.size());
+      run.dropped += p.dropped[l] / static_cast<double>(p.dropped.size());
+    }
+  }
+  if (points > 0) run.max_vio /= points, run.dropped /= points;
+  if (!ms.empty()) {
+    std::nth_element(ms.begin(), ms.begin() + std::ssize(ms) / 2, ms.end());
+    run.step_ms = ms[ms.size() / 2];
+  }
+  run.routing = routing_of(training);
+  return run;
+}
+
+void LeagueRunner::forget_models(const std::string& folder) const {
+  if (options_.keep_models) return;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name != "metrics.jsonl" && name != "result.json") fs::remove_all(entry.path());
+  }
+}
+
+std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t number,
+                                                 int64_t planned) {
+  if (watch_.on_begin) watch_.on_begin(key, number, planned);
+  Given given;
+  for (const char* name : {"lr", "steps", "seed", "recipe", "data", "out"})
+    given.add(name, GivenBy::caller);
+  if (!options_.eval_data.empty()) given.add("eval_data", GivenBy::caller);
+  const RunOptions options = run_options(arm(key.arm), key);
+  LeagueRun run{.arm = key.arm, .lr = key.lr, .seed = key.seed, .steps = options.train.steps};
+  try {
+    Training training(options, given);
+    TrainSummary summary;
+    if (training.is_done()) {
+      summary = training.done();
+    } else {
+      const Progress progress = watch_.watch.begin();
+      TrainCallbacks callbacks;
+      callbacks.on_step = [&](const StepResult& r) {
+        progress(r.step, r.steps, fmt::format("steps of {}, ce {:.3f}", key.arm, r.ce));
+        if (watch_.watch.stopped()) stop_ = true;
+      };
+      summary = training.run(callbacks, stop_);
+      if (summary.interrupted) return {};
+    }
+    run = measured(key, training, summary);
+  } catch (const DivergedError& e) {
+    run.diverged = spelled(e.marked());
+  }
+  fs::create_directories(options.out);
+  write_run(options.out, run);
+  forget_models(options.out);
+  if (watch_.on_done) watch_.on_done(run);
+  return run;
+}
+
+LeagueArm LeagueRunner::entered(const MatchedArm& one) const {
+  const ModelConfig c =
+      make_config(one.wanted, texts_.tokenizer->vocab_size(), options_.setup.train.context);
+  const Recipe& recipe = find_recipe(c.routing.recipe);
+  LeagueArm out{.name = one.name,
+                .recipe = c.routing.recipe,
+                .source = std::string(recipe.source),
+                .title = std::string(recipe.title),
+                .not_causal = ""};
+  const bool routed = c.moe_layer_count() > 0;
+  if (routed) out.not_causal = not_causal_because(c.routing, default_eval(c.routing));
+  out.experts = c.routing.experts;
+  out.top_k = c.routing.top_k;
+  out.expert_width = routed ? c.expert_width : c.dense_width;
+  out.shared_experts = routed ? c.shared_experts : 0;
+  out.shared_width = routed ? c.shared_width : 0;
+  const ParamCount params = count_params(c);
+  out.parameters = params.total();
+  out.active_parameters = params.active();
+  return out;
+}
+
+LeagueMatch LeagueRunner::match() const {
+  const LeagueOptions& o = asked_;
+  const WantedModel& m = o.setup.model;
+  TrainOptions t = resolved(options_.setup.train);
+  const auto text = [](const std::vector<std::string>& paths, const Corpus& corpus) {
+    std::vector<std::string> names;
+    for (const std::string& path : paths) names.push_back(fs::path(path).filename().string());
+    return fmt::format("{}: {} tokens", fmt::join(names, ", "),
+                       human_count(static_cast<double>(corpus.size())));
+  };
+  FieldList list = fields(t);
+  LeagueMatch out;
+  out.shape =
+      fmt::format("{} of width {}, {}, the parts of {}, context {}", counted(m.layers, "layer"),
+                  m.width, counted(m.heads, "head"), m.architecture, t.context);
+  out.text = text(o.data, *texts_.train);
+  out.held_out = t.hold_out > 0 ? fmt::format("{:g} of the documents of it", t.hold_out)
+                                : text(o.eval_data, *texts_.held_out);
+  out.tokenizer = o.setup.tokenizer;
+  out.schedule = fmt::format(
+      "{}, {}, warm-up of {}, weight decay {:g}, products in {}",
+      list.at("optimizer").get().get<std::string>(), list.at("schedule").get().get<std::string>(),
+      counted(t.warmup.value_or(0), "step"), t.weight_decay, name_of(t.dtype));
+  out.machine =
+      fmt::format("{}, kernels {}", counted(thread_count(t.threads), "thread"), ops::isa_name());
+  out.active_width = m.dense_width.value();
+  out.steps = t.steps;
+  out.step_tokens = t.batch * t.accumulate * t.context;
+  out.rates = o.rates, out.seeds = o.seeds, out.finalists = o.finalists;
+  out.minutes = t.minutes;
+  return out;
+}
+
+League LeagueRunner::write(const std::vector<LeagueRun>& runs, bool done) const {
+  std::vector<LeagueArm> arms;
+  for (const MatchedArm& one : arms_) arms.push_back(entered(one));
+  League league = make_league(match(), arms, runs, rules_.first_seed);
+  league.done = done;
+  write_atomically(options_.out + "/league.json", to_json(league).dump(1) + "\n");
+  write_atomically(options_.out + "/league.md", league_text(league));
+  write_atomically(options_.out + "/league.html", league_page(league));
+  write_atomically(options_.out + "/league.svg", league_picture(league));
+  return league;
+}
+
+League LeagueRunner::run() {
+  std::vector<LeagueRun> runs = read_runs(options_.out, arms_);
+  std::vector<std::string> names;
+  for (const MatchedArm& one : arms_) names.push_back(one.name);
+  std::map<LeagueKey, double> losses;
+  const auto count = [&](const LeagueRun& run) {
+    losses[{run.arm, run.lr, run.seed}] = run.diverged.empty() ? run.loss : kNoLoss;
+  };
+  for (const LeagueRun& run : runs) count(run);
+  while (const auto key = next_run(rules_, names, losses)) {
+    if (watch_.watch.stopped()) return write(runs, false);
+    const auto run = train_one(*key, std::ssize(losses) + 1, planned_runs(rules_, names, losses));
+    if (!run) return write(runs, false);
+    runs.push_back(*run);
+    count(*run);
+    write(runs, false);
+  }
+  return write(runs, true);
+}
+
+}  // namespace
+
+FieldList fields(LeagueOptions& o) {
+  FieldList list, setup = fields(o.setup), train = fields(o.setup.train);
+  list.add("data", o.data,
+           "what all arms are trained on, in the same batches: text files or folders of them")
+      .path();
+  list.add("eval_data", o.eval_data, "held-out text, whose loss counts, as @data").path();
+  list.add(train.take({"hold_out"}));
+  list.add("out", o.out,
+           "folder of the league: a folder for each run, league.html, league.md, league.json, "
+           "league.svg. One that holds a league goes on with it, and nothing else need be given")
+      .path();
+  list.add(
+          "recipes", o.recipes,
+          "the arms, beside the dense twin; default: every recipe of `moe recipes` that is trained "
+          "from drawn weights")
+      .values(recipes_to_enter());
+  list.add(
+          "entries", o.entries,
+          "arms of your own: JSON files of Routing options as `moe train @config` takes them, "
+          "{\"stages\": {...}, \"top_k\": 2} or {\"recipe\": \"olmoe\", \"norm_topk_prob\": true}; "
+          "an arm is called as its file, and is matched as the others are")
+      .path();
+  FieldList minutes = train.take({"minutes"});
+  minutes.at("minutes").help = marked(
+      "in place of @steps: as many as the dense twin has time for, measured at the start; the "
+      "others take as many steps, in their own time");
+  minutes.at("minutes").group.clear();
+  list.add(std::move(minutes));
+  list.add("rates", o.rates,
+           "learning rates of each arm, factors of 2 around @lr; where the best is at an end, more "
+           "are tried on that side");
+  list.add("seeds", o.seeds, "seeds of the dense twin and the finalists, from @seed on");
+  list.add("finalists", o.finalists, "arms of the lowest loss that are run with all seeds");
+  list.add("times", o.times, "FFNs of the dense twin that the experts of an arm hold together");
+  list.add("keep_models", o.keep_models,
+           "keep the weights of runs that are done, else only their figures stay");
+  list.add(setup.take({"preset", "config", "tokenizer"}));
+  FieldList model = setup.in_group("Model");
+  model.at("dense_width").help =
+      "W: the FFN width that works for a token in every arm; default: what the preset's experts "
+      "have together, or 4 D";
+  model.at("architecture").help =
+      "parts beside the routing, the same for all: gpt2, llama, olmoe; default: olmoe";
+  list.add(std::move(model));
+  list.add(setup.take({"moe_every", "dense_first", "moe_layers"}));
+  FieldList training = setup.in_group("Training");
+  training.take({"expert_parallel", "replans"});
+  training.at("lr").help = "the learning rate in the middle";
+  training.at("seed").help = "the first seed, of weights, noise and the order of the data";
+  list.add(std::move(training));
+  list.group("");
+  add_memory_limits(list, o.memory, false);
+  return list;
+}
+
+League run_league(LeagueOptions options, Given given, const LeagueWatch& watch) {
+  return LeagueRunner(std::move(options), std::move(given), watch).run();
+}
+
+}  // namespace moe

@@ -1,0 +1,150 @@
+// A league as a user runs it: from the text to the page, stopped and gone on with, entered by a
+// recipe of his own, and refused by name where its rules would change.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "support/command.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LeagueCommand : public ::testing::Test {
+ protected:
+  LeagueCommand() {
+    put(folder_ / "text.txt", small_text(300));
+    put(folder_ / "held.txt", small_text(40));
+    put(folder_ / "mine.json",
+        R"({"stages": {"score": "sigmoid", "select": {"type": "top_k", "bias": true}}, "top_k": 2})");
+  }
+  std::vector<std::string> start(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = command_line(
+        "league --width 16 --heads 2 --layers 1 --context 16 --batch 2 --threads 1 --steps 6 --lr "
+        "0.01 --times 2",
+        {"--data", folder_ / "text.txt", "--eval-data", folder_ / "held.txt", "--out",
+         folder_ / "out"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::vector<std::string> go_on(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"league", "--out", folder_ / "out"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  // Of the runs that are done, without what the clock says.
+  std::map<std::string, Json> results() const {
+    std::map<std::string, Json> out;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out/runs")) {
+      if (entry.path().filename() != "result.json") continue;
+      Json run = read_json(entry.path().string());
+      run.erase("seconds");
+      run.erase("step_ms");
+      out[fs::relative(entry.path(), folder_ / "out").string()] = run;
+    }
+    return out;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(LeagueCommand, WritesAPageATableAndJson) {
+  const CommandResult r =
+      ok(start({"--recipes", "switch", "mixtral", "--entries", folder_ / "mine.json", "--seeds",
+                "2", "--finalists", "1", "--json"}));
+  const Json league = parse_json(r.out, "moe league");
+  EXPECT_EQ(league.at("done"), true);
+  ASSERT_EQ(league.at("rows").size(), 4u);
+  std::set<std::string> arms;
+  for (const Json& row : league.at("rows")) {
+    arms.insert(row.at("arm").get<std::string>());
+    EXPECT_GE(row.at("rates").size(), 3u);
+    EXPECT_GT(row.at("loss").get<double>(), 0);
+    EXPECT_EQ(row.at("routing").is_null(), row.at("arm") == "dense");
+    const int64_t active =
+        row.at("top_k").get<int64_t>() * row.at("expert_width").get<int64_t>() +
+        row.at("shared_experts").get<int64_t>() * row.at("shared_width").get<int64_t>();
+    EXPECT_EQ(active, 64) << row.at("arm");
+  }
+  EXPECT_EQ(arms, (std::set<std::string>{"dense", "mine", "mixtral", "switch"}));
+  EXPECT_EQ(parse_json(slurp(folder_ / "out/league.json"), "league.json"), league);
+  has(slurp(folder_ / "out/league.html"), "<th>mine</th>");
+  has(slurp(folder_ / "out/league.md"), "| mine | 2 of 4 × 32 |");
+  has(slurp(folder_ / "out/league.svg"), ">switch<");
+  has(r.err, "run 1 of at least 14: dense at 0.01, seed 1");
+  for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out/runs"))
+    if (entry.is_regular_file())
+      EXPECT_TRUE(entry.path().filename() == "result.json" ||
+                  entry.path().filename() == "metrics.jsonl")
+          << entry.path();
+}
+
+TEST_F(LeagueCommand, GoesOnWhereItWasStoppedAndEndsAlike) {
+  const std::vector<std::string> more = {"--recipes", "mixtral", "--seeds", "1"};
+  const std::string first = folder_ / "out/runs/dense/lr0.01-seed1/result.json";
+  const CommandResult stopped = moe_command(start(more), [&](pid_t child) {
+    for (int wait = 0; wait < 20000 && !fs::exists(first); ++wait) usleep(1000);
+    kill(child, SIGINT);
+  });
+  ASSERT_EQ(stopped.code, 130) << stopped.err;
+  has(stopped.err, "moe league --out " + folder_ / "out");
+  has(slurp(folder_ / "out/league.md"), "The league is not done");
+  const auto when = fs::last_write_time(first);
+  const CommandResult rest = ok(go_on());
+  EXPECT_EQ(rest.err.find("dense at 0.01, seed 1"), std::string::npos) << rest.err;
+  EXPECT_EQ(fs::last_write_time(first), when) << "a finished run is not run again";
+  const auto parts = results();
+  EXPECT_EQ(ok(go_on()).err.find("run "), std::string::npos);
+  fs::remove_all(folder_ / "out");
+  ok(start(more));
+  EXPECT_EQ(results(), parts);
+}
+
+TEST_F(LeagueCommand, ChangedRulesAreRefusedByNameAndArmsMayJoin) {
+  const std::vector<std::string> more = {"--recipes", "mixtral", "--seeds", "1", "--rates", "1"};
+  ok(start(more));
+  expect_refused(go_on({"--width", "32"}), 2, {"--width was 16 and is now 32"});
+  expect_refused(go_on({"--steps", "7"}), 2, {"--steps was 6 and is now 7"});
+  expect_refused(go_on({"--lr", "0.02"}), 2, {"--lr was 0.01 and is now 0.02"});
+  put(folder_ / "other.txt", small_text(50));
+  expect_refused(go_on({"--data", folder_ / "other.txt"}), 2, {"the text of --data is another"});
+  ok(go_on({"--recipes", "hash", "--entries", folder_ / "mine.json"}));
+  EXPECT_EQ(results().size(), 4u);
+  put(folder_ / "mine.json", R"({"recipe": "mixtral", "balance": 0.5})");
+  expect_refused(go_on({"--entries", folder_ / "mine.json"}), 2,
+                 {"an arm 'mine' already, whose --balance was not given and is now 0.5"});
+}
+
+TEST_F(LeagueCommand, RefusesWhatIsMissingOrUnequal) {
+  expect_refused(command_line("league"), 2, {"--out is missing"});
+  expect_refused(command_line("league", {"--out", folder_ / "a"}), 2, {"--data is missing"});
+  expect_refused(command_line("league", {"--out", folder_ / "b", "--data", folder_ / "text.txt"}),
+                 2, {"--eval-data", "--hold-out"});
+  put(folder_ / "wide.json", R"({"recipe": "mixtral", "expert_width": 64})");
+  expect_refused(start({"--entries", folder_ / "wide.json"}), 2,
+                 {"wide: 2 experts of width 64", "64 work in every other arm"});
+  put(folder_ / "bad.json", R"({"recipe": "mixtral", "layers": 3})");
+  expect_refused(start({"--entries", folder_ / "bad.json"}), 2, {"bad.json", "layers"});
+  expect_refused(start({"--minutes", "1"}), 2, {"--minutes", "--steps"});
+}
+
+TEST_F(LeagueCommand, MinutesAreThoseOfTheTwinAndStepsTheSameForAll) {
+  std::vector<std::string> words = command_line(
+      "league --width 16 --heads 2 --layers 1 --context 16 --batch 2 --threads 1 --minutes 0.02 "
+      "--recipes mixtral --rates 1 --seeds 1 --tokenizer bpe:300 --json",
+      {"--data", folder_ / "text.txt", "--hold-out", "0.5", "--out", folder_ / "out"});
+  fs::create_directories(folder_ / "texts");
+  for (int i = 0; i < 8; ++i)
+    put(folder_ / "texts/" + std::to_string(i) + ".txt", small_text(60 + i));
+  *std::find(words.begin(), words.end(), folder_ / "text.txt") = folder_ / "texts";
+  const Json league = parse_json(ok(words).out, "moe league");
+  const int64_t steps = league.at("match").at("steps").get<int64_t>();
+  EXPECT_GE(steps, 2);
+  for (const auto& [name, run] : results()) EXPECT_EQ(run.at("steps"), steps) << name;
+  EXPECT_EQ(league.at("match").at("tokenizer"), "bpe:300");
+  ok(go_on());
+  EXPECT_EQ(results().size(), 2u);
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -98,7 +98,10 @@ int run_convert(const Flags& f) {
     fmt::print(
         "adapter {}: added to {} matrices, the largest change {:.2g} of a matrix (norms){}\n",
         f.job.adapter, merged.matrices, merged.largest,
-        merged.whole > 0 ? fmt::format("; {} replaced", counted(merged.whole, "tensor")) : "");
+        (merged.whole > 0 ? fmt::format("; {} replaced", counted(merged.whole, "tensor")) : "") +
+            (merged.token_rows > 0
+                 ? fmt::format("; {} of tokens replaced", counted(merged.token_rows, "row"))
+                 : ""));
   };
   const auto on_left_out = [](const Beside& beside) {
     fmt::print("left out: {} of {} ({} ...)\n", counted(beside.tensors, "tensor"), beside.what,

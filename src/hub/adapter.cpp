@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "core/error.h"
@@ -24,7 +25,10 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.", kA = ".lora_A.weight",
-                           kB = ".lora_B.weight";
+                           kB = ".lora_B.weight",
+                           kTokenRows = ".token_adapter.trainable_tokens_delta",
+                           kMatrixEnd = ".weight";
+constexpr const char* kTokens = "trainable_token_indices";
 constexpr const char *kConfigFile = "/adapter_config.json",
                      *kTensorsFile = "/adapter_model.safetensors";
 
@@ -45,7 +49,7 @@ std::vector<FileTensor> folder_map(Model& model) {
 
 Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
                   const std::set<std::string>& whole, const std::map<std::string, int64_t>& ranks,
-                  bool turned) {
+                  const Json& tokens, bool turned) {
   Json rank_pattern = Json::object(), alpha_pattern = Json::object();
   for (const auto& [name, rank] : ranks) {
     rank_pattern[name] = rank;
@@ -65,7 +69,35 @@ Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
           {"rank_pattern", rank_pattern},
           {"alpha_pattern", alpha_pattern},
           {"target_modules", targets},
-          {"modules_to_save", whole.empty() ? Json() : Json(whole)}};
+          {"modules_to_save", whole.empty() ? Json() : Json(whole)},
+          {kTokens, tokens}};
+}
+
+// Whether rows of tokens can stand apart from it.
+bool is_token_table(const FileTensor& tensor) {
+  const FileTensor::Piece& piece = tensor.pieces[0];
+  return tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() &&
+         piece.columns.as_in_model() && piece.param->is_matrix() &&
+         (piece.param->part == Part::embedding || piece.param->part == Part::lm_head);
+}
+
+// Adds the rows of tokens, and gives what the configuration says of them: null where there are
+// none.
+Json add_rows(std::vector<SafetensorsItem>& items, const std::string& folder,
+              const AdapterFile& file, const std::vector<FileTensor>& map) {
+  Json tokens;
+  for (const OfTokens& own : file.tokens) {
+    const auto tensor = std::find_if(map.begin(), map.end(), [&](const FileTensor& t) {
+      return !t.alias && !t.pieces.empty() && t.pieces[0].param == own.base;
+    });
+    if (tensor == map.end() || !is_token_table(*tensor))
+      fail("{}: \"{}\" is no tensor of its own in a folder, so an adapter cannot bring rows of it",
+           folder, own.base->name);
+    const std::string module = tensor->name.substr(0, tensor->name.size() - kMatrixEnd.size());
+    items.push_back({fmt::format("{}{}{}", kPrefix, module, kTokenRows), own.rows, DType::f32});
+    tokens[std::string(last_word(module))] = own.ids;
+  }
+  return tokens;
 }
 
 // ---- reading ------------------------------------------------------------------------------------
@@ -154,9 +186,15 @@ struct FoundWhole {
   FileTensor::Piece piece;
   std::vector<float> numbers;
 };
+struct FoundRows {
+  Param* base;
+  std::vector<int64_t> ids;    // [T] as the file has them
+  std::vector<float> numbers;  // [T,D]
+};
 struct Found {
   std::vector<FoundPair> pairs;
   std::vector<FoundWhole> whole;
+  std::vector<FoundRows> rows;
 };
 
 FoundWhole read_whole(const Safetensors& file, const std::string& name, const FileTensor& tensor) {
@@ -169,10 +207,71 @@ FoundWhole read_whole(const Safetensors& file, const std::string& name, const Fi
   return {piece, floats_of(file, name, tensor.shape)};
 }
 
-Found look_through(const Safetensors& file, const Scales& scales,
+// Whose rows each module's are, by "trainable_token_indices".
+class TokenIds {
+ public:
+  TokenIds(const Json& json, std::string where) : where_(std::move(where)) {
+    const JsonReader in(json, where_);
+    if (!in.has(kTokens)) return;
+    if (const Json& value = in.value(kTokens); value.is_object()) {
+      const JsonReader names = in.object(kTokens);
+      for (const std::string& name : names.keys())
+        by_name_.emplace_back(name, names.get<std::vector<int64_t>>(name));
+    } else {
+      by_name_.emplace_back("", in.get<std::vector<int64_t>>(kTokens));
+    }
+  }
+  bool any() const {
+    return std::any_of(by_name_.begin(), by_name_.end(),
+                       [](const auto& named) { return !named.second.empty(); });
+  }
+  // A list alone is of the embedding; a name is one that the module's ends with.
+  const std::vector<int64_t>& of(std::string_view module, const Param& table) const {
+    for (const auto& [name, ids] : by_name_)
+      if (name.empty() ? table.part == Part::embedding : module.ends_with(name)) {
+        check(ids, module, table);
+        return ids;
+      }
+    fail("{}: \"{}\" does not say whose rows \"{}\" has", where_, kTokens, printable(module));
+  }
+
+ private:
+  void check(const std::vector<int64_t>& ids, std::string_view module, const Param& table) const {
+    if (ids.empty())
+      fail("{}: \"{}\" names no token of \"{}\"", where_, kTokens, printable(module));
+    std::set<int64_t> seen;
+    for (const int64_t id : ids) {
+      if (id < 0 || id >= table.value.rows())
+        fail("{}: \"{}\" names token {}, and \"{}\" has {} rows", where_, kTokens, id,
+             printable(module), table.value.rows());
+      if (!seen.insert(id).second) fail("{}: \"{}\" names token {} twice", where_, kTokens, id);
+    }
+  }
+
+  std::string where_;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> by_name_;
+};
+
+// Their tensors by name.
+using TensorsByName = std::map<std::string_view, const FileTensor*>;
+
+FoundRows read_rows(const Safetensors& file, const std::string& key, const TokenIds& tokens,
+                    const TensorsByName& tensors) {
+  const std::string_view name = std::string_view(key).substr(kPrefix.size());
+  const std::string_view module = name.substr(0, name.size() - kTokenRows.size());
+  const auto place = tensors.find(fmt::format("{}{}", module, kMatrixEnd));
+  if (place == tensors.end() || !is_token_table(*place->second))
+    fail("{}: \"{}\" has rows of neither the embedding nor a head of its own of this model",
+         file.path(), printable(key));
+  Param& table = *place->second->pieces[0].param;
+  const std::vector<int64_t>& ids = tokens.of(module, table);
+  return {&table, ids, floats_of(file, key, {std::ssize(ids), table.value.cols()})};
+}
+
+Found look_through(const Safetensors& file, const Scales& scales, const TokenIds& tokens,
                    const std::vector<FileTensor>& map, const std::vector<Module>& modules) {
   std::map<std::string_view, const Module*> by_name;
-  std::map<std::string_view, const FileTensor*> tensors;
+  TensorsByName tensors;
   std::vector<std::string> known;
   for (const Module& module : modules) {
     by_name[module.name] = &module;
@@ -188,6 +287,10 @@ Found look_through(const Safetensors& file, const Scales& scales,
            kPrefix);
     const std::string_view name = key.substr(kPrefix.size());
     const bool is_a = name.ends_with(kA), is_b = name.ends_with(kB);
+    if (name.ends_with(kTokenRows)) {
+      found.rows.push_back(read_rows(file, tensor.name, tokens, tensors));
+      continue;
+    }
     if (!is_a && !is_b) {
       const auto place = tensors.find(name);
       if (place == tensors.end())
@@ -211,7 +314,24 @@ Found look_through(const Safetensors& file, const Scales& scales,
         {place->second, floats_of(file, a, {rank, place->second->members[0].cols}),
          floats_of(file, b, {place->second->out, rank}), rank, scales.scale(module)});
   }
+  if (tokens.any() && found.rows.empty())
+    fail("{}: it has no rows of the tokens that the configuration names (\"{}\")", file.path(),
+         kTokens);
   return found;
+}
+
+// In the order of their ids.
+void hang_rows(Adapters& adapters, const FoundRows& found) {
+  std::vector<size_t> order(found.ids.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return found.ids[a] < found.ids[b]; });
+  std::vector<int64_t> ids;
+  for (const size_t i : order) ids.push_back(found.ids[i]);
+  const Tensor rows = adapters.add_rows(*found.base, ids, false).rows.value;
+  for (size_t t = 0; t < order.size(); ++t)
+    std::copy_n(found.numbers.begin() + static_cast<int64_t>(order[t]) * rows.cols(), rows.cols(),
+                rows.row<float>(static_cast<int64_t>(t)));
 }
 
 }  // namespace
@@ -261,8 +381,9 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     const size_t cut = module.rfind('.', module.rfind('.') - 1);
     whole.insert(module.substr(cut + 1));
   }
+  const Json tokens = add_rows(items, folder, file, map);
   write_atomically(folder + kConfigFile,
-                   adapter_json(file, targets, whole, ranks, turned)
+                   adapter_json(file, targets, whole, ranks, tokens, turned)
                            .dump(2, ' ', false, Json::error_handler_t::replace) +
                        "\n");
   write_safetensors(folder + kTensorsFile, items, metadata);
@@ -319,7 +440,8 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
     fail_usage("an adapter cannot hang on experts that lie on several processes; merge it first");
   const std::vector<FileTensor> map = folder_map(model);
   const std::vector<Module> modules = modules_of(map);
-  const Found found = look_through(file, Scales(config, where), map, modules);
+  const Found found =
+      look_through(file, Scales(config, where), TokenIds(config, where), map, modules);
 
   AttachedAdapter report;
   for (const auto& [piece, numbers] : found.whole) {
@@ -333,6 +455,10 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
   const int64_t whole = report.whole;
   report = hang_pairs(model, found.pairs);
   report.whole = whole;
+  for (const FoundRows& rows : found.rows) {
+    hang_rows(*report.terms, rows);
+    report.token_rows += std::ssize(rows.ids);
+  }
   return report;
 }
 
@@ -373,6 +499,8 @@ double largest_term(const Model& model) {
 AdapterFile adapter_on(Model& model) {
   AdapterFile file;
   for (Param* param : model.params()) {
+    if (const OwnRows* own = param->own_rows)
+      file.tokens.push_back({param, own->rows->value, own->ids});
     if (param->term == nullptr) continue;
     file.matrices.push_back(
         {param, param->term->a->value, param->term->b->value, param->term->experts});

@@ -7,6 +7,10 @@
 //     W += alpha / r * B A
 //   base_model.model.<name>: a tensor that stands in the place of the model's own
 //     ("modules_to_save")
+//   base_model.model.<module>.token_adapter.trainable_tokens_delta [T,D]: rows that stand in the
+//     place of those of the embedding or of the head whose numbers the configuration has
+//     ("trainable_token_indices": a list, of the embedding, or {"<module>": a list}); a head that
+//     is the embedding follows it (src/peft/tuners/trainable_tokens/layer.py)
 //
 // Where a tensor of the model holds several of its matrices (q, k and v in one), theirs are
 // stacked: A end to end, B along a diagonal, with a rank_pattern. Where it holds a whole bank of
@@ -35,12 +39,20 @@ struct LowRank {
   std::vector<int64_t> experts = {};  // [P] of the pairs, as LowRankTerm has them
 };
 
+// Rows of the embedding or of the head that stand in the place of its own.
+struct OfTokens {
+  Param* base = nullptr;     // [V,D]
+  Tensor rows;               // [T,D] f32
+  std::vector<int64_t> ids;  // [T] ascending
+};
+
 struct AdapterFile {
   int64_t rank = 0;
   double alpha = 0;
   std::string base_model;  // where the weights lie that it belongs to; empty: not said
   std::vector<LowRank> matrices;
   std::vector<Param*> whole;  // stored as they are
+  std::vector<OfTokens> tokens = {};
 };
 
 // Both files, each whole or not at all. Fails, naming it, where a tensor of the model has no name
@@ -61,6 +73,7 @@ enum class AdapterPart { all, whole_tensors };
 struct AttachedAdapter {
   int64_t matrices = 0;                  // of the model that something is added to
   int64_t whole = 0;                     // parameters that were replaced
+  int64_t token_rows = 0;                // of embedding and head that stand apart
   std::shared_ptr<Adapters> terms = {};  // that hang there now; the Model keeps them too
 };
 // Hangs the adapter in `folder`, or in a GGUF file (hub/adapter_gguf.h), on a model

@@ -142,6 +142,11 @@ void save_gguf_adapter(const std::string& path, Model& model, const AdapterFile&
   if (!file.whole.empty())
     fail("{}: the adapter brings {} whole, which a GGUF adapter cannot say; merge it instead", path,
          file.whole[0]->name);
+  if (!file.tokens.empty())
+    fail(
+        "{}: the adapter brings rows of tokens ({} of {}), which a GGUF adapter cannot say; merge "
+        "it into the model instead: moe convert MODEL OUT.gguf @adapter FOLDER",
+        path, file.tokens[0].ids.size(), file.tokens[0].base->name);
   const Form form = form_of(model);
   need_every_matrix(path, file, form);
   Pairs of;

@@ -15,9 +15,9 @@
 
 namespace moe {
 
-// Whole or not at all. Refuses what the form cannot say: tensors that are stored whole, matrices
-// that have no pair of rows and columns there. All pairs have one factor, alpha / rank of `file`.
-// Of a model that llama.cpp does not run only moe reads it.
+// Whole or not at all. Refuses what the form cannot say: tensors that are stored whole, rows of
+// tokens, matrices that have no pair of rows and columns there. All pairs have one factor, alpha /
+// rank of `file`. Of a model that llama.cpp does not run only moe reads it.
 void save_gguf_adapter(const std::string& path, Model&, const AdapterFile& file);
 // A GGUF file that says it is one.
 bool is_gguf_adapter(const std::string& path);

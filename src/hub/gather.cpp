@@ -88,7 +88,7 @@ void gather_turned(float* out, const FileTensor& tensor, int64_t begin, int64_t 
         for (int64_t r = r0; r < r1; ++r) {
           dequantise(row.data(), static_cast<const char*>(matrix.data) + r * matrix.row_bytes,
                      matrix.dtype, shape.cols);
-          add_term(row, piece, m, r);
+          adapt_row(row, piece, m, r);
           for (int64_t c = 0; c < shape.cols; ++c)
             to[piece.transpose ? c * stride + piece.order.file_row(r) : r * stride + c] =
                 row[static_cast<size_t>(c)];
@@ -121,7 +121,7 @@ void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t en
   each_row(tensor, begin, end, threads, read, [&](const Place& from, int64_t row) {
     float* to = out + (row - begin) * cols;
     dequantise(to, from.data, from.dtype, cols);
-    add_term({to, static_cast<size_t>(cols)}, *from.piece, from.matrix, from.row);
+    adapt_row({to, static_cast<size_t>(cols)}, *from.piece, from.matrix, from.row);
     columns_to_file({to, static_cast<size_t>(cols)}, tensor.pieces[0]);
   });
   if (!tensor.pieces.empty())

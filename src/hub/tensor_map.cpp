@@ -180,7 +180,7 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
         float* row = rows.data() + r * from.cols();
         to_floats(row, static_cast<const char*>(from.data) + r * from.row_bytes, from.dtype,
                   from.cols());
-        add_term({row, static_cast<size_t>(from.cols())}, piece, m, r);
+        adapt_row({row, static_cast<size_t>(from.cols())}, piece, m, r);
       }
       to_file(rows, piece.change);
       const auto place = [&](int64_t r) {
@@ -362,10 +362,10 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   return piece.expert >= 0 ? param.value.at(piece.expert) : param.value;
 }
 
-void add_term(std::span<float> row, const FileTensor::Piece& piece, int64_t m, int64_t r) {
+void adapt_row(std::span<float> row, const FileTensor::Piece& piece, int64_t m, int64_t r) {
   const Param& w = *piece.param;
-  if (piece.heads > 0) add_term_row(row, w, 0, m * (w.value.rows() / piece.heads) + r);
-  else add_term_row(row, w, piece.expert >= 0 ? piece.expert : m, r);
+  if (piece.heads > 0) adapt_row(row, w, 0, m * (w.value.rows() / piece.heads) + r);
+  else adapt_row(row, w, piece.expert >= 0 ? piece.expert : m, r);
 }
 
 std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
@@ -557,7 +557,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
         piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model() &&
-        piece.param->term == nullptr && !is_quantised(piece.param->value.dtype)) {
+        !piece.param->is_adapted() && !is_quantised(piece.param->value.dtype)) {
       item.value =
           shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
       continue;

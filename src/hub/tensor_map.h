@@ -67,8 +67,8 @@ void columns_to_file(std::span<std::byte> row, const FileTensor::Piece&, DType d
 
 // Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
 Tensor matrix_of(const FileTensor::Piece&, int64_t m);
-// row += what hangs on row r of that matrix (model/adapters.h).
-void add_term(std::span<float> row, const FileTensor::Piece&, int64_t m, int64_t r);
+// The row, which holds row r of that matrix, with what hangs on it (model/adapters.h).
+void adapt_row(std::span<float> row, const FileTensor::Piece&, int64_t m, int64_t r);
 
 // What a LoadedModel was read from.
 struct ModelSource {

@@ -270,6 +270,7 @@ Json to_json(const ConvertReply& r) {
     reply["adapter"] = {{"folder", r.adapter},
                         {"matrices", r.merged->matrices},
                         {"replaced", r.merged->whole},
+                        {"token_rows", r.merged->token_rows},
                         {"largest_change", r.merged->largest}};
   if (r.importance) reply["importance"] = importance_json(*r.importance, r.account);
   if (r.verified)

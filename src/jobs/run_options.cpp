@@ -97,7 +97,8 @@ FieldList fields(RunOptions& o) {
   list.add(file_fields(o));
   list.add(fields(o.model));
   list.add(train.in_group("Training"));
-  list.add(train.take({"tune", "lora_rank", "lora_alpha", "lora_shared", "hot_share"}));
+  list.add(
+      train.take({"tune", "lora_rank", "lora_alpha", "lora_shared", "tune_tokens", "hot_share"}));
   list.group("Recovering and fine-tuning");
   list.add("teacher", o.teacher,
            fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: "

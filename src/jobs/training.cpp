@@ -84,7 +84,7 @@ void Training::check_tuning() const {
     fail_usage("@tune {} trains a part of a model that is there already; name it with @from",
                name_of(o.tune));
   if (!tunes_adapters(o.tune))
-    for (const char* name : {"lora_rank", "lora_alpha", "lora_shared"})
+    for (const char* name : {"lora_rank", "lora_alpha", "lora_shared", "tune_tokens"})
       if (given_.has(name))
         fail_usage("{} is of adapters, which @tune {} has none of; add @tune lora or leave it out",
                    field(name), name_of(o.tune));
@@ -97,6 +97,26 @@ void Training::check_tuning() const {
         "@minutes works out how many steps there are time for; leave @steps out, or @minutes");
   if (given_.has("minutes") && o.minutes <= 0)
     fail_usage("@minutes is {}; it must be above 0", o.minutes);
+}
+
+// The tokens whose rows are trained, each once.
+void Training::look_up_tokens() {
+  TrainOptions& o = options_.train;
+  std::vector<int64_t> ids;
+  for (const std::string& name : o.tune_tokens) {
+    try {
+      ids.push_back(token_named(tokenizer(), name));
+    } catch (const Error& e) {
+      fail_usage("@tune_tokens {}: {}", printable(name), e.what());
+    }
+    if (ids.back() >= model().config().vocab)
+      fail_usage("@tune_tokens {}: the model's vocabulary has {} tokens", printable(name),
+                 model().config().vocab);
+  }
+  std::sort(ids.begin(), ids.end());
+  if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end())
+    fail_usage("@tune_tokens: token {} is named twice", *twice);
+  o.token_ids = std::move(ids);
 }
 
 // What goes with preference pairs, and what with any other text.
@@ -160,6 +180,7 @@ void Training::prepare() {
   o.train = resolved(o.train);
   validate(o.train);
   if (!checkpoint_) fresh_ = new_start();
+  if (!checkpoint_) look_up_tokens();
   if (!is_done()) read_teacher();
   read_texts();
   if (o.train.tune == Tune::experts_hot && !checkpoint_)

@@ -63,6 +63,7 @@ class Training {
   // Takes from the run in OUT what neither caller nor files say.
   void go_on();
   void check_tuning() const;
+  void look_up_tokens();
   void check_pairs() const;
   void check_same_tokenizer() const;
   void settle_tokenizer();

@@ -1,9 +1,11 @@
 #include "model/adapters.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "tensor/quant.h"
 
 namespace moe {
 
@@ -39,12 +41,35 @@ Adapter& Adapters::add(Param& base, const TermShape& shape, bool grads) {
   return adapter;
 }
 
+TokenRows& Adapters::add_rows(Param& base, std::vector<int64_t> ids, bool grads) {
+  if (base.own_rows != nullptr)
+    fail("{} has rows of an adapter already; merge that one first (convert with it as @adapter)",
+         base.name);
+  const Tensor& w = base.value;
+  TokenRows& made = *rows_.emplace_back(std::make_unique<TokenRows>());
+  made.base = &base;
+  made.rows.name = base.name + ".token_rows";
+  made.rows.part = base.part;
+  made.rows.kind = base.kind;
+  made.rows.value = memory_.alloc_zeroed(DType::f32, {std::ssize(ids), w.cols()});
+  if (grads) made.rows.grad = memory_.alloc_zeroed(DType::f32, {std::ssize(ids), w.cols()});
+  for (int64_t t = 0; t < std::ssize(ids); ++t)
+    dequantise(made.rows.value.row<float>(t),
+               static_cast<const char*>(w.data) + ids[static_cast<size_t>(t)] * w.row_bytes,
+               w.dtype, w.cols());
+  made.own = {&made.rows, std::move(ids)};
+  base.own_rows = &made.own;
+  return made;
+}
+
 void Adapters::take_off() {
   for (const auto& adapter : all_) adapter->base->term = nullptr;
+  for (const auto& made : rows_) made->base->own_rows = nullptr;
 }
 
 void Adapters::hang() {
   for (const auto& adapter : all_) adapter->base->term = &adapter->term;
+  for (const auto& made : rows_) made->base->own_rows = &made->own;
 }
 
 int32_t AdapterChoice::add(std::shared_ptr<Adapters> adapters) {
@@ -62,21 +87,25 @@ void AdapterChoice::choose(int32_t which) {
 
 void merge_terms(Model& model, int threads) {
   for (Param* param : model.params()) {
-    if (param->term == nullptr) continue;
+    if (!param->is_adapted()) continue;
     model.own(*param, threads);
     const Tensor w = param->value;
     const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
     parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
-        add_term_row({w.as<float>() + r * w.cols(), static_cast<size_t>(w.cols())}, *param,
-                     r / rows, r % rows);
+        adapt_row({w.as<float>() + r * w.cols(), static_cast<size_t>(w.cols())}, *param, r / rows,
+                  r % rows);
     });
     param->term = nullptr;
+    param->own_rows = nullptr;
     param->touched();
   }
 }
 
-void add_term_row(std::span<float> row, const Param& w, int64_t expert, int64_t o) {
+void adapt_row(std::span<float> row, const Param& w, int64_t expert, int64_t o) {
+  if (w.own_rows != nullptr)
+    if (const int64_t place = w.own_rows->place_of(o); place >= 0)
+      std::copy_n(w.own_rows->rows->value.row<float>(place), row.size(), row.begin());
   if (w.term == nullptr) return;
   const int64_t pair = w.term->pair_of(expert);
   if (pair < 0) return;

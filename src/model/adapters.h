@@ -1,7 +1,8 @@
 // Low-rank terms that hang on a model's matrices (tensor/param.h), with the numbers of their
-// halves. While they hang there every product with such a matrix is that with the matrix and its
-// term, in training, evaluation and generation alike; the matrix itself is only read, and may lie
-// in a file in whatever type.
+// halves, and rows of its embedding and head that stand apart. While they hang there every product
+// with such a matrix is that with the matrix and its term, and every lookup takes the row apart, in
+// training, evaluation and generation alike; the matrix itself is only read, and may lie in a file
+// in whatever type.
 #pragma once
 
 #include <memory>
@@ -21,6 +22,13 @@ struct Adapter {
   LowRankTerm term;
 };
 
+// Rows of tokens.
+struct TokenRows {
+  Param* base = nullptr;  // [V,D] the embedding, or a head of its own
+  Param rows;             // [T,D]; called as base, with ".token_rows"
+  OwnRows own;
+};
+
 struct TermShape {
   int64_t rank = 0;
   float scale = 1;
@@ -33,8 +41,11 @@ class Adapters {
   // Hangs a term of zeros on `base`; `grads`: its halves get gradients. Fails where one hangs
   // there.
   Adapter& add(Param& base, const TermShape&, bool grads);
+  // Puts these rows of `base` apart, as they are; ids [T] ascending. Fails where some are apart.
+  TokenRows& add_rows(Param& base, std::vector<int64_t> ids, bool grads);
   std::span<const std::unique_ptr<Adapter>> all() const { return all_; }
-  bool empty() const { return all_.empty(); }
+  std::span<const std::unique_ptr<TokenRows>> rows() const { return rows_; }
+  bool empty() const { return all_.empty() && rows_.empty(); }
   // Takes them off, and leaves the matrices as they were; hangs them there again.
   void take_off();
   void hang();
@@ -42,6 +53,7 @@ class Adapters {
  private:
   Arena memory_;
   std::vector<std::unique_ptr<Adapter>> all_;
+  std::vector<std::unique_ptr<TokenRows>> rows_;
 };
 
 // Several adapters of one model, which outlives this, of which at most one hangs on it at a time:
@@ -59,12 +71,13 @@ class AdapterChoice {
   int32_t chosen_ = 0;
 };
 
-// Every matrix with its term in it, as f32 in the Model's memory, and the term taken off: for who
-// reads matrices themselves.
+// Every matrix with its term or its rows apart in it, as f32 in the Model's memory, and those taken
+// off: for who reads matrices themselves.
 void merge_terms(Model&, int threads);
 
-// row [I] += row o of the term of w's expert e (0 of a matrix); nothing where there is none. Sums
-// in f32, the r numbers in order.
-void add_term_row(std::span<float> row, const Param& w, int64_t expert, int64_t o);
+// row [I], which holds row o of w's expert e (0 of a matrix), becomes what products take it for: +=
+// that row of its term, or the row apart; nothing where there is neither. Sums in f32, the r
+// numbers in order.
+void adapt_row(std::span<float> row, const Param& w, int64_t expert, int64_t o);
 
 }  // namespace moe

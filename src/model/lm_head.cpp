@@ -1,7 +1,9 @@
 #include "model/lm_head.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "core/error.h"
@@ -37,20 +39,38 @@ bool is_cut(const Run& run, const LmHead& head, const LmHeadTeacher& teacher) {
 // Entries [begin, end) of the vocabulary.
 struct Slice {
   int64_t begin, end;
-  Param weight;                  // [end - begin, D] of the head's
+  Param weight;     // [end - begin, D] of the head's
+  Param rows = {};  // [T',D] those of its rows apart that stand in the slice
+  OwnRows own = {};
   std::vector<int32_t> targets;  // [N] by their place in the slice
 
   LmHead head(const LmHead& whole) { return {&weight, nullptr, whole.cap}; }
 };
+
+// The rows apart of the whole head that stand in the slice; their gradients are the whole's.
+void take_own(Slice& s, const OwnRows& whole) {
+  const auto first = std::lower_bound(whole.ids.begin(), whole.ids.end(), s.begin),
+             last = std::lower_bound(first, whole.ids.end(), s.end);
+  if (first == last) return;
+  const int64_t begin = first - whole.ids.begin(), end = last - whole.ids.begin();
+  for (auto id = first; id != last; ++id) s.own.ids.push_back(*id - s.begin);
+  s.rows.name = whole.rows->name;
+  s.rows.bind(whole.rows->value.slice_rows(begin, end));
+  if (!whole.rows->grad.empty()) s.rows.grad = whole.rows->grad.slice_rows(begin, end);
+  s.own.rows = &s.rows;
+  s.weight.own_rows = &s.own;
+}
 
 // x [N,D] meets all of them.
 template <class F>
 void each_slice(const LmHead& head, const Tensor& x, std::span<const int32_t> targets, F&& f) {
   const int64_t step = logit_chunk_columns(x.rows(), bytes_of(x.dtype, x.cols()));
   for (int64_t begin = 0; begin < head.vocab(); begin += step) {
-    Slice s{begin, std::min(begin + step, head.vocab()), {}, {}};
+    Slice s{
+        .begin = begin, .end = std::min(begin + step, head.vocab()), .weight = {}, .targets = {}};
     s.weight.name = head.weight->name;
     s.weight.bind(head.weight->value.slice_rows(s.begin, s.end));
+    if (head.weight->own_rows != nullptr) take_own(s, *head.weight->own_rows);
     for (const int32_t t : targets)
       s.targets.push_back(t == ops::kIgnoreTarget     ? t
                           : t < s.begin || t >= s.end ? ops::kTargetElsewhere
@@ -62,6 +82,24 @@ void each_slice(const LmHead& head, const Tensor& x, std::span<const int32_t> ta
 Tensor slice_logits(Run& run, const LmHeadSaved& saved, const Slice& s) {
   return saved.logits.empty() ? run.scratch.alloc(DType::f32, {saved.x.rows(), s.end - s.begin})
                               : saved.logits.slice_cols(s.begin, s.end);
+}
+
+// dx [N,D] = or += dlogits weight, and the gradients of what is trained. Columns of dlogits [N,V]
+// whose rows stand apart are zero afterwards.
+void product_backward(Run& run, Tensor dx, Param& weight, Tensor dlogits, Tensor x, bool add) {
+  const ArenaScope scope(run.scratch);
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  Tensor own;
+  if (weight.own_rows != nullptr) {
+    const OwnRows& rows = *weight.own_rows;
+    own = run.scratch.alloc(dlogits.dtype, {x.rows(), std::ssize(rows.ids)});
+    ops::take_columns(run, own, dlogits, rows.ids);
+    ops::matmul_dw(run, *rows.rows, own, x, all);
+  }
+  if (add) ops::matmul_dx_acc(run, dx, dlogits, weight, all);
+  else ops::matmul_dx(run, dx, dlogits, weight, all);
+  if (!own.empty()) ops::matmul_dx_acc(run, dx, own, *weight.own_rows->rows, all);
+  ops::matmul_dw(run, weight, dlogits, x, all);
 }
 
 // lse of the whole out of those of slices: ln(e^a + e^b).
@@ -91,10 +129,10 @@ void cut_loss_forward(Run& run, Tensor nll, const LmHead& head, std::span<const 
     loss[r] = targets[static_cast<size_t>(r)] == ops::kIgnoreTarget ? 0.0f : lse[r] - loss[r];
 }
 
-// Only to dx: a matrix in few bits is not trained.
+// A matrix in few bits is not trained itself.
 void cut_loss_backward(Run& run, Tensor dx, const LmHead& head, std::span<const int32_t> targets,
                        float scale, const LmHeadSaved& saved, std::span<const float> weights) {
-  const std::array<int64_t, 2> all = {0, saved.x.rows()};
+  if (head.weight->own_rows != nullptr) ops::settle_grad(run, *head.weight->own_rows->rows);
   each_slice(head, saved.x, targets, [&](Slice& s) {
     ArenaScope scope(run.scratch);
     Tensor logits = slice_logits(run, saved, s);
@@ -102,8 +140,7 @@ void cut_loss_backward(Run& run, Tensor dx, const LmHead& head, std::span<const 
     Tensor dlogits = run.scratch.alloc(saved.x.dtype, {logits.rows(), logits.cols()});
     ops::cross_entropy_backward(run, dlogits, logits, saved.lse, s.targets, scale, weights);
     if (head.cap > 0) ops::soft_cap_backward(run, dlogits, dlogits, logits, head.cap);
-    if (s.begin == 0) ops::matmul_dx(run, dx, dlogits, s.weight, all);
-    else ops::matmul_dx_acc(run, dx, dlogits, s.weight, all);
+    product_backward(run, dx, s.weight, dlogits, saved.x, s.begin > 0);
   });
 }
 
@@ -112,6 +149,12 @@ void cut_loss_backward(Run& run, Tensor dx, const LmHead& head, std::span<const 
 void lm_head_logits(Run& run, Tensor out, Tensor x, const LmHead& head) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   ops::matmul_forward(run, out, x, *head.weight, all);
+  if (const OwnRows* own = head.weight->own_rows; own != nullptr && x.rows() > 0) {
+    const ArenaScope scope(run.scratch);
+    const Tensor few = run.scratch.alloc(DType::f32, {x.rows(), std::ssize(own->ids)});
+    ops::matmul_forward_f32(run, few, x, *own->rows, all);
+    ops::put_columns(run, out, few, own->ids);
+  }
   if (head.biased()) ops::bias_forward_acc(run, out, *head.bias, {}, all);
   if (head.cap > 0) ops::soft_cap_forward(run, out, out, head.cap);
 }
@@ -173,8 +216,7 @@ void lm_head_loss_backward(Run& run, Tensor dx, const LmHead& head,
     }
     if (head.cap > 0) ops::soft_cap_backward(run, dlogits, dlogits, logits, head.cap);
     if (head.biased()) ops::bias_backward(run, {}, *head.bias, dlogits, {}, all);
-    ops::matmul_dx(run, dx.slice_rows(begin, end), dlogits, *head.weight, all);
-    ops::matmul_dw(run, *head.weight, dlogits, x, all);
+    product_backward(run, dx.slice_rows(begin, end), *head.weight, dlogits, x, false);
   });
 }
 

@@ -13,7 +13,7 @@ namespace moe {
 // logits = x weight^T + bias, held back to cap tanh(logit / cap) where there is a cap. The
 // parameters are the model's.
 struct LmHead {
-  Param* weight = nullptr;  // [V,D]
+  Param* weight = nullptr;  // [V,D], perhaps with rows apart
   Param* bias = nullptr;    // [V], or one that is not present, or none
   float cap = 0;            // 0: none
 

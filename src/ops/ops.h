@@ -148,11 +148,12 @@ void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width,
               const CosSinTable& cos_sin, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what
-// dequantise() (tensor/quant.h) makes of the row
+// dequantise() (tensor/quant.h) makes of the row, or the one of table.own_rows in its place
 void embedding_forward(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
-// The same, added to y: learned positions.
+// The same, added to y: learned positions, whose table has no rows apart.
 void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const int32_t> ids);
-// table.grad[ids[n],:] += dy[n,:], rows in order.  dy [N,D] f32
+// table.grad[ids[n],:] += dy[n,:], rows in order; where a row of table.own_rows stands for that
+// one, its gradient gets it.  dy [N,D] f32
 void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> ids);
 
 // ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
@@ -180,6 +181,11 @@ void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
               std::span<const int32_t> row);
 void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
                   std::span<const int32_t> row);
+
+// y[:,ids[t]] = x[:,t].  y [N,V] f32; x [N,T] f32
+void put_columns(Run&, Tensor y, Tensor x, std::span<const int64_t> ids);
+// y[:,t] = x[:,ids[t]], whose place is zero from then on.  y [N,T]; x [N,V] f32|bf16, y's dtype
+void take_columns(Run&, Tensor y, Tensor x, std::span<const int64_t> ids);
 
 // ---- heads of shared and own numbers (ops/cpu/rowwise/heads.cpp) --------------------------------
 // y[n,h] = (shared[n], own[n,h]).  y [N,H*(R+W)], shared [N,R], own [N,H*W], same dtype

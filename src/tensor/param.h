@@ -82,6 +82,19 @@ struct LowRankTerm {
   int64_t pair_of(int64_t e) const { return moe::pair_of(experts, e); }
 };
 
+// Rows that stand in the place of some of a table's own, wherever the table is looked up or is the
+// head: those of tokens that are trained by themselves. They are somebody else's.
+struct OwnRows {
+  Param* rows = nullptr;          // [T,D] f32
+  std::vector<int64_t> ids = {};  // [T] ascending: the rows of the table that they stand for
+
+  // Which of them stands for row `id`, or -1.
+  int64_t place_of(int64_t id) const {
+    const auto at = std::lower_bound(ids.begin(), ids.end(), id);
+    return at != ids.end() && *at == id ? at - ids.begin() : -1;
+  }
+};
+
 // Matrices are stored as Hugging Face stores Linear weights, [out, in]; banks of experts put the
 // expert first, [E, out, in].
 struct Param {
@@ -103,6 +116,7 @@ struct Param {
     int64_t first = 0, of = 0;
   } share;
   const LowRankTerm* term = nullptr;  // products are those of value + term; null: of value
+  const OwnRows* own_rows = nullptr;  // of a table [V,D]; null: all rows are those of value
   uint64_t version = 1;               // raised by whoever writes `value`
   Derived derived;                    // from `value`, at whatever version a backend last looked
 
@@ -110,6 +124,8 @@ struct Param {
   bool is_trained() const { return role != Role::buffer; }
   bool is_bias() const { return role == Role::bias; }
   bool is_share() const { return share.of > 0; }
+  // Whether what products and lookups take is not `value` alone.
+  bool is_adapted() const { return term != nullptr || own_rows != nullptr; }
   // Of the bank on all processes: its shape and how many numbers it has. `data` has no meaning.
   Tensor whole() const {
     Tensor shape = value;

@@ -1,6 +1,7 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -70,6 +71,28 @@ std::vector<int32_t> Tokenizer::encode_text(std::string_view text) const {
   std::vector<int32_t> ids = encode(text);
   if (special_.add_bos && special_.bos) ids.insert(ids.begin(), *special_.bos);
   return ids;
+}
+
+int32_t token_named(const Tokenizer& tokenizer, std::string_view name) {
+  int32_t number = 0;
+  if (const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+      error == std::errc{} && end == name.data() + name.size() && number >= 0)
+    return number;
+  const std::vector<int32_t> marks = tokenizer.marks();
+  std::vector<std::string> mark_names;
+  for (const int32_t id : marks) {
+    mark_names.push_back(tokenizer.piece(id));
+    if (mark_names.back() == name) return id;
+  }
+  std::vector<int32_t> found;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.piece(id) == name) found.push_back(id);
+  if (found.size() == 1) return found.front();
+  if (found.empty())
+    fail_usage("the tokenizer has no token '{}'; give a token's text or its number{}",
+               printable(name), suggestion(name, mark_names));
+  fail_usage("the tokens {} and {} are both '{}'; give the number of the one that is meant",
+             found[0], found[1], printable(name));
 }
 
 bool Tokenizer::ends_text(int32_t id) const {

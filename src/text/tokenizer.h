@@ -63,6 +63,9 @@ class Tokenizer {
   SpecialIds special_;
 };
 
+// The token that is called so: the one whose piece it is, a mark before others (marks()), or whose
+// number it is. Usage error, offering the nearest mark, where there is none, or several.
+int32_t token_named(const Tokenizer&, std::string_view name);
 // "bytes"; anything else is a usage error that names what there is. What needs a text or a folder
 // is made by choose_tokenizer (text/bpe_train.h).
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec);

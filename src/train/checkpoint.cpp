@@ -69,6 +69,8 @@ void each_state(const Trainer& trainer, F&& f) {
     own(adapter->a.name, adapter->a.value);
     own(adapter->b.name, adapter->b.value);
   }
+  for (const auto& of_tokens : trainer.trainable().token_rows())
+    own(of_tokens->rows.name, of_tokens->rows.value);
   // What the model that a run starts from made of its pairs cannot be made again later.
   for (const auto& [name, reference] :
        {std::pair("reference", &trainer.reference()),
@@ -203,8 +205,8 @@ struct Hash {
   }
 };
 
-// What training moved, in PEFT's form: adapters, and whole the routers and norms where they are
-// trained too.
+// What training moved, in PEFT's form: adapters, rows of tokens, and whole the routers and norms
+// where they are trained too.
 void save_adapters(const std::string& folder, const Trainer& trainer, Model& model,
                    const std::string& from, const std::map<std::string, std::string>& metadata) {
   AdapterFile file;
@@ -214,6 +216,8 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
   for (const auto& adapter : trainer.trainable().adapters())
     file.matrices.push_back(
         {adapter->base, adapter->a.value, adapter->b.value, adapter->term.experts});
+  for (const auto& of_tokens : trainer.trainable().token_rows())
+    file.tokens.push_back({of_tokens->base, of_tokens->rows.value, of_tokens->own.ids});
   for (Param* param : model.params())
     if (moves_whole(*param, trainer.options().tune)) file.whole.push_back(param);
   save_adapter(folder, model, file, metadata);
@@ -380,6 +384,7 @@ TrainOptions resumed_options(const Checkpoint& c, TrainOptions wanted) {
   if (!wanted.warmup) wanted.warmup = c.options.warmup;
   if (wanted.steps == c.options.steps) wanted.replans = c.options.replans;
   if (wanted.hot.empty()) wanted.hot = c.options.hot;
+  if (wanted.token_ids.empty()) wanted.token_ids = c.options.token_ids;
   return resolved(wanted);
 }
 
@@ -470,6 +475,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
     adapter->a.touched();
     adapter->b.touched();
   }
+  for (const auto& of_tokens : trainer.trainable().token_rows()) of_tokens->rows.touched();
   if (!trainer.has_reference())
     fail_usage(
         "cannot resume {} with @steps {}: it would come to preference pairs of which the reference "

@@ -159,6 +159,11 @@ void add_tuning(FieldList& list, TrainOptions& o) {
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
   list.add("lora_shared", o.lora_shared,
            "one adapter that all experts of a layer share in place of one for each");
+  list.add("tune_tokens", o.tune_tokens,
+           "with adapters: train the rows of these tokens too, those of the embedding and of the "
+           "head, as they are, and of no others: names as in the tokenizer ('<|im_start|>'), or "
+           "their numbers");
+  list.add("token_ids", o.token_ids, "").recorded_only();
   list.add("hot_share", o.hot_share,
            "with @tune experts:hot: of each layer the fewest experts that together get this share "
            "of the rows are trained; above 0 and at most 1");

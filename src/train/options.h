@@ -87,6 +87,10 @@ struct TrainOptions {
   bool lora_shared = false;   // one adapter for all experts of a bank in place of one for each
   double hot_share = 0.5;     // of a layer's rows that its hot experts get together, at least
   std::vector<HotLayer> hot;  // of each MoE layer; empty: not measured yet
+  // Beside adapters: tokens whose rows of the embedding, and of a head of its own, are trained as
+  // they are; by name or number (text/tokenizer.h).
+  std::vector<std::string> tune_tokens;
+  std::vector<int64_t> token_ids;  // theirs, ascending; empty: not looked up yet
   // of the divergence from a teacher in the loss; without a teacher of no meaning
   double teacher_weight = 0.5;
   double dpo_beta = 0.1;  // of preference pairs (train/preference.h); with other text of no meaning

@@ -24,6 +24,16 @@ bool trains_itself(const Param& param, Tune tune) {
   return param.is_trained() && tunes_whole(tune, param.part);
 }
 
+// Whether rows of tokens are trained of it.
+bool has_token_rows(const Param& param, const TrainOptions& o) {
+  return tunes_adapters(o.tune) && !o.tune_tokens.empty() && param.is_matrix() &&
+         (param.part == Part::embedding || param.part == Part::lm_head);
+}
+
+int64_t token_numbers(const Param& param, const TrainOptions& o) {
+  return has_token_rows(param, o) ? std::ssize(o.tune_tokens) * param.value.cols() : 0;
+}
+
 const HotLayer* hot_of(const Param& param, const TrainOptions& o) {
   const auto found = std::find_if(o.hot.begin(), o.hot.end(),
                                   [&](const HotLayer& hot) { return hot.layer == param.layer; });
@@ -70,6 +80,17 @@ void check_experts(const Model& model, const TrainOptions& o) {
   }
 }
 
+// Fails unless the tokens were looked up and are of such a model.
+void check_tokens(const Model& model, const TrainOptions& o) {
+  if (o.tune_tokens.empty()) return;
+  if (o.token_ids.size() != o.tune_tokens.size())
+    fail_usage("@tune_tokens: the tokens were not looked up");
+  for (const int64_t id : o.token_ids)
+    if (id < 0 || id >= model.config().vocab)
+      fail_usage("@tune_tokens: {} is no token of this model, whose vocabulary has {}", id,
+                 model.config().vocab);
+}
+
 }  // namespace
 
 bool moves_whole(const Param& param, Tune tune) {
@@ -80,6 +101,7 @@ Trainable::Trainable(Model& model) : model_(&model), adapters_(std::make_shared<
 
 Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(model) {
   check_experts(model, options);
+  check_tokens(model, options);
   for (Param* param : model.params())
     if (moves_whole(*param, options.tune)) model.own(*param, options.threads);
   model.enable_grads([&](const Param& p) { return trains_itself(p, options.tune); });
@@ -88,6 +110,8 @@ Trainable::Trainable(Model& model, const TrainOptions& options) : Trainable(mode
     Param& param = *model.params()[i];
     if (trains_itself(param, options.tune)) params_.push_back(&param);
     else if (takes_adapter(param, options.tune)) add_adapter(param, options, key.fold(i));
+    else if (has_token_rows(param, options))
+      params_.push_back(&adapters_->add_rows(param, options.token_ids, true).rows);
   }
   if (params_.empty())
     fail_usage("@tune {}: this model has no routers; there is nothing to train",
@@ -133,6 +157,7 @@ std::vector<TrainedPart> trained_parts(const Model& model, const TrainOptions& o
     part->total += param->value.numel();
     if (trains_itself(*param, options.tune)) part->trained += param->value.numel();
     else if (takes_adapter(*param, options.tune)) part->trained += adapter_numbers(*param, options);
+    else part->trained += token_numbers(*param, options);
   }
   return parts;
 }
@@ -145,8 +170,10 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
     if (trains_itself(*param, options.tune)) {
       bytes.gradients += own;
       bytes.moments += (takes_muon(*param, options) ? 1 : 2) * own;
-    } else if (takes_adapter(*param, options.tune)) {
-      const int64_t adapter = kF32 * adapter_numbers(*param, options);
+    } else {
+      const int64_t adapter =
+          kF32 * (takes_adapter(*param, options.tune) ? adapter_numbers(*param, options)
+                                                      : token_numbers(*param, options));
       bytes.moments += 2 * adapter;
       bytes.adapters += 2 * adapter;
     }

@@ -4,7 +4,8 @@
 // An adapter is a low-rank term of a matrix (model/adapters.h), W + s B A with A [r,I], B [O,r] and
 // s = alpha / rank (Hu et al., "LoRA", arXiv 2106.09685); a bank of experts has one for each. W is
 // not touched, and needs neither gradient nor f32. A is drawn uniformly within 1 / sqrt(I), as PEFT
-// does, and B starts at zero, so that the first step sees the model it was started from.
+// does, and B starts at zero, so that the first step sees the model it was started from. Rows of
+// tokens stand apart as f32, in the place of the embedding's own, and start as those.
 #pragma once
 
 #include <memory>
@@ -34,6 +35,7 @@ class Trainable {
   // What the optimizer moves, in a fixed order.
   const std::vector<Param*>& params() const { return params_; }
   std::span<const std::unique_ptr<Adapter>> adapters() const { return adapters_->all(); }
+  std::span<const std::unique_ptr<TokenRows>> token_rows() const { return adapters_->rows(); }
   // The adapters stay with the model.
   void leave_adapters();
   // Every gradient counts as zero.

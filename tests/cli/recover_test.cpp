@@ -87,6 +87,35 @@ TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
   has(shown.out, "adapter " + (folder_ / "l") + ": added to 19 matrices");
 }
 
+// Rows of tokens beside the adapters, by name and by number, wherever an adapter goes.
+TEST_F(RecoverCommand, TokensAreTrainedBeside) {
+  const std::string out = folder_ / "t";
+  const CommandResult r =
+      moe_command(train({"--tune", "lora", "--tune-tokens", "t", "101", "--lora-rank", "2", "--lr",
+                         "0.01", "--out", out, "--steps", "4", "--json"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(Json::parse(r.out)["trained"]["embedding"], (Json{{"trained", 64}, {"total", 8192}}));
+  has(r.err, "embedding 64 on 8.19k");
+  EXPECT_EQ(read_json(out + "/adapter_config.json")["trainable_token_indices"]["embed_tokens"],
+            (Json{101, 116}));
+  const auto score = [&](const std::string& which) {
+    const CommandResult s = moe_command({"score", which, "--text", text(), "--json"});
+    EXPECT_EQ(s.code, 0) << s.err;
+    return Json::parse(s.out)["nats_per_token"].get<double>();
+  };
+  const CommandResult merged = moe_command({"convert", model(), folder_ / "tm", "--adapter", out});
+  ASSERT_EQ(merged.code, 0) << merged.err;
+  has(merged.out, "; 4 rows of tokens replaced");
+  EXPECT_NEAR(score(folder_ / "tm"), score(out), 1e-5);
+  const CommandResult told =
+      moe_command({"generate", out, "-p", "the", "--tokens", "4", "--temperature", "0"});
+  EXPECT_EQ(told.code, 0) << told.err;
+  expect_refused({"convert", out, folder_ / "t.gguf", "--adapter-only"}, 1,
+                 {"rows of tokens", "merge it into the model instead"});
+  const CommandResult again = moe_command({"train", "--out", out, "--resume"});
+  EXPECT_EQ(again.code, 0) << again.err;
+}
+
 // Another run starts from what the adapter made; only more adapters cannot hang there.
 TEST_F(RecoverCommand, ARunStartsFromAnAdapter) {
   const std::string first = folder_ / "first";
@@ -199,6 +228,14 @@ TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
   expect_refused(train({"--out", out, "--lora-rank", "4"}), 2, {"--lora-rank", "--tune lora"});
   expect_refused(train({"--out", out, "--tune", "lora", "--lora-rank", "0"}), 2,
                  {"--lora-rank is 0"});
+  expect_refused(train({"--out", out, "--tune", "router", "--tune-tokens", "t"}), 2,
+                 {"--tune-tokens is of adapters"});
+  expect_refused(train({"--out", out, "--tune", "lora", "--tune-tokens", "<|im_strat|>"}), 2,
+                 {"--tune-tokens <|im_strat|>: the tokenizer has no token '<|im_strat|>'"});
+  expect_refused(train({"--out", out, "--tune", "lora", "--tune-tokens", "300"}), 2,
+                 {"--tune-tokens 300: the model's vocabulary has 256 tokens"});
+  expect_refused(train({"--out", out, "--tune", "lora", "--tune-tokens", "t", "116"}), 2,
+                 {"--tune-tokens: token 116 is named twice"});
   expect_refused(train({"--out", out, "--teacher-weight", "0.5"}), 2,
                  {"--teacher-weight", "--teacher"});
   expect_refused(train({"--out", out, "--teacher", model(), "--teacher-weight", "0"}), 2,

@@ -77,6 +77,17 @@ TEST(GgufAdapter, NamesAndShapesAreThoseOfLlamaCpp) {
   EXPECT_EQ(shape("blk.0.ffn_down_exps.weight.lora_b"), (Shape{c.routing.experts, c.width, 2}));
 }
 
+TEST(GgufAdapter, CannotSayRowsOfTokens) {
+  const TempFolder folder;
+  Adapted made(plain_olmoe());
+  Param* table = param_named(made.model, "embed.weight");
+  made.file.tokens.push_back(
+      {table, draw(made.memory, DType::f32, {1, table->value.cols()}, 7), {3}});
+  EXPECT_FAILS(
+      save_gguf_adapter(folder / "a.gguf", made.model, made.file),
+      "brings rows of tokens (1 of embed.weight), which a GGUF adapter cannot say; merge it");
+}
+
 class Refused : public testing::Test {
  protected:
   Refused() : made_(plain_olmoe()) {

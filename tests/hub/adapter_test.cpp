@@ -104,6 +104,63 @@ TEST(Adapter, MatricesThatShareATensorAreStacked) {
   FAIL() << "no gpt2 among the families";
 }
 
+// Rows 2 and 5 of every table, drawn.
+void add_token_rows(Adapted& made) {
+  for (Param* p : made.model.params())
+    if (p->is_matrix() && (p->part == Part::embedding || p->part == Part::lm_head))
+      made.file.tokens.push_back(
+          {p, draw(made.memory, DType::f32, {2, p->value.cols()}, 77), {2, 5}});
+}
+
+// Of every family, whose embeddings have names of their own and whose heads may be tied.
+TEST(Adapter, RowsOfTokensComeBack) {
+  for (const auto& [name, config] : every_small_config()) {
+    SCOPED_TRACE(name);
+    const TempFolder folder;
+    Adapted made(config);
+    add_token_rows(made);
+    save_model(folder / "m", made.model, *make_tokenizer("bytes"));
+    save_adapter(folder / "a", made.model, made.file);
+    LoadedModel loaded = open_model(folder / "m", {});
+    const AttachedAdapter report = attach_adapter(*loaded.model, folder / "a", 2);
+    EXPECT_EQ(report.token_rows, config.tied ? 2 : 4);
+    const AdapterFile on = adapter_on(*loaded.model);
+    ASSERT_EQ(on.tokens.size(), made.file.tokens.size());
+    for (size_t i = 0; i < on.tokens.size(); ++i) {
+      EXPECT_EQ(on.tokens[i].ids, (std::vector<int64_t>{2, 5}));
+      EXPECT_TRUE(same_bits(on.tokens[i].rows, made.file.tokens[i].rows));
+    }
+    merge_terms(*loaded.model, 2);
+    for (const OfTokens& own : made.file.tokens) {
+      const Tensor merged = param_named(*loaded.model, own.base->name)->value;
+      for (int64_t id = 0; id < merged.rows(); ++id) {
+        const int64_t t = id == 2 ? 0 : id == 5 ? 1 : -1;
+        EXPECT_EQ(
+            values(merged.slice_rows(id, id + 1)),
+            values(t < 0 ? own.base->value.slice_rows(id, id + 1) : own.rows.slice_rows(t, t + 1)))
+            << own.base->name << " " << id;
+      }
+    }
+  }
+}
+
+// The names that PEFT's get_peft_model_state_dict() gives them, and where it looks for the tokens.
+TEST(Adapter, RowsOfTokensAreNamedAsPeftDoes) {
+  const TempFolder folder;
+  Adapted made(small_olmoe());
+  ASSERT_FALSE(made.model.config().tied);
+  add_token_rows(made);
+  save_adapter(folder / "a", made.model, made.file);
+  const Safetensors file = Safetensors::open(folder / "a/adapter_model.safetensors");
+  for (const char* name :
+       {"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+        "base_model.model.lm_head.token_adapter.trainable_tokens_delta"})
+    EXPECT_EQ(file.get(name).rows(), 2) << name;
+  const Json config = read_json(folder / "a/adapter_config.json");
+  EXPECT_EQ(config["trainable_token_indices"],
+            Json::parse(R"({"embed_tokens": [2, 5], "lm_head": [2, 5]})"));
+}
+
 class Refused : public ::testing::Test {
  protected:
   Refused() : made_(small_olmoe()) {
@@ -174,6 +231,8 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
                 "belongs to no matrix of this model");
   expect_tensor(a, "base_model.model.model.layers.0.self_attn.q_proj.bias", {},
                 "is no tensor of this model");
+  expect_tensor(a, "base_model.model.model.norm.token_adapter.trainable_tokens_delta", {},
+                "has rows of neither the embedding nor a head");
   expect_tensor(a, a, draw(arena, DType::f32, {2, 9}, 1), "must be [2, 8]");
   const Tensor bad = draw(arena, DType::f32, {2, 8}, 1);
   bad.as<float>()[5] = std::nanf("");
@@ -184,6 +243,40 @@ TEST_F(Refused, WhatIsNoAdapter) {
   LoadedModel loaded = open_model(folder_ / "m", {});
   EXPECT_FAILS(attach_adapter(*loaded.model, folder_ / "m", 1),
                "there is no adapter_config.json; an adapter is a folder of");
+}
+
+// As PEFT writes them too: in any order, as a list alone; and what does not fit is named.
+TEST(AdapterTokens, AreReadAsPeftMeansThem) {
+  const TempFolder folder;
+  Adapted made(small_olmoe());
+  add_token_rows(made);
+  made.file.tokens.resize(1);
+  save_model(folder / "m", made.model, *make_tokenizer("bytes"));
+  save_adapter(folder / "a", made.model, made.file);
+  Json config = read_json(folder / "a/adapter_config.json");
+  const auto attach = [&](const Json& tokens) {
+    config["trainable_token_indices"] = tokens;
+    put(folder / "a/adapter_config.json", config.dump());
+    auto loaded = std::make_shared<LoadedModel>(open_model(folder / "m", {}));
+    attach_adapter(*loaded->model, folder / "a", 1);
+    return loaded;
+  };
+  const auto turned = attach(Json{7, 3});
+  const AdapterFile on = adapter_on(*turned->model);
+  EXPECT_EQ(on.tokens.at(0).ids, (std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(values(on.tokens[0].rows.slice_rows(0, 1)),
+            values(made.file.tokens[0].rows.slice_rows(1, 2)));
+  EXPECT_FAILS(attach(Json{2, 2}), "names token 2 twice");
+  EXPECT_FAILS(attach(Json{2, 1 << 20}), "names token 1048576");
+  EXPECT_FAILS(attach(Json{-1, 2}), "names token -1");
+  EXPECT_FAILS(attach(Json{2}), "must be [1, 8]");
+  EXPECT_FAILS(attach(Json::array()), "names no token");
+  EXPECT_FAILS(attach(Json{{"lm_head", {2, 5}}}), "does not say whose rows \"model.embed_tokens\"");
+  EXPECT_FAILS(attach(Json()), "does not say whose rows");
+  EXPECT_FAILS(attach(Json("2")), "trainable_token_indices");
+  made.file.tokens.clear();
+  save_adapter(folder / "a", made.model, made.file);
+  EXPECT_FAILS(attach(Json{2, 5}), "it has no rows of the tokens");
 }
 
 TEST(AdapterScale, FollowsPeftsRules) {

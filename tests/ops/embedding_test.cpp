@@ -102,6 +102,55 @@ TEST(Embedding, BackwardAddsRepeatedIdsForAnyThreads) {
   }
 }
 
+// Rows apart stand in the place of the table's own, and get the gradient that those would.
+TEST(Embedding, RowsApartStandForTheTablesOwn) {
+  const auto ids = drawn_ids(500, 11);
+  const int64_t cols = 256;
+  for (DType dtype : {DType::f32, DType::bf16, DType::q8_0}) {
+    SCOPED_TRACE(name_of(dtype));
+    moe::Run run(2);
+    Arena arena;
+    const Tensor drawn_table = draw(arena, DType::f32, {11, cols}, 1),
+                 dy = draw(arena, DType::f32, {500, cols}, 4);
+    Param table, rows = draw_param(arena, {3, cols}, 2), whole = draw_param(arena, {11, cols}, 3);
+    table.value = arena.alloc(dtype, {11, cols});
+    for (int64_t r = 0; r < 11; ++r) {
+      char* at = static_cast<char*>(table.value.data) + r * table.value.row_bytes;
+      quantise(at, drawn_table.row<float>(r), dtype, cols);
+      dequantise(whole.value.row<float>(r), at, dtype, cols);
+    }
+    const OwnRows own{&rows, {0, 7, 10}};
+    for (int64_t t = 0; t < 3; ++t)
+      std::copy_n(rows.value.row<float>(t), cols,
+                  whole.value.row<float>(own.ids[static_cast<size_t>(t)]));
+    table.own_rows = &own;
+    const Tensor got = arena.alloc(DType::f32, {500, cols}),
+                 want = arena.alloc(DType::f32, {500, cols});
+    ops::embedding_forward(run, got, table, ids);
+    ops::embedding_forward(run, want, whole, ids);
+    EXPECT_TRUE(same_bits(got, want));
+    EXPECT_THROW(ops::embedding_forward_acc(run, got, table, ids), Error);
+    for (const bool trained : {false, true}) {
+      for (Param* p : {&rows, &whole}) p->grad_is_zero = true;
+      if (trained) {
+        table.grad = arena.alloc(DType::f32, {11, cols});
+        table.grad_is_zero = true;
+      }
+      ops::embedding_backward(run, table, dy, ids);
+      ops::embedding_backward(run, whole, dy, ids);
+      for (int64_t r = 0; r < 11; ++r) {
+        const int64_t place = own.place_of(r);
+        const Tensor wanted = whole.grad.slice_rows(r, r + 1);
+        if (place >= 0) EXPECT_TRUE(same_bits(rows.grad.slice_rows(place, place + 1), wanted)) << r;
+        if (!trained) continue;
+        const Tensor left = table.grad.slice_rows(r, r + 1);
+        if (place >= 0) EXPECT_EQ(norm(values(left)), 0) << r;
+        else EXPECT_TRUE(same_bits(left, wanted)) << r;
+      }
+    }
+  }
+}
+
 TEST(Embedding, LawOfRows) {
   Arena arena;
   const Param table = draw_param(arena, {300, 385}, 1);

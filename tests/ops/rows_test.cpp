@@ -1,4 +1,5 @@
-// gather_rows and sum_rows against their twins, and as each other's adjoint.
+// gather_rows and sum_rows against their twins, and as each other's adjoint; columns that are put
+// and taken.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -123,6 +124,34 @@ TEST(Rows, LawOfRows) {
           return y;
         },
         label("sum_rows", {dtype}, 385));
+  }
+}
+
+TEST(Rows, ColumnsArePutAndTaken) {
+  const std::vector<int64_t> ids = {5, 0, 16};
+  for (DType dtype : kFloats) {
+    moe::Run run(2);
+    Arena arena;
+    const Fenced all(arena, dtype, 67, 17, 1), few(arena, dtype, 67, 3);
+    auto left = values(all.view);
+    std::vector<double> taken;
+    for (size_t r = 0; r < 67; ++r)
+      for (const int64_t id : ids) {
+        double& x = left[r * 17 + static_cast<size_t>(id)];
+        taken.push_back(x);
+        x = 0;
+      }
+    const auto before = values(all.view);
+    ops::take_columns(run, few.view, all.view, ids);
+    EXPECT_EQ(values(few.view), taken);
+    EXPECT_EQ(values(all.view), left);
+    if (dtype == DType::f32) {
+      ops::put_columns(run, all.view, few.view, ids);
+      EXPECT_EQ(values(all.view), before);
+    }
+    EXPECT_TRUE(all.intact() && few.intact());
+    EXPECT_THROW(ops::take_columns(run, few.view, all.view, std::vector<int64_t>{0, 1, 17}),
+                 Error);
   }
 }
 

@@ -135,6 +135,32 @@ TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
   EXPECT_FAILS(load_tokenizer(folder.path()), "eos_token_id");
 }
 
+// "<a>" is a mark, and what is written "b" is two tokens.
+class Named : public Tokenizer {
+ public:
+  int64_t vocab_size() const override { return 4; }
+  std::string spec() const override { return "named"; }
+  std::vector<int32_t> encode(std::string_view) const override { return {}; }
+  std::string piece(int32_t id) const override {
+    return std::vector<std::string>{"<a>", "b", "b", "<a>"}.at(static_cast<size_t>(id));
+  }
+  std::string to_json() const override { return ""; }
+  std::vector<int32_t> marks() const override { return {3}; }
+};
+
+TEST(TokenNamed, ByPieceMarkOrNumber) {
+  const auto bytes = make_tokenizer("bytes");
+  EXPECT_EQ(token_named(*bytes, "t"), 't');
+  EXPECT_EQ(token_named(*bytes, "7"), 7);
+  EXPECT_FAILS(token_named(*bytes, "the"), "the tokenizer has no token 'the'; give a token's text");
+  EXPECT_FAILS(token_named(*bytes, "-7"), "has no token '-7'");
+  EXPECT_FAILS(token_named(*bytes, ""), "has no token ''");
+  const Named named;
+  EXPECT_EQ(token_named(named, "<a>"), 3);
+  EXPECT_FAILS(token_named(named, "b"), "the tokens 1 and 2 are both 'b'");
+  EXPECT_FAILS(token_named(named, "<A>"), "did you mean \"<a>\"?");
+}
+
 TEST(Utf8, StepsFollowTheUnicodeStandard) {
   using Kind = Utf8Step::Kind;
   const auto expect = [](std::string_view bytes, Kind kind, int length) {

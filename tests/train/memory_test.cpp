@@ -131,6 +131,7 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
     o.context = 128;
     for (const bool shared : {false, true}) {
       o.lora_shared = shared && tunes_adapters(tune);
+      if (!shared && tunes_adapters(tune)) o.tune_tokens = {"3", "5"}, o.token_ids = {3, 5};
       Model model(c);
       model.initialise(1);
       const Model shapes(c, Storage::bound);
@@ -142,6 +143,8 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
       for (const Param* param : trainable.params()) moments += 2 * param->value.bytes();
       for (const auto& a : trainable.adapters())
         adapters += a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
+      for (const auto& made : trainable.token_rows())
+        adapters += made->rows.value.bytes() + made->rows.grad.bytes();
       EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
       EXPECT_EQ(foretold.moments, moments) << name_of(tune);
       EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);

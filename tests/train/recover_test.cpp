@@ -127,6 +127,53 @@ TEST_F(Recover, TheMergedAdapterIsTheTrainedModel) {
   }
 }
 
+// Rows of tokens go on bit for bit, are merged, and belong to no other run.
+TEST_F(Recover, TokenRowsGoOnAndAreMerged) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    ModelConfig config = noisy_config();
+    config.tied = tied;
+    const std::string start = folder_ / (tied ? "tied" : "untied");
+    auto model = fresh(config);
+    save_model(start, *model, *make_tokenizer("bytes"));
+    const auto make_run = [&](const char* out) {
+      TrainRun r{start, folder_ / (std::string(out) + (tied ? "-tied" : ""))};
+      r.options.tune = Tune::lora_norms;
+      r.options.tune_tokens = {"t", "e"};
+      r.options.token_ids = {'e', 't'};
+      return r;
+    };
+    TrainRun whole = make_run("whole"), parts = make_run("parts");
+    const TrainSummary last = whole.run();
+    parts.run(2);
+    // who resumes need not look them up again
+    parts.options.token_ids = {};
+    EXPECT_EQ(parts.resume().last.ce, last.last.ce);
+    for (const char* file : {"/adapter_model.safetensors", "/trainer-5.safetensors"})
+      expect_same_tensors(whole.out + file, parts.out + file);
+
+    LoadedModel base = open_model(start, {});
+    const AttachedAdapter attached = attach_adapter(*base.model, whole.out, 2);
+    EXPECT_EQ(attached.token_rows, tied ? 2 : 4);
+    const auto want = logits_of(*base.model, whole.corpus);
+    const std::string out = folder_ / (tied ? "merged-tied" : "merged");
+    check_convert_target(start, out, base);
+    convert_model(base, start, out, {.threads = 2});
+    const LoadedModel merged = load_model(out);
+    EXPECT_LE(relative_error(logits_of(*merged.model, whole.corpus), want), 1e-5);
+    attached.terms->take_off();
+    EXPECT_GT(relative_error(logits_of(*base.model, whole.corpus), want), 1e-3);
+    attached.terms->hang();
+    EXPECT_EQ(logits_of(*base.model, whole.corpus), want);
+
+    TrainRun other = make_run("parts");
+    other.options.tune_tokens = {"t"};
+    other.options.token_ids = {'t'};
+    const Checkpoint checkpoint = load_checkpoint(other.out);
+    EXPECT_FAILS(check_same_options(checkpoint, other.options), "tune_tokens was");
+  }
+}
+
 TEST_F(Recover, WhatChangesTheMathematicsIsNotResumed) {
   TrainRun r = make("out", Tune::lora);
   r.teacher = fresh(plain_config(), 3);

@@ -224,6 +224,108 @@ TEST(Trainable, TheGradientOfAnAdapterIsThatOfTheTwin) {
   }
 }
 
+TrainOptions with_tokens(TrainOptions o, std::vector<int64_t> ids) {
+  for (const int64_t id : ids) o.tune_tokens.push_back(std::to_string(id));
+  o.token_ids = std::move(ids);
+  return o;
+}
+
+// The gradient of the rows of tokens against the twin, whose embedding and head have them in their
+// places: of a tied head they get both.
+TEST(Trainable, TheGradientOfTokenRowsIsThatOfTheTwin) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    Case item{.name = "tokens", .config = small()};
+    item.config.routing = default_options(find_recipe("olmoe"), 4, 2, 2);
+    item.config.tied = tied;
+    weigh_losses(item.config.routing);
+    const RoutingSpec spec = spec_of(item);
+    Model model(item.config);
+    ASSERT_NE(draw_model(model, item, spec), 0u);
+    const auto before = numbers_of(model);
+    const TwinInput in = input(item, 5);
+    moe::Run run(2);
+    const int64_t first = std::min(in.ids[0], 7);
+    Trainable trainable(model, with_tokens(tuned(Tune::lora, 2), {first, first + 1}));
+    ASSERT_EQ(trainable.token_rows().size(), tied ? 1u : 2u);
+    auto params = twin_params<Jet<16>>(model);
+    for (const auto& made : trainable.token_rows()) {
+      float* x = made->rows.value.as<float>();
+      auto& table = params.at(made->base->name);
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t id = made->own.ids[static_cast<size_t>(i / 8)];
+        auto& of_twin = table[static_cast<size_t>(id * 8 + i % 8)];
+        EXPECT_EQ(static_cast<double>(x[i]), of_twin.v) << "they start as they are";
+        x[i] += 1e-3f * normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
+        of_twin = static_cast<double>(x[i]);
+      }
+      made->rows.touched();
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) {  // the second time over what the first one left
+      trainable.zero_grads();
+      train_on(model, run, in, spec);
+    }
+    for (const auto& made : trainable.token_rows()) {
+      auto& table = params.at(made->base->name);
+      const auto aim = [&](double by) {
+        for (int64_t i = 0; i < 16; ++i)
+          table[static_cast<size_t>(made->own.ids[static_cast<size_t>(i / 8)] * 8 + i % 8)]
+              .d[static_cast<size_t>(i)] = by;
+      };
+      aim(1);
+      const auto twin =
+          TwinModel<Jet<16>>(item.config, spec, params).run(in, item.config.routing.coef);
+      aim(0);
+      ASSERT_GT(twin.smallest_margin, 1e-4);
+      const std::vector<double> want(std::begin(twin.loss.d), std::end(twin.loss.d));
+      ASSERT_GT(norm(want), 0);
+      expect_near(made->rows.grad, want, kTwinF32, "gradient of " + made->rows.name);
+    }
+    for (const Param* p : model.params()) {
+      EXPECT_TRUE(p->grad.empty()) << p->name;
+      EXPECT_EQ(values(p->value), before.at(p->name)) << p->name;
+    }
+  }
+}
+
+// Only those rows move; merged they are the rows of the embedding and of the head.
+TEST(Trainable, TokenRowsAreMergedInTheirPlaces) {
+  const Corpus corpus = tiny_corpus();
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    ModelConfig config = carved_config();
+    config.tied = tied;
+    auto model = fresh(config);
+    const auto before = numbers_of(*model);
+    std::optional<Trainer> trainer(std::in_place, *model,
+                                   with_tokens(tuned(Tune::lora), {'e', 't'}), corpus);
+    for (int i = 0; i < 3; ++i) trainer->step();
+    EXPECT_FAILS(Trainable(*model, with_tokens(tuned(Tune::lora), {1})), "adapter already");
+    const double hung = trainer->evaluate(corpus);
+    trainer->leave_adapters();
+    merge_terms(*model, 2);
+    for (const Param* p : model->params()) {
+      if (p->part != Part::embedding && p->part != Part::lm_head) continue;
+      EXPECT_EQ(p->own_rows, nullptr);
+      for (int64_t id = 0; id < 256; ++id) {
+        const auto row = values(p->value.slice_rows(id, id + 1));
+        const auto was = before.at(p->name).begin() + id * 32;
+        EXPECT_EQ(std::equal(row.begin(), row.end(), was), id != 'e' && id != 't') << id;
+      }
+    }
+    EXPECT_NEAR(Trainer(*model, tiny_options(), corpus).evaluate(corpus), hung, 1e-5 * hung);
+  }
+}
+
+TEST(Trainable, TokensThatAreNotTheModelsAreRefused) {
+  auto model = fresh(carved_config());
+  EXPECT_FAILS(Trainable(*model, with_tokens(tuned(Tune::lora), {3, 256})),
+               "256 is no token of this model, whose vocabulary has 256");
+  TrainOptions options = tuned(Tune::lora);
+  options.tune_tokens = {"t"};
+  EXPECT_FAILS(Trainable(*model, options), "the tokens were not looked up");
+}
+
 // One pair for a layer's experts is what one for each is when all are the same: the same loss, and
 // its gradient is the sum of theirs.
 TEST(Trainable, ASharedAdapterIsTheSameOneForEachExpert) {
@@ -321,7 +423,7 @@ TEST_P(OverQuantised, AdaptersLearnTheSame) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(name_of(compute));
     const Pair pair = quantised_pair(config, GetParam());
-    TrainOptions options = tuned(Tune::lora);
+    TrainOptions options = with_tokens(tuned(Tune::lora), {'e', 't'});
     options.dtype = compute;
     options.batch = 1;
     options.steps = 10;
@@ -342,6 +444,10 @@ TEST_P(OverQuantised, AdaptersLearnTheSame) {
         for (const auto half : {&Adapter::a, &Adapter::b})
           expect_near(((*got[i]).*half).grad, values(((*wanted[i]).*half).grad),
                       compute == DType::f32 ? kTwinF32 : kTwinBf16, ((*wanted[i]).*half).name);
+      for (size_t i = 0; step == 0 && i < 2; ++i)
+        expect_near(lean.trainable().token_rows()[i]->rows.grad,
+                    values(wide.trainable().token_rows()[i]->rows.grad),
+                    compute == DType::f32 ? kTwinF32 : kTwinBf16, "rows of tokens");
     }
   }
 }
@@ -359,8 +465,10 @@ TEST(Trainable, PartsAddUpToTheModel) {
   for (const Param* p : model->params()) numbers += p->is_trained() ? p->value.numel() : 0;
   for (Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::lora_norms,
                     Tune::lora_router_norms, Tune::experts_hot}) {
+    const bool tokens = tunes_adapters(tune);
     int64_t total = 0, trained = 0, moved = 0;
     TrainOptions options = tuned(tune);
+    if (tokens) options = with_tokens(options, {3, 5, 8});
     if (tune == Tune::experts_hot) options.hot = {{0, {1, 4}, 0.5}, {1, {0, 2, 3}, 0.5}};
     for (const TrainedPart& part : trained_parts(*model, options)) {
       total += part.total;
@@ -372,7 +480,8 @@ TEST(Trainable, PartsAddUpToTheModel) {
       if (part.name == "norms")
         EXPECT_EQ(part.trained, tune == Tune::all || names("norms") ? part.total : 0);
       if (part.name == "attention" && tune == Tune::experts_hot) EXPECT_EQ(part.trained, 0);
-      if (part.name == "embedding") EXPECT_EQ(part.trained, tune == Tune::all ? part.total : 0);
+      if (part.name == "embedding")
+        EXPECT_EQ(part.trained, tune == Tune::all ? part.total : tokens ? 3 * 32 : 0);
     }
     auto again = fresh(carved_config());
     const Trainable trainable(*again, options);

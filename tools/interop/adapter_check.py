@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Adapters and PEFT, in both directions, on tiny random models of transformers: what `moe train
---tune lora+norms` leaves is loaded by PEFT onto the model it started from and gives the
-log-probabilities of the tuned model, and what PEFT saves, merged by `moe convert --adapter`, gives
-PEFT's. Ten steps of both from the same A and B on the same text go through the same losses, with
-and without the norms.
+--tune lora+norms` leaves, with rows of tokens, is loaded by PEFT onto the model it started from and
+gives the log-probabilities of the tuned model, and what PEFT saves, merged by `moe convert
+--adapter`, gives PEFT's. Ten steps of both from the same A and B
+on the same text go through the same losses, with and without the norms and rows of tokens. The head
+of qwen2 and gpt2 is the embedding.
 """
 
 import argparse
@@ -36,6 +37,19 @@ STACKED = {"gpt2"}
 STEPS, CONTEXT, RATE = 10, 64, 2e-3
 LOSS_BOUND = 1e-4  # nats
 MOVED = 0.1  # nats by which an adapter must change a prediction on average, or equal scores say nothing of it
+
+
+def frequent(moe, folder):
+    """The three tokens that the steps see most: their rows have the largest gradients."""
+    ids = ids_of(moe, folder)[: STEPS * CONTEXT]
+    return sorted(torch.bincount(ids).topk(3).indices.tolist())
+
+
+def ids_of(moe, folder):
+    vocabulary = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with open(moe.train_text, encoding="utf-8") as file:
+        text = file.read()
+    return vocabulary(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
 
 
 def logprobs(path):
@@ -75,6 +89,8 @@ def ours_in_peft(moe, folder, before):
         out,
         "--tune",
         "lora+norms",
+        "--tune-tokens",
+        *frequent(moe, folder),
         "--lora-rank",
         4,
         "--lora-alpha",
@@ -97,13 +113,14 @@ def ours_in_peft(moe, folder, before):
     return compare("ours in peft " + peft.__version__, model, before, moe.score(out))
 
 
-def same_losses(moe, folder, tune):
+def same_losses(moe, folder, tune, tokens=()):
     """The adapter before its first step is in OUT/checkpoint-0; PEFT goes on from there."""
-    out = f"{folder}.{tune}.steps"
+    out = f"{folder}.{tune}.{len(tokens)}.steps"
     words = f"train --tune {tune} --lora-rank 4 --lora-alpha 8 --batch 1 --warmup 0 --schedule constant"
     words += " --weight-decay 0 --shuffle none --dtype f32 --no-report"
     words += f" --steps {STEPS} --context {CONTEXT} --lr {RATE} --save-every {STEPS}"
-    moe.run(*words.split(), "--from", folder, "--data", moe.train_text, "--out", out)
+    of_tokens = ["--tune-tokens", *tokens] if tokens else []
+    moe.run(*words.split(), *of_tokens, "--from", folder, "--data", moe.train_text, "--out", out)
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
         ours = [json.loads(line)["ce"] for line in file]
     model = peft.PeftModel.from_pretrained(
@@ -111,10 +128,9 @@ def same_losses(moe, folder, tune):
     )
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
-    vocabulary = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    with open(moe.train_text, encoding="utf-8") as file:
-        text = file.read()
-    ids = vocabulary(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+    of_tokens = [n for n, p in model.named_parameters() if p.requires_grad and "_tokens_" in n]
+    assert bool(of_tokens) == bool(tokens), of_tokens
+    ids = ids_of(moe, folder)
     theirs = []
     for step in range(STEPS):
         row = ids[step * CONTEXT : (step + 1) * CONTEXT + 1]
@@ -129,7 +145,7 @@ def same_losses(moe, folder, tune):
     # The losses of the model as it is, so that equal losses say something of the steps.
     moved = abs(ours[-1] - frozen_loss(folder, ids, STEPS - 1))
     print(
-        f"{STEPS} losses of {tune}: {apart:.1e} nats apart (allowed {LOSS_BOUND}), the last one moved by"
+        f"{STEPS} losses of {tune}{' with rows of tokens' if tokens else ''}: {apart:.1e} nats apart (allowed {LOSS_BOUND}), the last one moved by"
         f" {moved:.1e}"
     )
     return apart <= LOSS_BOUND and moved > 10 * LOSS_BOUND
@@ -144,6 +160,10 @@ def frozen_loss(folder, ids, step):
 
 def peft_in_ours(moe, family, folder, before):
     adapter, merged = folder + ".peft", folder + ".merged"
+    base = base_of(folder)
+    tokens = frequent(moe, folder)[::-1]  # in no order
+    if not base.config.tie_word_embeddings:
+        tokens = {"embed_tokens": tokens, "lm_head": tokens[:2]}
     config = peft.LoraConfig(
         r=4,
         lora_alpha=6,
@@ -152,13 +172,16 @@ def peft_in_ours(moe, family, folder, before):
         rank_pattern={TARGETS[family][0]: 6},
         task_type="CAUSAL_LM",
         fan_in_fan_out=family == "gpt2",
+        trainable_token_indices=tokens,
     )
-    model = peft.get_peft_model(base_of(folder), config)
+    model = peft.get_peft_model(base, config)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             if "lora_" in name:
                 parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+            if "trainable_tokens" in name:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     model.save_pretrained(adapter)
     moe.run("convert", folder, merged, "--adapter", adapter)
     return compare("peft's merged here", model, before, moe.score(merged))
@@ -181,6 +204,7 @@ def main():
             failed += not ours_in_peft(moe, folder, before)
             if family not in STACKED:
                 failed += sum(not same_losses(moe, folder, tune) for tune in ("lora", "lora+norms"))
+                failed += not same_losses(moe, folder, "lora", frequent(moe, folder))
         failed += not peft_in_ours(moe, family, folder, before)
     return 1 if failed else 0
 

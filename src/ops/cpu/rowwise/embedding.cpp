@@ -8,6 +8,9 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "core/error.h"
 #include "ops/cpu/check.h"
 #include "ops/cpu/isa.h"
@@ -34,10 +37,12 @@ void EmbeddingRows(Tensor y, Tensor table, const int32_t* ids, bool accumulate, 
   });
 }
 
+// Rows of dy whose id is below 0 belong to no row of grad.
 void EmbeddingColumnsBackward(Tensor grad, Tensor dy, const int32_t* ids, int64_t begin,
                               int64_t end) {
   const DF32 d;
   for (int64_t r = 0; r < dy.rows(); ++r) {
+    if (ids[r] < 0) continue;
     float* to = grad.row<float>(ids[r]) + begin;
     const float* from = dy.row<float>(r) + begin;
     ForColumns(d, end - begin, [&](int64_t c, auto part) HWY_ATTR {
@@ -84,6 +89,33 @@ void decoded_rows(Run& run, Tensor y, const Tensor& table, std::span<const int32
   });
 }
 
+// Which of the table's rows apart stands for each id, or -1.
+std::vector<int32_t> places_of(const OwnRows& own, std::span<const int32_t> ids) {
+  std::vector<int32_t> places;
+  places.reserve(ids.size());
+  for (const int32_t id : ids) places.push_back(static_cast<int32_t>(own.place_of(id)));
+  return places;
+}
+
+// The rows of y whose ids have one apart.
+void own_forward(Tensor y, const OwnRows& own, std::span<const int32_t> ids) {
+  for (size_t r = 0; r < ids.size(); ++r)
+    if (const int64_t place = own.place_of(ids[r]); place >= 0)
+      std::copy_n(own.rows->value.row<float>(place), y.cols(),
+                  y.row<float>(static_cast<int64_t>(r)));
+}
+
+void add_to_rows(Run& run, Tensor grad, Tensor dy, std::span<const int32_t> ids) {
+  constexpr int64_t kLine = 16;  // floats of a cache line: no two threads write to one
+  const int64_t cols = dy.cols(), lines = (cols + kLine - 1) / kLine;
+  const int64_t grain =
+      std::max<int64_t>(1, kGrainElements / (kLine * std::max<int64_t>(1, dy.rows())));
+  parallel_for(run.threads, lines, grain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(EmbeddingColumnsBackward)
+    (grad, dy, ids.data(), begin * kLine, std::min(end * kLine, cols));
+  });
+}
+
 void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> ids, bool accumulate,
              const char* op) {
   choose_isa();
@@ -94,10 +126,16 @@ void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> id
   need(table.value.cols() % block_of(table.value.dtype).elements == 0, op, "rows of whole blocks",
        {{"table", table.value}});
   need_ids(op, table, ids);
-  if (!is_float(table.value)) return decoded_rows(run, y, table.value, ids, accumulate);
-  parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(EmbeddingRows)(y, table.value, ids.data(), accumulate, begin, end);
-  });
+  if (!is_float(table.value)) {
+    decoded_rows(run, y, table.value, ids, accumulate);
+  } else {
+    parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
+      HWY_DYNAMIC_DISPATCH(EmbeddingRows)(y, table.value, ids.data(), accumulate, begin, end);
+    });
+  }
+  if (table.own_rows == nullptr) return;
+  need(!accumulate, op, "a table without rows apart", {{"table", table.value}});
+  own_forward(y, *table.own_rows, ids);
 }
 
 }  // namespace
@@ -112,23 +150,29 @@ void embedding_forward_acc(Run& run, Tensor y, const Param& table, std::span<con
 
 void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32_t> ids) {
   choose_isa();
-  if (table.grad.empty()) return;
-  settle_grad(run, table);
+  Param* own = table.own_rows != nullptr ? table.own_rows->rows : nullptr;
+  const bool own_learn = own != nullptr && !own->grad.empty();
+  if (table.grad.empty() && !own_learn) return;
   const char* op = "embedding_backward";
   need(!dy.empty() && dy.dtype == DType::f32 && dy.rows() == static_cast<int64_t>(ids.size()), op,
        "dy [N,D] f32 with an id for each row", {{"dy", dy}});
+  need_ids(op, table, ids);
+  std::vector<int32_t> rest(ids.begin(), ids.end());
+  if (own != nullptr) {
+    const std::vector<int32_t> places = places_of(*table.own_rows, ids);
+    if (own_learn) {
+      settle_grad(run, *own);
+      add_to_rows(run, own->grad, dy, places);
+    }
+    for (size_t n = 0; n < rest.size(); ++n)
+      if (places[n] >= 0) rest[n] = -1;
+  }
+  if (table.grad.empty()) return;
+  settle_grad(run, table);
   need(same_matrix(table.value, table.grad) && table.grad.dtype == DType::f32 &&
            table.grad.cols() == dy.cols(),
        op, "a gradient [V,D] f32", {{"dy", dy}, {"grad", table.grad}, {"table", table.value}});
-  need_ids(op, table, ids);
-  constexpr int64_t kLine = 16;  // floats of a cache line: no two threads write to one
-  const int64_t cols = dy.cols(), lines = (cols + kLine - 1) / kLine;
-  const int64_t grain =
-      std::max<int64_t>(1, kGrainElements / (kLine * std::max<int64_t>(1, dy.rows())));
-  parallel_for(run.threads, lines, grain, [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(EmbeddingColumnsBackward)
-    (table.grad, dy, ids.data(), begin * kLine, std::min(end * kLine, cols));
-  });
+  add_to_rows(run, table.grad, dy, rest);
 }
 
 }  // namespace moe::ops

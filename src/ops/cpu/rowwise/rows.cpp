@@ -1,5 +1,5 @@
 // Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the
-// other's adjoint.
+// other's adjoint. And moving columns to and from where a few of them stand together.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -55,6 +55,16 @@ void need_rows(const char* op, const char* list, std::span<const int32_t> rows, 
   }
 }
 
+void need_columns(const char* op, std::span<const int64_t> ids, const Tensor& few,
+                  const Tensor& all) {
+  need(!few.empty() && !all.empty() && few.dtype == all.dtype && few.rows() == all.rows() &&
+           few.cols() == static_cast<int64_t>(ids.size()),
+       op, "x and y of one dtype and as many rows, with an id for each column",
+       {{"few", few}, {"all", all}});
+  for (const int64_t id : ids)
+    if (id < 0 || id >= all.cols()) fail("{}: {} is no column of {}", op, id, describe(all));
+}
+
 void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
          std::span<const int32_t> row, bool accumulate, const char* op) {
   choose_isa();
@@ -101,6 +111,31 @@ void sum_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 void sum_rows_acc(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
                   std::span<const int32_t> row) {
   sum(run, y, x, bounds, row, true, "sum_rows_acc");
+}
+
+void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
+  const char* op = "put_columns";
+  need_columns(op, ids, x, y);
+  need(y.dtype == DType::f32, op, "f32", {{"y", y}});
+  parallel_for(run.threads, y.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r)
+      for (size_t t = 0; t < ids.size(); ++t) y.row<float>(r)[ids[t]] = x.row<float>(r)[t];
+  });
+}
+
+void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
+  const char* op = "take_columns";
+  need_columns(op, ids, y, x);
+  need(is_float(x), op, "f32 or bf16", {{"x", x}});
+  const size_t size = size_of(x.dtype);
+  parallel_for(run.threads, x.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r)
+      for (size_t t = 0; t < ids.size(); ++t) {
+        char* from = static_cast<char*>(x.data) + r * x.row_bytes + ids[t] * size;
+        std::memcpy(static_cast<char*>(y.data) + r * y.row_bytes + t * size, from, size);
+        std::memset(from, 0, size);
+      }
+  });
 }
 
 }  // namespace moe::ops

@@ -22,6 +22,7 @@
 #include "jobs/train_memory.h"
 #include "model/cost.h"
 #include "model/variants.h"
+#include "train/memory.h"
 
 namespace moe::cli {
 namespace {
@@ -30,6 +31,7 @@ struct Flags {
   std::string model, preset;
   std::optional<DType> dtype;
   TrainingShape training{.batch = 8, .context = 0};
+  OptimizerKind optimizer = OptimizerKind::adamw;
   int64_t lora_rank = 0;
   bool lora_shared = false;
   std::optional<double> hot_share;
@@ -54,13 +56,14 @@ std::string shape_words(const TrainingShape& s) {
                      s.recompute ? " with --recompute" : "");
 }
 
-void print_training(const ModelConfig& c, const TrainingShape& shape) {
-  const TrainingMemory t = count_training_memory(c, shape);
+void print_training(const ModelConfig& c, const TrainingShape& shape, OptimizerKind optimizer) {
+  const TrainingMemory t = training_memory(c, shape, optimizer);
   fmt::print(
-      "training {}: {} = masters {} + gradients {} + moments {} + packed {} + activations {} + "
+      "training {}{}: {} = masters {} + gradients {} + moments {} + packed {} + activations {} + "
       "scratch {}\n",
-      shape_words(shape), size(t.total()), size(t.masters), size(t.gradients), size(t.moments),
-      size(t.copies), size(t.activations), size(t.scratch));
+      shape_words(shape), optimizer == OptimizerKind::muon ? " by Muon" : "", size(t.total()),
+      size(t.masters), size(t.gradients), size(t.moments), size(t.copies), size(t.activations),
+      size(t.scratch));
 }
 
 void print_adapters(const Flags& f, const MemoryNeed& need) {
@@ -177,6 +180,8 @@ std::optional<MemoryNeed> adapters_of(const Flags& f) {
   if (f.lora_rank == 0 && (f.hot_share || f.lora_shared))
     fail_usage("{} is of adapters; add --lora-rank", f.hot_share ? "--hot-share" : "--lora-shared");
   if (f.lora_rank == 0) return std::nullopt;
+  if (f.optimizer == OptimizerKind::muon)
+    fail_usage("--optimizer muon moves whole matrices, and --lora-rank trains none; leave one out");
   if (f.lora_rank < 0) fail_usage("--lora-rank must be at least 1");
   if (f.model.empty()) fail_usage("--lora-rank needs a model with weights");
   TrainOptions options;
@@ -209,7 +214,7 @@ int run_inspect(Flags& f) {
   f.text.dtype = f.dtype;
   const std::optional<MemoryNeed> of_adapters = adapters_of(f);
   if (f.json) {
-    Json reply = inspect_reply(config, f.training);
+    Json reply = inspect_reply(config, f.training, f.optimizer);
     for (const MemoryNeed::Part& part : of_adapters ? of_adapters->parts : MemoryNeed{}.parts)
       reply["bytes"]["adapters"][part.name] = part.bytes;
     if (has_text) add_to_json(reply, inspect_text(f.text, on_screen()));
@@ -220,7 +225,7 @@ int run_inspect(Flags& f) {
   const ModelCost cost = count_cost(config, config.context);
   print_text(config, cost);
   if (of_adapters) print_adapters(f, *of_adapters);
-  else print_training(config, f.training);
+  else print_training(config, f.training, f.optimizer);
   if (config.moe_layer_count() > 0) print_comparison(config, cost);
   return 0;
 }
@@ -246,6 +251,9 @@ Action add_inspect(CLI::App& app) {
       "f32 or bf16 products, for the memory of training (auto: f32) and for @text (auto: as in moe "
       "score)");
   list.add("recompute", f->training.recompute, "for the memory of training");
+  add_optimizer(list, f->optimizer,
+                "for the memory of training: adamw keeps two moments, muon one of the matrices of "
+                "attention and FFNs");
   list.add("lora_rank", f->lora_rank,
            "for the memory of training: adapters of this rank over the weights as they lie in "
            "their file (moe train @tune lora); 0: all weights");

@@ -13,6 +13,7 @@
 #include "jobs/presets.h"
 #include "jobs/run_options.h"
 #include "options/common.h"
+#include "train/memory.h"
 
 namespace moe {
 namespace {
@@ -26,6 +27,7 @@ struct Sizes {
   double others, experts;                   // numbers: what each process has, and experts in all
   double params;                            // tensors that are summed on their own
   double activation;                        // bytes
+  double moments;                           // bytes, of all numbers together
   FlopCount flops;                          // of a token's forward
   double passes;                            // forwards that training counts as
 };
@@ -42,6 +44,7 @@ Sizes sizes_of(const ModelConfig& c, const ClusterPlan& plan) {
           .experts = experts,
           .params = kParamsOfALayer * static_cast<double>(c.layers) + 3,
           .activation = static_cast<double>(size_of(plan.shape.dtype)),
+          .moments = static_cast<double>(training_memory(c, plan.shape, plan.optimizer).moments),
           .flops = count_flops(c, plan.shape.context),
           .passes = plan.shape.recompute ? 4.0 : 3.0};
 }
@@ -55,9 +58,9 @@ LayoutPlan plan_layout(const ModelConfig& c, const ClusterPlan& plan, const Size
   LayoutPlan l{.expert_parallel = expert_parallel};
   TrainingShape shape = plan.shape;
   shape.spread = expert_parallel;
-  l.memory = count_training_memory(c, shape);
+  l.memory = training_memory(c, shape, plan.optimizer);
   // Shared among the processes that hold a parameter, which in every layout comes to this.
-  l.memory.moments = static_cast<int64_t>(2 * kF32 * (s.others + s.experts) / s.processes);
+  l.memory.moments = static_cast<int64_t>(s.moments / s.processes);
   l.fits = !rates.memory || l.memory.total() <= *rates.memory;
   l.compute = s.passes * s.flops.forward() * s.tokens * rounds / rate;
   if (expert_parallel > 1)
@@ -128,6 +131,9 @@ FieldList fields(ClusterPlanJob& job) {
       [&job](const std::string& name) { job.shape.dtype = *dtype_named(name); },
       "of the activations and products");
   list.add("recompute", job.shape.recompute, "keep less, compute twice");
+  add_optimizer(list, job.optimizer,
+                "for the memory: adamw keeps two moments, muon one of the matrices of attention "
+                "and FFNs; what muon computes and exchanges beside is in no second here");
   list.group("What a process and its network reach:");
   list.add("flops", job.rates.flops,
            "FLOP/s of a process at its peak, as `moe bench peak` says it; 0: measured here");
@@ -158,6 +164,7 @@ ClusterPlan plan_cluster(const ClusterPlanJob& job) {
   ClusterPlan plan{
       .config = job.preset.empty() ? read_model_config(job.model) : preset_config(job.preset),
       .shape = job.shape,
+      .optimizer = job.optimizer,
       .processes = job.processes,
       .micro_batches = job.micro_batches == 0 ? job.processes : job.micro_batches,
       .rates = settled(job.rates, job.shape.dtype)};

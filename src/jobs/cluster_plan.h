@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/cost.h"
 #include "options/fields.h"
+#include "train/options.h"
 
 namespace moe {
 
@@ -28,6 +29,7 @@ struct ProcessRates {
 struct ClusterPlanJob {
   std::string model, preset;
   TrainingShape shape{.batch = 8, .context = 0};
+  OptimizerKind optimizer = OptimizerKind::adamw;
   int64_t processes = 1;
   int64_t micro_batches = 0;  // a step, of all processes; 0: one each
   double imbalance = 0.1;     // rows of the process with most, over the mean, less 1
@@ -55,6 +57,7 @@ struct LayoutPlan {
 struct ClusterPlan {
   ModelConfig config;
   TrainingShape shape;
+  OptimizerKind optimizer = OptimizerKind::adamw;
   int64_t processes = 1, micro_batches = 1;
   ProcessRates rates;  // none of them 0
   std::vector<LayoutPlan> layouts;

@@ -4,6 +4,7 @@
 
 #include "infer/eval_routing.h"
 #include "model/variants.h"
+#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/trainable.h"
 
@@ -81,9 +82,9 @@ Json score_reply(const Score& s, const ScorePlan& plan) {
   return out;
 }
 
-Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
+Json inspect_reply(const ModelConfig& c, const TrainingShape& shape, OptimizerKind optimizer) {
   const ModelCost cost = count_cost(c, c.context);
-  const TrainingMemory t = count_training_memory(c, shape);
+  const TrainingMemory t = training_memory(c, shape, optimizer);
   const ParamCount& p = cost.params;
   const FlopCount& f = cost.flops;
   const MemoryCount& m = cost.memory;
@@ -131,6 +132,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape) {
               {"context", shape.context},
               {"dtype", name_of(shape.dtype)},
               {"recompute", shape.recompute},
+              {"optimizer", name_of(optimizer)},
               {"total", t.total()},
               {"masters", t.masters},
               {"gradients", t.gradients},

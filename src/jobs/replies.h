@@ -24,7 +24,7 @@ struct ScorePlan {
 ScorePlan score_plan(const ScoreOptions& asked, const ModelConfig&);
 Json score_reply(const Score&, const ScorePlan&);
 
-Json inspect_reply(const ModelConfig&, const TrainingShape&);
+Json inspect_reply(const ModelConfig&, const TrainingShape&, OptimizerKind = OptimizerKind::adamw);
 Json train_reply(Training&, const TrainSummary&);
 
 }  // namespace moe

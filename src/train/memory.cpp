@@ -82,6 +82,24 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
   return need;
 }
 
+TrainingMemory training_memory(const ModelConfig& config, const TrainingShape& shape,
+                               OptimizerKind optimizer) {
+  TrainingMemory m = count_training_memory(config, shape);
+  TrainOptions o;
+  o.optimizer = optimizer;
+  o.dtype = shape.dtype;
+  if (optimizer != OptimizerKind::muon) return m;
+  const Model shapes(
+      config, Storage::bound,
+      {.rank = static_cast<int>(shape.spread) - 1, .size = static_cast<int>(shape.spread)});
+  for (const Param* param : shapes.params())
+    if (takes_muon(*param, o)) m.moments -= param->value.bytes();
+  const MuonBytes muon = most_of_muon(shapes, o);
+  m.copies += muon.copies;
+  m.scratch = std::max(m.scratch, muon.scratch);
+  return m;
+}
+
 std::string training_advice(const ModelConfig& config, const TrainOptions& o, Held held,
                             const MemoryNeed& beside, int64_t left) {
   TrainOptions lower = o;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/memory.h"
+#include "model/cost.h"
 #include "model/model.h"
 #include "train/options.h"
 
@@ -19,6 +20,10 @@ enum class Held { nothing, weights };
 // `quantised`: they are widened piece by piece, and no copy of them is kept.
 MemoryNeed training_need(const ModelConfig&, const TrainOptions&, Held,
                          const Model* teacher = nullptr, bool quantised = false);
+
+// What training all of a model holds by its configuration alone: count_training_memory, but that
+// Muon keeps one moment where AdamW has two, and takes room for its own products.
+TrainingMemory training_memory(const ModelConfig&, const TrainingShape&, OptimizerKind);
 
 // What to lower for a run that needs more than `left` bytes, fields marked: a batch that fits with
 // the accumulate that makes up for it, recompute, or the model. `beside`: what else the run needs.

@@ -114,10 +114,10 @@ void add_steps(FieldList& list, TrainOptions& o) {
       .also({"lr_scheduler_type"});
   list.add("cooldown", o.cooldown,
            "with @schedule wsd: the share of the steps in which the rate falls, at the end");
-  list.add_choice("optimizer", o.optimizer, kOptimizers,
-                  "adamw; muon: the matrices of attention and FFNs move by their orthogonalised "
-                  "momentum, each expert's by itself, and all else by AdamW at the same rate "
-                  "(docs/training.md)");
+  add_optimizer(list, o.optimizer,
+                "adamw; muon: the matrices of attention and FFNs move by their orthogonalised "
+                "momentum, each expert's by itself, and all else by AdamW at the same rate "
+                "(docs/training.md)");
   list.add("momentum", o.momentum, "Muon's");
   list.add("weight_decay", o.weight_decay, "decoupled from the gradient, on matrices only");
   list.add("decay_all", o.decay_all, "decay norms and biases too");
@@ -224,6 +224,10 @@ bool tunes_adapters(Tune tune) { return row_of(tune).adapters; }
 bool tunes_whole(Tune tune, Part part) {
   const TuneRow& row = row_of(tune);
   return part == Part::router ? row.routers : part == Part::norms ? row.norms : row.rest;
+}
+
+void add_optimizer(FieldList& list, OptimizerKind& optimizer, std::string_view help) {
+  list.add_choice("optimizer", optimizer, kOptimizers, help);
 }
 
 FieldList fields(TrainOptions& o) {

@@ -39,6 +39,20 @@ TEST(ClusterPlan, AProcessAloneOnlyComputes) {
   EXPECT_EQ(plan.best, 0u);
 }
 
+TEST(ClusterPlan, MuonKeepsOneMomentOfMatrices) {
+  ClusterPlanJob job = job_of(2);
+  const ClusterPlan adamw = plan_cluster(job);
+  job.optimizer = OptimizerKind::muon;
+  const ClusterPlan muon = plan_cluster(job);
+  ASSERT_EQ(adamw.layouts.size(), muon.layouts.size());
+  const ParamCount count = count_params(adamw.config);
+  for (size_t i = 0; i < adamw.layouts.size(); ++i) {
+    const int64_t saved = adamw.layouts[i].memory.moments - muon.layouts[i].memory.moments;
+    EXPECT_GE(saved, 4 * count[Part::experts] / 2);
+    EXPECT_LE(saved, 4 * (count[Part::experts] + count[Part::attention]) / 2);
+  }
+}
+
 TEST(ClusterPlan, TheNetworkDecides) {
   ClusterPlanJob job = job_of(4);
   job.rates.latency = 0;

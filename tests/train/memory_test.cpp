@@ -152,6 +152,33 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
   }
 }
 
+// From the configuration alone as from the options of a run.
+TEST(Memory, MuonKeepsOneMomentOfMatrices) {
+  const ModelConfig c = config_of("olmoe");
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    TrainOptions o;
+    o.context = 128;
+    o.batch = 2;
+    o.dtype = dtype;
+    const TrainingShape shape{.batch = o.batch, .context = o.context, .dtype = dtype};
+    for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
+      o.optimizer = kind;
+      const MemoryNeed need = training_need(c, o, Held::nothing);
+      const TrainingMemory counted = training_memory(c, shape, kind);
+      for (const MemoryNeed::Part& part : need.parts) {
+        if (part.name == "moments") EXPECT_EQ(part.bytes, counted.moments) << name_of(kind);
+        if (part.name == "packed") EXPECT_EQ(part.bytes, counted.copies) << name_of(kind);
+        if (part.name == "scratch") EXPECT_EQ(part.bytes, counted.scratch) << name_of(kind);
+      }
+    }
+    const ParamCount p = count_params(c);
+    const int64_t saved = training_memory(c, shape, OptimizerKind::adamw).moments -
+                          training_memory(c, shape, OptimizerKind::muon).moments;
+    EXPECT_GE(saved, 4 * p[Part::experts]);
+    EXPECT_LE(saved, 4 * (p[Part::experts] + p[Part::attention]));
+  }
+}
+
 // Every token goes to every expert, so that processes have the same number of rows.
 TEST(Memory, IsForetoldWhereExpertsAreSpread) {
   ModelConfig c = config_of("olmoe");

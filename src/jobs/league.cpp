@@ -32,8 +32,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSaves = 4, kLeastSave = 50;  // of a run
-constexpr int64_t kRoutingTokens = 20'000;      // of each held-out domain
+constexpr int64_t kEvaluations = 10, kSaves = 4, kLeastSave = 50;  // of a run
+constexpr int64_t kLeastEvalTokens = 16384, kMostEvalTokens = 65536;
+constexpr int64_t kRoutingTokens = 20'000;  // of each held-out domain
 constexpr double kNoLoss = std::numeric_limits<double>::infinity();
 
 // Those of the table that draw their weights: the others are cut out of a trained model, or need
@@ -43,6 +44,13 @@ std::vector<std::string> recipes_to_enter() {
   for (const Recipe& r : recipes())
     if (r.name != kCustom && r.name != "cmoe" && r.name != "carved") names.emplace_back(r.name);
   return names;
+}
+
+constexpr int64_t kPairs = 7;  // of steps that are timed; odd
+
+double middle_of_odd(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
 }
 
 struct Texts {
@@ -92,6 +100,8 @@ class LeagueRunner {
   LeagueRun measured(const LeagueKey&, Training&, const TrainSummary&) const;
   std::optional<LeagueRouting> routing_of(Training&) const;
   void fit_steps();
+  // Left in the arm's folder, and measured once.
+  void time_step(const MatchedArm&) const;
   void forget_models(const std::string& folder) const;
   const MatchedArm& arm(const std::string& name) const;
   LeagueMatch match() const;
@@ -214,7 +224,11 @@ RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key
   t.lr = key.lr;
   t.seed = key.seed;
   t.minutes = 0;
-  t.eval_every.reset();  // ten a run, fewer where they would take more than a tenth of it
+  // Claims are about when a loss was reached, so that curves have points however short a run is:
+  // together they read at most what three times its tokens are, or about as long as its steps take.
+  t.eval_every = std::max<int64_t>(1, t.steps / kEvaluations);
+  t.eval_tokens = std::clamp(3 * t.steps * t.batch * t.accumulate * t.context / kEvaluations,
+                             kLeastEvalTokens, kMostEvalTokens);
   t.save_every = std::max(kLeastSave, t.steps / kSaves);
   return run;
 }
@@ -233,6 +247,42 @@ void LeagueRunner::fit_steps() {
   t.steps = training.options().steps;
   watch_.watch.tell(message("@minutes {:g}: the dense twin has time for {}, and so have all",
                             t.minutes, counted(t.steps, "step")));
+}
+
+// A model in training whose steps are timed.
+struct Clocked {
+  Model model;
+  Trainer trainer;
+  std::vector<double> ms = {};
+
+  Clocked(const ModelConfig& config, const TrainOptions& o, const Corpus& text)
+      : model(config), trainer((model.initialise(o.seed), model), o, text) {}
+  void step() {
+    const double start = steady_seconds();
+    trainer.step();
+    ms.push_back(1e3 * (steady_seconds() - start));
+  }
+};
+
+// On the text itself, as what a recipe drops and how even it is hangs on it.
+void LeagueRunner::time_step(const MatchedArm& one) const {
+  if (read_clock(options_.out, one.name)) return;
+  const auto make = [&](const MatchedArm& of) {
+    TrainOptions o = run_options(of, {of.name, rules_.lr, rules_.first_seed}).train;
+    o.steps = std::max(o.steps, kPairs + 1);
+    return std::make_unique<Clocked>(
+        make_config(of.wanted, texts_.tokenizer->vocab_size(), o.context), resolved(o),
+        *texts_.train);
+  };
+  const auto own = make(one), twin = make(arm(std::string(kTwin)));
+  own->trainer.step();
+  twin->trainer.step();
+  for (int64_t i = 0; i < kPairs && !watch_.watch.stopped(); ++i) {
+    (i % 2 == 0 ? own : twin)->step();
+    (i % 2 == 0 ? twin : own)->step();
+  }
+  if (std::ssize(twin->ms) == kPairs)
+    write_clock(options_.out, one.name, {middle_of_odd(own->ms), middle_of_odd(twin->ms)});
 }
 
 std::optional<LeagueRouting> LeagueRunner::routing_of(Training& training) const {
@@ -269,13 +319,8 @@ LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
   if (run.curve.empty()) fail("{} has no evaluation in its metrics.jsonl", training.out());
   run.loss = run.curve.back().second;
   run.seconds = summary.last.seconds;
-  const auto step_tokens = static_cast<double>(training.options().batch) *
-                           static_cast<double>(training.options().accumulate) *
-                           static_cast<double>(training.options().context);
-  std::vector<double> ms;
   double points = 0;
   for (const HistoryPoint& p : history.points) {
-    if (p.tokens_per_second > 0) ms.push_back(1e3 * step_tokens / p.tokens_per_second);
     if (10 * p.step < 9 * run.steps || p.max_vio.empty()) continue;
     ++points;
     for (size_t l = 0; l < p.max_vio.size(); ++l) {
@@ -284,10 +329,6 @@ LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
     }
   }
   if (points > 0) run.max_vio /= points, run.dropped /= points;
-  if (!ms.empty()) {
-    std::nth_element(ms.begin(), ms.begin() + std::ssize(ms) / 2, ms.end());
-    run.step_ms = ms[ms.size() / 2];
-  }
   run.routing = routing_of(training);
   return run;
 }
@@ -307,6 +348,7 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
   for (const char* name : {"lr", "steps", "seed", "recipe", "data", "out"})
     given.add(name, GivenBy::caller);
   if (!options_.eval_data.empty()) given.add("eval_data", GivenBy::caller);
+  time_step(arm(key.arm));
   const RunOptions options = run_options(arm(key.arm), key);
   LeagueRun run{.arm = key.arm, .lr = key.lr, .seed = key.seed, .steps = options.train.steps};
   try {
@@ -354,6 +396,7 @@ LeagueArm LeagueRunner::entered(const MatchedArm& one) const {
   const ParamCount params = count_params(c);
   out.parameters = params.total();
   out.active_parameters = params.active();
+  out.clock = read_clock(options_.out, one.name);
   return out;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kMatch = "/match.json", *kResult = "/result.json";
+constexpr const char *kMatch = "/match.json", *kResult = "/result.json", *kClock = "/clock.json";
 
 std::string shown(const Json& value) {
   return value.is_null()     ? "not given"
@@ -154,6 +154,21 @@ std::vector<LeagueRun> read_runs(const std::string& out, const std::vector<Match
     for (const std::string& path : results) runs.push_back(read_league_run(read_json(path), path));
   }
   return runs;
+}
+
+std::optional<LeagueClock> read_clock(const std::string& out, const std::string& arm) {
+  const std::string path = out + "/runs/" + arm + kClock;
+  if (!fs::exists(path)) return {};
+  const Json file = read_json(path);
+  const JsonReader in(file, path);
+  return LeagueClock{in.get<double>("arm_ms"), in.get<double>("twin_ms")};
+}
+
+void write_clock(const std::string& out, const std::string& arm, const LeagueClock& clock) {
+  const std::string folder = out + "/runs/" + arm;
+  fs::create_directories(folder);
+  write_atomically(folder + kClock,
+                   Json{{"arm_ms", clock.arm_ms}, {"twin_ms", clock.twin_ms}}.dump() + "\n");
 }
 
 void write_run(const std::string& folder, const LeagueRun& run) {

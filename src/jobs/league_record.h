@@ -32,6 +32,9 @@ void write_record(LeagueOptions&, const std::vector<MatchedArm>&, const LeagueTe
 std::string run_folder(const std::string& out, const LeagueKey&);
 // Runs of these arms that are done.
 std::vector<LeagueRun> read_runs(const std::string& out, const std::vector<MatchedArm>&);
+// What was timed of an arm, in OUT/runs/ARM/clock.json.
+std::optional<LeagueClock> read_clock(const std::string& out, const std::string& arm);
+void write_clock(const std::string& out, const std::string& arm, const LeagueClock&);
 void write_run(const std::string& folder, const LeagueRun&);
 
 }  // namespace moe

@@ -12,7 +12,6 @@ inline LeagueRun made_run(const std::string& arm, double lr, uint64_t seed, doub
   LeagueRun run{.arm = arm, .lr = lr, .seed = seed, .steps = 100};
   run.loss = loss;
   run.seconds = 10;
-  run.step_ms = 100;
   run.curve = {{25, loss + 0.6}, {50, loss + 0.2}, {75, loss + 0.1}, {100, loss}};
   if (arm != kTwin) run.routing = LeagueRouting{.max_vio = 0.5, .effective_experts = 0.9};
   return run;
@@ -29,6 +28,7 @@ inline std::vector<LeagueRun> made_runs(const std::string& arm, const std::vecto
 inline LeagueArm made_arm(const std::string& name) {
   LeagueArm arm{.name = name, .recipe = name, .source = "", .title = "", .not_causal = ""};
   arm.expert_width = 64;
+  arm.clock = LeagueClock{name == kTwin ? 100.0 : 125.0, 100};
   if (name != kTwin) arm.experts = 8, arm.top_k = 2;
   return arm;
 }

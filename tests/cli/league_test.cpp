@@ -40,7 +40,6 @@ class LeagueCommand : public ::testing::Test {
       if (entry.path().filename() != "result.json") continue;
       Json run = read_json(entry.path().string());
       run.erase("seconds");
-      run.erase("step_ms");
       out[fs::relative(entry.path(), folder_ / "out").string()] = run;
     }
     return out;
@@ -60,6 +59,8 @@ TEST_F(LeagueCommand, WritesAPageATableAndJson) {
     arms.insert(row.at("arm").get<std::string>());
     EXPECT_GE(row.at("rates").size(), 3u);
     EXPECT_GT(row.at("loss").get<double>(), 0);
+    EXPECT_GT(row.at("over_twin").get<double>(), 0);
+    EXPECT_GE(row.at("curve").size(), 6u);
     EXPECT_EQ(row.at("routing").is_null(), row.at("arm") == "dense");
     const int64_t active =
         row.at("top_k").get<int64_t>() * row.at("expert_width").get<int64_t>() +
@@ -75,6 +76,7 @@ TEST_F(LeagueCommand, WritesAPageATableAndJson) {
   for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out/runs"))
     if (entry.is_regular_file())
       EXPECT_TRUE(entry.path().filename() == "result.json" ||
+                  entry.path().filename() == "clock.json" ||
                   entry.path().filename() == "metrics.jsonl")
           << entry.path();
 }

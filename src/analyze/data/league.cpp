@@ -37,7 +37,7 @@ std::vector<std::pair<int64_t, double>> mean_curve(const std::vector<const Leagu
 
 // Of the runs at the best rate that came to their end.
 void sum_up_row(LeagueRow& row, const std::vector<const LeagueRun*>& runs) {
-  std::vector<double> seconds, step_ms;
+  std::vector<double> seconds;
   const auto n = static_cast<double>(runs.size());
   for (const LeagueRun* run : runs) {
     row.losses.push_back(run->loss);
@@ -45,12 +45,10 @@ void sum_up_row(LeagueRow& row, const std::vector<const LeagueRun*>& runs) {
     row.dropped += run->dropped / n;
     row.max_vio += run->max_vio / n;
     seconds.push_back(run->seconds);
-    step_ms.push_back(run->step_ms);
   }
   const auto [low, high] = std::minmax_element(row.losses.begin(), row.losses.end());
   row.range = *high - *low;
   row.seconds = middle_of(seconds);
-  row.step_ms = middle_of(step_ms);
   row.routing = runs.front()->routing;
   row.curve = mean_curve(runs);
 }
@@ -60,6 +58,7 @@ LeagueRow make_row(const LeagueArm& arm, const std::vector<const LeagueRun*>& ru
                    uint64_t first_seed) {
   LeagueRow row;
   row.arm = arm;
+  if (arm.clock) row.over_twin = arm.clock->times();
   std::map<double, double> rates;
   for (const LeagueRun* run : runs) {
     row.diverged += !run->diverged.empty();
@@ -118,11 +117,10 @@ League make_league(LeagueMatch match, const std::vector<LeagueArm>& arms,
                    });
   const LeagueRow* twin = find_row(league, kTwin);
   if (twin == nullptr) return league;
-  const double twin_loss = twin->loss, twin_ms = twin->step_ms;
+  const double twin_loss = twin->loss;
   for (LeagueRow& row : league.rows) {
     if (row.losses.empty()) continue;
     row.loss_change = row.loss - twin_loss;
-    if (twin_ms > 0) row.over_twin = row.step_ms / twin_ms;
     row.reaches_twin = share_to_reach(row.curve, twin_loss);
   }
   return league;
@@ -175,7 +173,6 @@ Json to_json(const LeagueRun& r) {
           {"diverged", r.diverged.empty() ? Json() : Json(r.diverged)},
           {"loss", r.diverged.empty() ? Json(r.loss) : Json()},
           {"seconds", r.seconds},
-          {"step_ms", r.step_ms},
           {"curve", r.curve},
           {"dropped", r.dropped},
           {"max_vio", r.max_vio},
@@ -192,7 +189,6 @@ LeagueRun read_league_run(const Json& json, const std::string& where) {
   out.diverged = r.get<std::string>("diverged", "");
   out.loss = r.get<double>("loss", 0);
   out.seconds = r.get<double>("seconds");
-  out.step_ms = r.get<double>("step_ms");
   for (const Json& point : r.value("curve"))
     out.curve.emplace_back(point.at(0).get<int64_t>(), point.at(1).get<double>());
   out.dropped = r.get<double>("dropped");

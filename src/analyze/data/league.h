@@ -34,9 +34,8 @@ struct LeagueRun {
   int64_t steps = 0;
   // why there is no loss: the text of what ended it; empty: it came to its end
   std::string diverged;
-  double loss = 0;     // held-out, nats a byte, after the last step
-  double seconds = 0;  // spent in steps
-  double step_ms = 0;  // the median over points of the run, which a hiccup does not move
+  double loss = 0;                                // held-out, nats a byte, after the last step
+  double seconds = 0;                             // spent in steps
   std::vector<std::pair<int64_t, double>> curve;  // step, held-out nats a byte
   double dropped = 0;  // in training, mean over MoE layers and the last tenth of the steps
   double max_vio = 0;  // the same, of each step's own tokens
@@ -45,6 +44,12 @@ struct LeagueRun {
 Json to_json(const LeagueRun&);
 LeagueRun read_league_run(const Json&, const std::string& where);
 
+// A step of an arm and one of the twin, in turns: medians, milliseconds.
+struct LeagueClock {
+  double arm_ms = 0, twin_ms = 0;
+  double times() const { return arm_ms / twin_ms; }
+};
+
 // An arm as it enters: its recipe, and how it is matched to the twin.
 struct LeagueArm {
   std::string name, recipe, source, title;
@@ -52,6 +57,7 @@ struct LeagueArm {
   int64_t experts = 1, top_k = 1, expert_width = 0;  // of dense: one, as wide as the twin's
   int64_t shared_experts = 0, shared_width = 0;
   int64_t parameters = 0, active_parameters = 0;
+  std::optional<LeagueClock> clock;  // absent: not measured yet
 };
 
 // What all arms have alike.
@@ -74,9 +80,9 @@ struct LeagueRow {
   std::vector<double> losses;                    // at the best rate, by seed
   double loss = 0;                               // their mean
   double range = 0;                              // largest less smallest; 0 of one seed
-  double seconds = 0, step_ms = 0;               // medians over the seeds
-  std::optional<double> over_twin;               // step_ms over the twin's
-  std::optional<double> loss_change;             // loss less the twin's
+  double seconds = 0;                            // median over the seeds
+  std::optional<double> over_twin;    // a step's time over the twin's, by the arm's clock
+  std::optional<double> loss_change;  // loss less the twin's
   // after what share of the steps it is as good as the twin in the end; absent: never
   std::optional<double> reaches_twin;
   double dropped = 0, max_vio = 0;                // means over the seeds

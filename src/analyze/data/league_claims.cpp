@@ -138,14 +138,16 @@ Json league_row_json(const LeagueRow& row) {
               {"losses", row.losses},
               {"loss_change", league_value(row.loss_change)},
               {"over_twin", league_value(row.over_twin)},
+              {"step_ms", row.arm.clock ? Json(row.arm.clock->arm_ms) : Json()},
+              {"twin_step_ms", row.arm.clock ? Json(row.arm.clock->twin_ms) : Json()},
               {"reaches_twin", league_value(row.reaches_twin)},
               {"curve", row.curve}};
   out["lr"] = ended ? Json(row.lr) : Json();
   out["at_end"] = ended ? Json(row.at_end) : Json();
   for (const auto& [key, value] :
        {std::pair("loss", row.loss), std::pair("range", row.range),
-        std::pair("seconds", row.seconds), std::pair("step_ms", row.step_ms),
-        std::pair("dropped", row.dropped), std::pair("step_max_vio", row.max_vio)})
+        std::pair("seconds", row.seconds), std::pair("dropped", row.dropped),
+        std::pair("step_max_vio", row.max_vio)})
     out[key] = ended ? Json(value) : Json();
   out["routing"] = Json();
   if (row.routing)

@@ -94,7 +94,7 @@ const std::vector<LeagueColumn>& league_columns() {
        "the dense twin's FFN."},
       {"parameters", "Numbers that the model holds."},
       {"loss",
-       "Outcome-out loss after the last step at the best rate, nats a byte; of several seeds "
+       "Held-out loss after the last step at the best rate, nats a byte; of several seeds "
        "the mean, and in brackets how many and the largest less the smallest."},
       {"over dense", "That loss less the dense twin's: below 0 is better."},
       {"as good after",
@@ -103,7 +103,9 @@ const std::vector<LeagueColumn>& league_columns() {
       {"seconds",
        "Spent in steps of one run, the median of the seeds, as they were measured on "
        "this machine then."},
-      {"step, times", "A step's time over the twin's, medians over the runs' points."},
+      {"step, times",
+       "A step's time over one of the twin: medians of steps in turns, before the arm's first "
+       "run."},
       {"rate",
        "The best of the learning rates, a factor of 2 apart; at the end: no worse one was "
        "run on both sides."},

@@ -24,7 +24,7 @@ TEST(League, TakesTheBestRateAndTheMeanOfItsSeeds) {
   EXPECT_NEAR(first.range, 0.1, 1e-12);
   EXPECT_NEAR(twin.loss, 2.1, 1e-12);
   EXPECT_NEAR(*first.loss_change, -0.25, 1e-12);
-  EXPECT_EQ(*first.over_twin, 1.0);
+  EXPECT_EQ(*first.over_twin, 1.25);
   EXPECT_EQ(league.runs, 9);
 }
 

@@ -61,8 +61,9 @@ TEST(LeaguePage, CellsAreAsManyAsColumns) {
 
 TEST(LeaguePage, TheMarkdownHasTheFigures) {
   const std::string text = league_text(some_league());
-  for (const char* part : {"| expert-choice | 2 of 8 × 64 |", "| 1.5050 (2, 0.0100) |",
-                           "| -0.5200 |", "arXiv 2202.09368", "| held |", "not testable here"})
+  for (const char* part :
+       {"| expert-choice | 2 of 8 × 64 |", "| 1.5050 (2, 0.0100) |", "| -0.5200 |",
+        "Held-out loss after the last step", "arXiv 2202.09368", "| held |", "not testable here"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -462,6 +462,15 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
   return report;
 }
 
+LoadedModel with_adapter(LoadedModel base, const std::string& folder, AdapterPart part) {
+  attach_adapter(*base.model, folder, 1, part);
+  std::error_code ignored;
+  if (std::filesystem::exists(folder + "/tokenizer.json", ignored))
+    base.tokenizer = load_tokenizer(folder);
+  base.metadata = adapter_metadata(folder);
+  return base;
+}
+
 // |B A|^2 = sum over k and l of (B^T B)_kl (A A^T)_kl
 double largest_term(const Model& model) {
   double largest = 0;

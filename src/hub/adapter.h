@@ -86,6 +86,11 @@ AttachedAdapter attach_adapter(Model&, const std::string& folder, int threads,
 AttachedAdapter attach_adapter(Model&, const Json& config, const std::string& where,
                                const Safetensors&, int threads, AdapterPart = AdapterPart::all);
 
+// The model that the adapter in `folder` belongs to, with it: tokenizer and metadata are the
+// folder's own, where it has some.
+LoadedModel with_adapter(LoadedModel base, const std::string& folder,
+                         AdapterPart = AdapterPart::all);
+
 // What hangs on a model's matrices by attach_adapter; views of its memory. What was brought whole
 // is not in it.
 AdapterFile adapter_on(Model&);

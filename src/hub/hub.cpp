@@ -104,11 +104,9 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
 // The base of an adapter, with it.
 LoadedModel read_adapted(const std::string& folder, LoadFor purpose, const comm::Group& experts,
                          BesideText beside) {
-  LoadedModel loaded = read_model(adapter_base(folder), purpose, experts, beside);
-  attach_adapter(*loaded.model, folder, 1);
+  LoadedModel loaded =
+      with_adapter(read_model(adapter_base(folder), purpose, experts, beside), folder);
   if (purpose == LoadFor::training) merge_terms(*loaded.model, 1);
-  if (is_there(folder + "/tokenizer.json")) loaded.tokenizer = load_tokenizer(folder);
-  loaded.metadata = adapter_metadata(folder);
   return loaded;
 }
 

@@ -319,21 +319,6 @@ void check_unused(const std::string& folder) {
          folder, *weights);
 }
 
-namespace {
-
-// What an adapter was trained on, with what it brings whole: its matrices come from the trainer's
-// file.
-LoadedModel load_base(const std::string& folder, const MemoryLimits& limits,
-                      const comm::Group& experts) {
-  LoadedModel base = open_model(adapter_base(folder), limits, experts);
-  attach_adapter(*base.model, folder, 1, AdapterPart::whole_tensors);
-  base.tokenizer = load_tokenizer(folder);
-  base.metadata = adapter_metadata(folder);
-  return base;
-}
-
-}  // namespace
-
 Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts,
                            const MemoryLimits& limits) {
   if (!holds_model(folder))
@@ -341,7 +326,11 @@ Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts
          folder);
   Checkpoint c;
   c.folder = folder;
-  c.loaded = is_adapter(folder) ? load_base(folder, limits, experts) : load_model(folder, experts);
+  // Of adapters what they hang on, with what they bring whole: the rest of them is in the trainer's
+  // file.
+  c.loaded = is_adapter(folder) ? with_adapter(open_model(adapter_base(folder), limits, experts),
+                                               folder, AdapterPart::whole_tensors)
+                                : load_model(folder, experts);
   const auto step = c.loaded.metadata.find("step");
   if (step == c.loaded.metadata.end())
     fail(

@@ -289,7 +289,7 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
   }
   if (asked.train.threads == 0 && group.size > 1) asked.train.threads = world.threads();
   share_memory(asked.memory, world);
-  Training training(asked, given, group);
+  Training training(asked, given, group, on_screen());
   const TrainOptions& options = training.options();
   if (f.elastic && !shape) shape = Shape{options.accumulate, options.expert_parallel};
   if (training.is_done()) {

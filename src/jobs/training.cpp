@@ -142,16 +142,16 @@ void Training::check_pairs() const {
   PairIndex(*corpus_, o.train.context);  // fails where none fits
 }
 
-Training::Training(RunOptions options, Given given, const comm::Group& group)
+Training::Training(RunOptions options, Given given, const comm::Group& group, const Watch& watch)
     : options_(std::move(options)),
       given_(std::move(given)),
       group_(group),
       began_(steady_seconds()) {
-  comm::together(group_, [&] { prepare(); });
+  comm::together(group_, [&] { prepare(watch); });
   if (!is_done()) check_alike();
 }
 
-void Training::prepare() {
+void Training::prepare(const Watch& watch) {
   RunOptions& o = options_;
   FieldList list = fields(o);
   if (given_.has("from")) refuse_model_fields(list, given_);
@@ -184,7 +184,7 @@ void Training::prepare() {
   if (!is_done()) read_teacher();
   read_texts();
   if (o.train.tune == Tune::experts_hot && !checkpoint_)
-    o.train.hot = hot_experts(model(), o.train, *corpus_);
+    o.train.hot = hot_experts(model(), o.train, *corpus_, watch);
   if (!is_done()) foretold_ = check_before_training(model(), o.train, o.memory, teacher());
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/layout.h"
+#include "core/watch.h"
 #include "hub/hub.h"
 #include "jobs/run_options.h"
 #include "train/checkpoint.h"
@@ -23,7 +24,8 @@ class Training {
   // `given`: the fields that the caller set; files fill in what is open. Usage errors name the
   // field. The processes of `group` make one each, of the same options and files, and train
   // together; this, fit() and run() are then collective, and the first process alone writes.
-  Training(RunOptions options, Given given, const comm::Group& group = {});
+  // `watch` is told of what is measured before the first step.
+  Training(RunOptions options, Given given, const comm::Group& group = {}, const Watch& watch = {});
 
   // The run in OUT was there already and has taken all its steps.
   bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
@@ -56,7 +58,7 @@ class Training {
   }
 
  private:
-  void prepare();
+  void prepare(const Watch&);
   // Fails, saying what differs, where a process has other options, texts or weights than the first.
   void check_alike() const;
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }

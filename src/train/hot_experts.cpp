@@ -47,7 +47,8 @@ HotLayer hottest(int64_t layer, const std::vector<int64_t>& counts, double share
 
 }  // namespace
 
-std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, const Corpus& corpus) {
+std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, const Corpus& corpus,
+                                  const Watch& watch) {
   const TrainOptions o = resolved(options);
   check_can_be_hot(model.config(), o);
   const RoutingSpec routing = eval_spec(model.config().routing);
@@ -57,7 +58,11 @@ std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, con
   run.widen = true;
   std::vector<int64_t> layers;
   std::vector<std::vector<int64_t>> counts;  // [E] a MoE layer
+  const Progress progress = watch.begin();
   for (int64_t i = 0; i < batches; ++i) {
+    if (watch.stopped())
+      fail("interrupted while it was measured which experts are hot; nothing was written");
+    progress(i, batches, "micro-batches, to see which experts the text uses");
     const ArenaScope scope(run.saved);
     TextBatch text;
     plan.fill(corpus, i, 0, text);
@@ -72,6 +77,7 @@ std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, con
       for (size_t e = 0; e < counts[l].size(); ++e) counts[l][e] += saved.routing[l].counts[e];
     }
   }
+  progress(batches, batches, "micro-batches, to see which experts the text uses");
   // Copies that products made of the weights go, so that what the run needs is foretold from here.
   for (Param* param : model.params()) param->derived = {};
   std::vector<HotLayer> hot;

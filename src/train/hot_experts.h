@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "core/watch.h"
 #include "model/model.h"
 #include "text/corpus.h"
 #include "train/options.h"
@@ -18,7 +19,7 @@ namespace moe {
 // gradients that route as an evaluation does, without noise and before any drop. Of experts with
 // as many rows the first are taken. Usage errors: a dense model, one whose experts choose their
 // tokens, experts that lie on several processes.
-std::vector<HotLayer> hot_experts(Model&, const TrainOptions&, const Corpus&);
+std::vector<HotLayer> hot_experts(Model&, const TrainOptions&, const Corpus&, const Watch& = {});
 
 // Tokens that it reads at most, unless a micro-batch is larger.
 constexpr int64_t kHotTokens = 16384;

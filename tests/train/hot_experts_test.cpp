@@ -53,7 +53,18 @@ TEST(HotExperts, AreThoseThatTheTextUses) {
   const Corpus corpus = tiny_corpus();
   auto model = model_with_favourites({{0, 2, -1, 3, -2}, {4, -1, -2, 0, 5}});
   TrainOptions options = hot_options();
-  const std::vector<HotLayer> half = hot_experts(*model, options, corpus);
+  std::vector<std::pair<int64_t, int64_t>> told;
+  Watch watch;
+  watch.begin = [&]() -> Progress {
+    return [&](int64_t done, int64_t total, std::string_view) { told.emplace_back(done, total); };
+  };
+  const std::vector<HotLayer> half = hot_experts(*model, options, corpus, watch);
+  const auto batches = kHotTokens / (options.context * options.batch);
+  ASSERT_EQ(std::ssize(told), batches + 1);
+  EXPECT_EQ(told.front(), (std::pair<int64_t, int64_t>{0, batches}));
+  EXPECT_EQ(told.back(), (std::pair<int64_t, int64_t>{batches, batches}));
+  watch.stopped = [&] { return true; };
+  EXPECT_FAILS(hot_experts(*model, options, corpus, watch), "interrupted");
   ASSERT_EQ(half.size(), 2u);
   EXPECT_EQ(half[0], (HotLayer{0, {1}, 0.5}));  // as many rows as expert 3, and comes first
   EXPECT_EQ(half[1], (HotLayer{1, {0}, 0.5}));

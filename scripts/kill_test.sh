@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Kills training with SIGKILL at 40 moments, 20 of them while a checkpoint is being written, and
-# fills the disk once. After each the folder must hold a model that loads, and --resume must go on.
+# Kills training with SIGKILL at 40 moments, 20 of them while a checkpoint is being written, kills
+# a run of preference pairs and one of adapters again and again, and fills the disk once. After each
+# the folder must hold a model that loads, and --resume must go on.
 # A kill counts as "while a checkpoint is being written" when the unfinished file is still there
 # after the process is gone.
 #   scripts/kill_test.sh [path of moe, default build/release/moe]
@@ -130,6 +131,54 @@ else
 fi
 if unfinished '*'; then miss "unfinished files are left"; else pass; fi
 
+# Preference pairs: what the model that they start from says of them is taken when the run begins,
+# and stands in the checkpoint alone. A run that is killed ends with the bits of one that is not.
+# Adapters with rows of tokens likewise, whose weights are read again from the model.
+for i in $(seq 40); do
+  echo "{\"prompt\": \"what is $i?\", \"chosen\": \"it is $((i % 7)).\", \"rejected\": \"no\"}"
+done >"$work/pairs.jsonl"
+started=$out
+resumed_kills=0
+steps_told() { if [ -e "$out/metrics.jsonl" ]; then wc -l <"$out/metrics.jsonl"; else echo 0; fi; }
+# killed_and_whole NAME FILE OPTIONS...: FILE is the commit of a checkpoint.
+killed_and_whole() {
+  local name=$1 file=$2 kills=0 tries=0 before
+  shift 2
+  local own=(--from "$started" --context 32 --batch 1 --warmup 0 --save-every 1 --seed 3
+    --threads 1 --steps 120 --no-report "$@")
+  out=$work/$name
+  if ! "$moe" train "${own[@]}" --out "$out.whole" >"$work/log" 2>&1; then
+    miss "$name: $(tail -n 1 "$work/log")"
+    return 0
+  fi
+  while [ "$kills" -lt 5 ] && [ "$tries" -lt 10 ]; do
+    tries=$((tries + 1))
+    "$moe" train "${own[@]}" --out "$out" --resume >"$work/log" 2>&1 &
+    child=$!
+    before=$(steps_told)
+    # some steps further, so that it gets on however fast the machine is
+    until [ "$(steps_told)" -gt $((before + 3)) ] || ! kill -0 "$child" 2>/dev/null; do
+      sleep 0.01
+    done
+    pause 0 30
+    slay || break
+    [ -e "$out/$file" ] || continue
+    kills=$((kills + 1))
+    check "$name: kill $kills"
+  done
+  resumed_kills=$((resumed_kills + kills))
+  if [ "$kills" -ge 2 ]; then pass; else miss "$name: only $kills kills found a checkpoint"; fi
+  if "$moe" train "${own[@]}" --out "$out" --resume >"$work/log" 2>&1 &&
+    cmp -s "$out/$file" "$out.whole/$file"; then
+    pass
+  else
+    miss "$name: it did not end as one that nobody killed: $(tail -n 1 "$work/log")"
+  fi
+}
+killed_and_whole pairs model.safetensors --data "$work/pairs.jsonl"
+killed_and_whole tokens adapter_model.safetensors --data "$work/pairs.jsonl" --tune lora \
+  --tune-tokens i t
+
 # The disk full: a small file system, or a limit on the size of files where none can be mounted.
 full=$work/full
 mkdir "$full"
@@ -182,6 +231,6 @@ fi
 
 filled=$([ -n "$mounted" ] && echo a full file system || echo a limit on the size of files)
 echo "kills while a checkpoint was written: $in_save (of $tries tries);" \
-  "at random moments: 20; disk full: $filled"
+  "at random moments: 20; of pairs and adapters: $resumed_kills; disk full: $filled"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -482,20 +482,22 @@ void adapter_seeds(const std::string& folder) {
     return arena.alloc_zeroed(DType::f32, {rows, cols});
   };
   const std::string path = folder + "/whole";
-  write_safetensors(path,
-                    {{base + "self_attn.q_proj.lora_A.weight", zeros(2, 8), DType::f32},
-                     {base + "self_attn.q_proj.lora_B.weight", zeros(8, 2), DType::f32},
-                     {base + "mlp.experts.1.down_proj.lora_A.weight", zeros(3, 6), DType::f32},
-                     {base + "mlp.experts.1.down_proj.lora_B.weight", zeros(8, 3), DType::f32},
-                     {base + "mlp.gate.weight", zeros(3, 8), DType::f32}});
+  write_safetensors(
+      path,
+      {{base + "self_attn.q_proj.lora_A.weight", zeros(2, 8), DType::f32},
+       {base + "self_attn.q_proj.lora_B.weight", zeros(8, 2), DType::f32},
+       {base + "mlp.experts.1.down_proj.lora_A.weight", zeros(3, 6), DType::f32},
+       {base + "mlp.experts.1.down_proj.lora_B.weight", zeros(8, 3), DType::f32},
+       {base + "mlp.gate.weight", zeros(3, 8), DType::f32},
+       {"base_model.model.lm_head.token_adapter.trainable_tokens_delta", zeros(2, 8), DType::f32}});
   const std::string file = read_text(path);
   const std::string config =
-      R"({"peft_type":"LORA","r":2,"lora_alpha":4,"rank_pattern":{"down_proj":3},"alpha_pattern":{"^model.layers.0.self_attn.q_proj":1},"use_rslora":true})";
+      R"({"peft_type":"LORA","r":2,"lora_alpha":4,"rank_pattern":{"down_proj":3},"alpha_pattern":{"^model.layers.0.self_attn.q_proj":1},"use_rslora":true,"trainable_token_indices":{"lm_head":[5,2]}})";
   put(folder, "whole", config + std::string(1, '\0') + "\x01" + file);
   const size_t header = file.find("}}") + 2;
   put(folder, "parted",
       config + std::string(2, '\0') + file.substr(8, header - 8) + std::string(1, '\0') +
-          std::string(4 * (16 + 16 + 18 + 24 + 24), '\x07'));
+          std::string(4 * (16 + 16 + 18 + 24 + 24 + 16), '\x07'));
 }
 
 // Importance in both forms.

@@ -215,6 +215,8 @@ TEST(Processes, AdaptersAndATeacher) {
   TrainOptions options = options_of(1, 4);
   options.tune = Tune::lora_router;
   options.lora_rank = 3;
+  options.tune_tokens = {"e", "t"};
+  options.token_ids = {'e', 't'};
   options.teacher_weight = 0.5;
   auto teacher = fresh(plain_config(), 8);
   const Trained alone = train_steps(noisy_config(), options, corpus, {}, 1, teacher.get());

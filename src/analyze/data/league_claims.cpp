@@ -38,7 +38,7 @@ constexpr auto kClaims = std::to_array<Claim>({
      "Dai et al. 2024, arXiv 2401.06066, section 4.2", ClaimTest::lower, "switch"},
     {"deepseek-v3", "a selection bias balances the load and costs less quality than a loss does",
      "Wang et al. 2024, arXiv 2408.15664", ClaimTest::none, "", 0,
-     "no other row differs in the balancing alone; enter one (--entries)"},
+     "no other row differs in the balancing alone; enter one"},
     {"olmoe", "reaches the dense model's loss with a third of the tokens",
      "Muennighoff et al. 2024, arXiv 2409.02060, section 4.1", ClaimTest::steps, "dense", 1.0 / 3},
     {"olmoe", "tokens that choose experts are better than experts that choose tokens",
@@ -49,8 +49,7 @@ constexpr auto kClaims = std::to_array<Claim>({
      "Liu et al. 2024, arXiv 2409.12136, section 2", ClaimTest::none, "", 0, kScale},
     {"qwen3-moe", "balance over the whole batch is better than over a micro-batch",
      "Qiu et al. 2025, arXiv 2501.11873", ClaimTest::none, "", 0,
-     "no other row differs in that alone; enter one (--entries) with --balance-over, and "
-     "accumulate"},
+     "no other row differs in that alone; enter one, and accumulate micro-batches"},
     {"hash", "a fixed table is as good as a learned top-1 router",
      "Roller et al. 2021, arXiv 2106.04426, abstract and section 5", ClaimTest::no_higher,
      "switch"},

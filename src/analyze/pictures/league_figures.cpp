@@ -14,7 +14,7 @@ namespace moe {
 namespace {
 
 constexpr double kArmHeight = 19, kLeagueTop = 8;
-constexpr size_t kArmCurves = 6;  // beside the twin's
+constexpr size_t kArmCurves = 4;  // beside the twin's
 constexpr size_t kArmName = 22;   // characters of an arm's name beside its row
 
 bool has_loss_to_show(const LeagueRow& row) {
@@ -111,7 +111,9 @@ Figure league_curve_figure(const League& league, const FigureOptions& o) {
   size_t others = 0;
   for (const LeagueRow& row : league.rows) {
     const bool twin = row.arm.name == kTwin;
-    if (!has_loss_to_show(row) || row.curve.size() < 2 || (!twin && others == kArmCurves)) continue;
+    if (!has_loss_to_show(row) || row.curve.size() < 2 || !row.arm.not_causal.empty() ||
+        (!twin && others == kArmCurves))
+      continue;
     Series line{.name = row.arm.name,
                 .colour = twin ? "ink" : expert_colour(static_cast<int64_t>(others)),
                 .x = {},
@@ -119,6 +121,8 @@ Figure league_curve_figure(const League& league, const FigureOptions& o) {
                 .dashed = twin};
     others += !twin;
     for (const auto& [step, loss] : row.curve) {
+      // the first fall, in which all arms are alike, may leave the chart
+      if (4 * step >= row.curve.back().first) chart.high = std::max(chart.high.value_or(0), loss);
       line.x.push_back(static_cast<double>(step));
       line.y.push_back(loss);
     }

@@ -194,10 +194,9 @@ std::vector<std::string> league_findings(const League& league) {
   }
   if (twin == nullptr || best == nullptr) return out;
   std::string first = fmt::format(
-      "{} has the lowest loss of those that route, {} {} the dense "
-      "twin's, for {:.2f} of its time a step",
-      best->arm.name, decimal(std::abs(*best->loss_change), 4),
-      *best->loss_change < 0 ? "below" : "above", best->over_twin.value_or(0));
+      "{} has the lowest loss of those that route, {} {} the dense twin's", best->arm.name,
+      decimal(std::abs(*best->loss_change), 4), *best->loss_change < 0 ? "below" : "above");
+  if (best->over_twin) first += fmt::format(", for {:.2f} of its time a step", *best->over_twin);
   if (const auto noise = noise_of(league, *best, *twin))
     first += fmt::format("; seeds differ by {:.4f}", *noise);
   out.push_back(first + ".");

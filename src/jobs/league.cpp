@@ -193,7 +193,11 @@ std::vector<MatchedArm> LeagueRunner::entering() const {
     FieldList list = fields(entry).in_group("Routing");
     list.take({"moe_every", "dense_first", "moe_layers"});
     Given given;
-    read_options(list, read_json(path), path, GivenBy::config, given);
+    Json file = read_json(path);
+    // A file of stages, as @stages takes it, is an entry too.
+    if (file.is_object() && !file.contains("recipe") && !file.contains("stages"))
+      file = Json{{"stages", std::move(file)}};
+    read_options(list, file, path, GivenBy::config, given);
     if (entry.routing.recipe.empty()) entry.routing.recipe = chosen_recipe(entry.routing).name;
     if (!entry.routing.stages.empty())
       entry.routing.stages = routing_options(entry.routing, 1).stages;

@@ -129,6 +129,13 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
     fail_usage(
         "@minutes works out how many steps the dense twin has time for; leave @steps out, or "
         "@minutes");
+  // so that it goes on from wherever it is called
+  const auto make_absolute = [](std::string& path) {
+    path = fs::absolute(path).lexically_normal().string();
+  };
+  for (std::string& path : o.data) make_absolute(path);
+  for (std::string& path : o.eval_data) make_absolute(path);
+  if (fs::is_directory(o.setup.tokenizer)) make_absolute(o.setup.tokenizer);
   fs::create_directories(o.out);
   lock_.emplace(o.out);
   const bool goes_on = holds_league(o.out);
@@ -489,9 +496,10 @@ FieldList fields(LeagueOptions& o) {
       .values(recipes_to_enter());
   list.add(
           "entries", o.entries,
-          "arms of your own: JSON files of Routing options as `moe train @config` takes them, "
-          "{\"stages\": {...}, \"top_k\": 2} or {\"recipe\": \"olmoe\", \"norm_topk_prob\": true}; "
-          "an arm is called as its file, and is matched as the others are")
+          "arms of your own: JSON files of stages (docs/recipes.md), or of Routing options as `moe "
+          "train @config` takes them, {\"stages\": {...}, \"top_k\": 4} or {\"recipe\": "
+          "\"olmoe\", \"norm_topk_prob\": true}; an arm is called as its file, and is matched as "
+          "the others are")
       .path();
   FieldList minutes = train.take({"minutes"});
   minutes.at("minutes").help = marked(

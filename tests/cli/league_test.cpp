@@ -104,7 +104,11 @@ TEST_F(LeagueCommand, GoesOnWhereItWasStoppedAndEndsAlike) {
 
 TEST_F(LeagueCommand, ChangedRulesAreRefusedByNameAndArmsMayJoin) {
   const std::vector<std::string> more = {"--recipes", "mixtral", "--seeds", "1", "--rates", "1"};
-  ok(start(more));
+  std::vector<std::string> words = start(more);
+  std::replace(words.begin(), words.end(), folder_ / "text.txt",
+               fs::relative(folder_ / "text.txt").string());
+  ok(words);
+  has(slurp(folder_ / "out/match.json"), '"' + folder_ / "text.txt" + '"');
   expect_refused(go_on({"--width", "32"}), 2, {"--width was 16 and is now 32"});
   expect_refused(go_on({"--steps", "7"}), 2, {"--steps was 6 and is now 7"});
   expect_refused(go_on({"--lr", "0.02"}), 2, {"--lr was 0.01 and is now 0.02"});
@@ -112,6 +116,9 @@ TEST_F(LeagueCommand, ChangedRulesAreRefusedByNameAndArmsMayJoin) {
   expect_refused(go_on({"--data", folder_ / "other.txt"}), 2, {"the text of --data is another"});
   ok(go_on({"--recipes", "hash", "--entries", folder_ / "mine.json"}));
   EXPECT_EQ(results().size(), 4u);
+  put(folder_ / "stages.json", R"({"score": "sigmoid"})");
+  ok(go_on({"--entries", folder_ / "stages.json"}));
+  EXPECT_EQ(results().size(), 5u);
   put(folder_ / "mine.json", R"({"recipe": "mixtral", "balance": 0.5})");
   expect_refused(go_on({"--entries", folder_ / "mine.json"}), 2,
                  {"an arm 'mine' already, whose --balance was not given and is now 0.5"});

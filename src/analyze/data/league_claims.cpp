@@ -69,8 +69,8 @@ Verdict judge_loss(const Claim& claim, const League& league, const LeagueRow& ow
             figure + "; one seed each, so nobody knows what chance does"};
   figure += fmt::format(", seeds differ by {:.4f}", *noise);
   const double above = own.loss - other.loss;
-  if (claim.test == ClaimTest::no_higher)
-    return {&claim, above <= *noise ? Outcome::yes : Outcome::no, figure};
+  // Seeds that differ much make nobody as good: what lies within them is open.
+  if (claim.test == ClaimTest::no_higher && above <= 0) return {&claim, Outcome::yes, figure};
   return {&claim,
           std::abs(above) <= *noise ? Outcome::undecided
           : above < 0               ? Outcome::yes

@@ -46,14 +46,14 @@ TEST(LeagueClaims, ALowerLossMustBeLowerThanSeedsDiffer) {
   EXPECT_EQ(held(2.06), Outcome::undecided);
 }
 
-TEST(LeagueClaims, NoWorseIsWithinWhatSeedsDo) {
+TEST(LeagueClaims, NoWorseIsNotAboveAndIsOpenWithinWhatSeedsDo) {
   const auto held = [](double own) {
     return verdict(made_league({{"gshard", {2.0, 2.05}}, {"switch", {own, own}}}), "switch",
                    "gshard")
         .outcome;
   };
   EXPECT_EQ(held(1.5), Outcome::yes);
-  EXPECT_EQ(held(2.06), Outcome::yes);
+  EXPECT_EQ(held(2.06), Outcome::undecided);
   EXPECT_EQ(held(2.1), Outcome::no);
 }
 

@@ -281,7 +281,7 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   for (const auto& adapter : adapters.all()) {
     Param& w = *adapter->base;
     for (int64_t o = 0; o < w.value.rows(); ++o)
-      add_term_row({w.value.row<float>(o), static_cast<size_t>(w.value.cols())}, w, 0, o);
+      adapt_row({w.value.row<float>(o), static_cast<size_t>(w.value.cols())}, w, 0, o);
     w.touched();
   }
   adapters.take_off();

@@ -17,6 +17,8 @@ constexpr int64_t kTileBytes = kRows * kInner * 2;
 // Steps of 32 numbers whose columns stay in the caches while all rows meet them; sums wait in
 // scratch meanwhile.
 constexpr int64_t kSteps = 64;
+// A matrix of fewer bytes may lie in the core's second cache still, from its last rows.
+constexpr size_t kLargeMatrix = size_t{1} << 20;
 
 #if defined(__x86_64__)
 
@@ -69,6 +71,16 @@ __attribute__((target("amx-tile,amx-bf16"))) void one_by_two(const TileStep& s) 
   // clang-format on
 }
 
+// Reads a panel from memory in order. Loads of tiles, 16 lines far apart, get 11 GB/s of the 16
+// that a core of a Xeon with AMX gets so.
+__attribute__((target("avx512f"))) void fetch_panel(const char* panel, int64_t bytes) {
+  for (const char* end = panel + bytes; panel < end; panel += 256) {
+    const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64),
+                  c = _mm512_loadu_si512(panel + 128), d = _mm512_loadu_si512(panel + 192);
+    asm volatile("" ::"v"(a), "v"(b), "v"(c), "v"(d));
+  }
+}
+
 __attribute__((target("amx-tile"))) void begin_tiles() { _tile_loadconfig(&kFullTiles); }
 __attribute__((target("amx-tile"))) void end_tiles() { _tile_release(); }
 
@@ -98,6 +110,7 @@ void sum_block(char* sums, const char* tiles, const char* panel, const PackLayou
 #else
 void begin_tiles() {}
 void end_tiles() {}
+void fetch_panel(const char*, int64_t) {}
 void sum_block(char*, const char*, const char*, const PackLayout&, int64_t) {}
 #endif
 
@@ -152,8 +165,9 @@ void TileProduct::run(void* to, int64_t stride, const void* tiles, const void* p
     char* mine = sums + thread * sums_bytes;
     const TilesInUse in_use;
     for (int64_t block = begin; block < end; ++block) {
-      sum_block(mine, static_cast<const char*>(tiles),
-                static_cast<const char*>(packed) + block * l.n_stride * 2, l, padded);
+      const char* panel = static_cast<const char*>(packed) + block * l.n_stride * 2;
+      if (l.bytes >= kLargeMatrix) fetch_panel(panel, l.n_stride * 2);
+      sum_block(mine, static_cast<const char*>(tiles), panel, l, padded);
       const int64_t n = block * l.n_block;
       convert_matrix(static_cast<char*>(to) + bytes_of(out, n), out, stride,
                      {mine, DType::f32, l.n_block}, rows, std::min(l.n_block, l.cols - n), add);

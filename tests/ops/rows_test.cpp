@@ -150,8 +150,7 @@ TEST(Rows, ColumnsArePutAndTaken) {
       EXPECT_EQ(values(all.view), before);
     }
     EXPECT_TRUE(all.intact() && few.intact());
-    EXPECT_THROW(ops::take_columns(run, few.view, all.view, std::vector<int64_t>{0, 1, 17}),
-                 Error);
+    EXPECT_THROW(ops::take_columns(run, few.view, all.view, std::vector<int64_t>{0, 1, 17}), Error);
   }
 }
 

@@ -49,6 +49,8 @@ std::span<const CarveMethod> carve_methods();
 const std::vector<std::string>& carve_method_names();
 const std::vector<std::string>& carve_routers();
 const std::vector<std::string>& carve_fits();
+// Whether carving writes routers of this recipe: its experts are then those of a trained model.
+bool is_carved(std::string_view recipe);
 
 // What was measured of one layer on the calibration text, at the inputs that the carved model gives
 // it.

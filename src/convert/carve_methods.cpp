@@ -56,6 +56,10 @@ const std::vector<std::string>& profile_names() {
   return names;
 }
 std::span<const CarveMethod> carve_methods() { return kMethods; }
+bool is_carved(std::string_view recipe) {
+  return std::any_of(std::begin(kRouters), std::end(kRouters),
+                     [&](const RouterStage& router) { return router.recipe == recipe; });
+}
 const std::vector<std::string>& carve_method_names() {
   static const std::vector<std::string> names = names_of(kMethods);
   return names;

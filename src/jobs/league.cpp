@@ -16,9 +16,11 @@
 #include "analyze/pages/league_page.h"
 #include "analyze/pictures/league_figures.h"
 #include "analyze/texts/league_text.h"
+#include "convert/carve.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/words.h"
+#include "evaluate/speed.h"
 #include "jobs/league_record.h"
 #include "jobs/training.h"
 #include "model/cost.h"
@@ -42,16 +44,11 @@ constexpr double kNoLoss = std::numeric_limits<double>::infinity();
 std::vector<std::string> recipes_to_enter() {
   std::vector<std::string> names;
   for (const Recipe& r : recipes())
-    if (r.name != kCustom && r.name != "cmoe" && r.name != "carved") names.emplace_back(r.name);
+    if (r.name != kCustom && !is_carved(r.name)) names.emplace_back(r.name);
   return names;
 }
 
-constexpr int64_t kPairs = 7;  // of steps that are timed; odd
-
-double middle_of_odd(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
-}
+constexpr int64_t kPairs = 7;  // of steps that are timed
 
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer;
@@ -197,8 +194,7 @@ std::vector<MatchedArm> LeagueRunner::entering() const {
   }
   for (const std::string& path : o.entries) {
     WantedModel entry;
-    FieldList list = fields(entry).in_group("Routing");
-    list.take({"moe_every", "dense_first", "moe_layers"});
+    FieldList list = entry_fields(entry);
     Given given;
     Json file = read_json(path);
     // A file of stages, as @stages takes it, is an entry too.
@@ -293,7 +289,7 @@ void LeagueRunner::time_step(const MatchedArm& one) const {
     (i % 2 == 0 ? twin : own)->step();
   }
   if (std::ssize(twin->ms) == kPairs)
-    write_clock(options_.out, one.name, {middle_of_odd(own->ms), middle_of_odd(twin->ms)});
+    write_clock(options_.out, one.name, {median(own->ms), median(twin->ms)});
 }
 
 std::optional<LeagueRouting> LeagueRunner::routing_of(Training& training) const {
@@ -516,14 +512,13 @@ FieldList fields(LeagueOptions& o) {
   list.add("keep_models", o.keep_models,
            "keep the weights of runs that are done, else only their figures stay");
   list.add(setup.take({"preset", "config", "tokenizer"}));
-  FieldList model = setup.in_group("Model");
+  FieldList model = shape_fields(o.setup.model);
   model.at("dense_width").help =
       "W: the FFN width that works for a token in every arm; default: what the preset's experts "
       "have together, or 4 D";
   model.at("architecture").help =
       "parts beside the routing, the same for all: gpt2, llama, olmoe; default: olmoe";
   list.add(std::move(model));
-  list.add(setup.take({"moe_every", "dense_first", "moe_layers"}));
   FieldList training = setup.in_group("Training");
   training.take({"expert_parallel", "replans"});
   training.at("lr").help = "the learning rate in the middle";

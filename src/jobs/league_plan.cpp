@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
@@ -38,6 +39,11 @@ std::vector<double> asked_rates(const LeagueRules& rules) {
   return rates;
 }
 
+// Of the fields of the routing those that say where experts stand.
+FieldList take_places(FieldList& routing) {
+  return routing.take({"moe_every", "dense_first", "moe_layers"});
+}
+
 struct Standing {
   std::string arm;
   double lr = 0, loss = 0;
@@ -62,19 +68,28 @@ std::vector<Standing> finalists_of(const LeagueRules& rules, const std::vector<s
 
 }  // namespace
 
+FieldList shape_fields(WantedModel& m) {
+  FieldList all = fields(m), shape = all.in_group("Model");
+  shape.add(take_places(all));
+  return shape;
+}
+
+FieldList entry_fields(WantedModel& m) {
+  FieldList routing = fields(m).in_group("Routing");
+  take_places(routing);
+  return routing;
+}
+
 MatchedArm match_arm(const std::string& name, const WantedModel& entry, const WantedModel& shape,
                      int64_t times) {
   const Recipe& recipe = chosen_recipe(entry.routing);
   const int64_t width = shape.dense_width.value();
   MatchedArm out{name, entry};
   WantedModel& w = out.wanted;
-  const WantedModel& s = shape;
-  w.architecture = s.architecture;
-  w.layers = s.layers, w.width = s.width, w.heads = s.heads;
-  w.kv_heads = s.kv_heads, w.head_width = s.head_width, w.dense_width = s.dense_width;
-  w.activation = s.activation, w.qk_norm = s.qk_norm, w.norm_placement = s.norm_placement;
-  w.bias = s.bias, w.tied = s.tied, w.rope_theta = s.rope_theta, w.dropout = s.dropout;
-  w.moe_every = s.moe_every, w.dense_first = s.dense_first, w.moe_layers = s.moe_layers;
+  WantedModel shared_by_all = shape;
+  FieldList of_arm = shape_fields(w);
+  for (const Field& from : shape_fields(shared_by_all))
+    if (Json value = from.get(); !value.is_null()) of_arm.at(from.name).set(value);
   w.routing.recipe = recipe.name;
   if (!recipe.has_router()) return out;
   const int64_t shared = w.shared_experts.value_or(recipe.shared.experts),

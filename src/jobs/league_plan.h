@@ -19,6 +19,10 @@ struct MatchedArm {
   WantedModel wanted;
 };
 
+// Of a model: what all arms of a league share, and what an entry may say of its own.
+FieldList shape_fields(WantedModel&);
+FieldList entry_fields(WantedModel&);
+
 // Gives an arm its experts. `entry`: what its recipe or its file says; `shape`: the model without
 // routing, whose dense_width W is what works for a token in every arm:
 //   U units meet a token: K routed experts and the shared ones, counted in routed widths. K is the

@@ -39,9 +39,9 @@ Json arm_json(const MatchedArm& arm) {
 }  // namespace
 
 FieldList match_fields(LeagueOptions& o) {
-  FieldList list, setup = fields(o.setup), train = fields(o.setup.train), model;
-  list.add(setup.take({"tokenizer", "moe_every", "dense_first", "moe_layers"}));
-  list.add(setup.in_group("Model"));
+  FieldList list, setup = fields(o.setup), train = fields(o.setup.train);
+  list.add(setup.take({"tokenizer"}));
+  list.add(shape_fields(o.setup.model));
   FieldList training = train.in_group("Training");
   training.take({"threads", "expert_parallel", "replans"});
   list.add(std::move(training));

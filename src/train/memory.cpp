@@ -85,10 +85,10 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
 TrainingMemory training_memory(const ModelConfig& config, const TrainingShape& shape,
                                OptimizerKind optimizer) {
   TrainingMemory m = count_training_memory(config, shape);
+  if (optimizer != OptimizerKind::muon) return m;
   TrainOptions o;
   o.optimizer = optimizer;
   o.dtype = shape.dtype;
-  if (optimizer != OptimizerKind::muon) return m;
   const Model shapes(
       config, Storage::bound,
       {.rank = static_cast<int>(shape.spread) - 1, .size = static_cast<int>(shape.spread)});

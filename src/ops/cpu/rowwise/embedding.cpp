@@ -157,22 +157,24 @@ void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32
   need(!dy.empty() && dy.dtype == DType::f32 && dy.rows() == static_cast<int64_t>(ids.size()), op,
        "dy [N,D] f32 with an id for each row", {{"dy", dy}});
   need_ids(op, table, ids);
-  std::vector<int32_t> rest(ids.begin(), ids.end());
+  std::vector<int32_t> rest;  // ids, -1 where a row stands apart
   if (own != nullptr) {
     const std::vector<int32_t> places = places_of(*table.own_rows, ids);
     if (own_learn) {
       settle_grad(run, *own);
       add_to_rows(run, own->grad, dy, places);
     }
+    rest.assign(ids.begin(), ids.end());
     for (size_t n = 0; n < rest.size(); ++n)
       if (places[n] >= 0) rest[n] = -1;
+    ids = rest;
   }
   if (table.grad.empty()) return;
   settle_grad(run, table);
   need(same_matrix(table.value, table.grad) && table.grad.dtype == DType::f32 &&
            table.grad.cols() == dy.cols(),
        op, "a gradient [V,D] f32", {{"dy", dy}, {"grad", table.grad}, {"table", table.value}});
-  add_to_rows(run, table.grad, dy, rest);
+  add_to_rows(run, table.grad, dy, ids);
 }
 
 }  // namespace moe::ops

@@ -366,8 +366,8 @@ const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the
 // products; bf16 where the machine multiplies it, else f32
 double measure_peak_flops(Run&, DType dtype, double seconds);
-// The same of the integer dot products that quantised weights are multiplied by: multiplications
-// and additions of bytes a second; 0 without VPDPBUSD.
+// The same of the integer products that quantised weights are multiplied by: multiplications
+// and additions of bytes a second (VPDPBUSD, else VPMADDUBSW with an addition); 0 without either.
 double measure_peak_int8(Run&, double seconds);
 // Bytes/s of reading a buffer larger than the caches on all threads.
 double measure_read_bandwidth(Run&, double seconds);

@@ -13,11 +13,16 @@ namespace {
 TEST(Machine, TheCapReachesBothLibraries) {
   const char* cap = std::getenv("MOE_MAX_ISA");
   const std::string name = ops::isa_name();
+  moe::Run one(1);
   if (cap != nullptr && std::string(cap) == "avx2") {
     EXPECT_FALSE(name.starts_with("AVX3")) << name;
     EXPECT_FALSE(ops::has_bf16_products());
     EXPECT_TRUE(dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx2 ||
                 dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::sse41);
+  } else if (cap != nullptr && std::string(cap) == "baseline") {
+    EXPECT_FALSE(name.starts_with("AVX")) << name;
+    EXPECT_EQ(ops::measure_peak_int8(one, 0.01), 0);
+    EXPECT_EQ(dnnl::get_effective_cpu_isa(), dnnl::cpu_isa::sse41);
   } else if (dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16) {
     EXPECT_EQ(name, "AVX3");
     EXPECT_TRUE(ops::has_bf16_products());

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "core/rng.h"
@@ -165,13 +166,15 @@ struct Weights {
   Arena memory;
   void* panels;
 
-  // Random bits with f16 scales of either sign between 0.01 and 0.04 put where scales are.
-  Weights(DType type, int64_t o, int64_t i, uint64_t seed, int64_t gap = 6)
-      : dtype(type), out(o), in(i), row_bytes(bytes_of(type, i) + gap) {
+  // Random bits, or every byte `fill`, with f16 scales of either sign between 0.01 and 0.04 put
+  // where scales are.
+  Weights(DType type, int64_t o, int64_t i, uint64_t seed, std::optional<uint8_t> fill = {})
+      : dtype(type), out(o), in(i), row_bytes(bytes_of(type, i) + 6) {
     const RngKey key = RngKey::from_seed(seed);
     uint64_t drawn = 0;
     rows.resize(static_cast<size_t>(out * row_bytes));
-    for (uint8_t& byte : rows) byte = static_cast<uint8_t>(uniform(key, drawn++) * 256);
+    for (uint8_t& byte : rows)
+      byte = fill ? *fill : static_cast<uint8_t>(uniform(key, drawn++) * 256);
     const auto put_half = [&](uint8_t* p) {
       const float sign = uniform(key, drawn++) < 0.2f ? -1.0f : 1.0f;
       const uint16_t h = f32_to_f16(sign * (0.01f + 0.03f * uniform(key, drawn++)));
@@ -263,27 +266,49 @@ std::vector<Size> sizes(DType dtype) {
   return {{1, 16, 32}, {3, 1, 256}, {14, 33, 288}, {29, 40, 544}, {12, 17, 96}};
 }
 
+// y = x W^T, every number as the law has it.
+void expect_the_law(const Weights& w, const Tensor& x) {
+  const auto blocks = row_blocks(x);
+  const int64_t rows = x.rows();
+  Arena memory;
+  const void* q = quantised(memory, x);
+  const Tensor y = memory.alloc(DType::f32, {rows, w.out});
+  ops::quant_multiply({y.data, y.dtype, w.out, false}, q, nullptr, rows, w.panels, w.dtype, w.out,
+                      w.in, {0, ops::quant_groups(w.out)});
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t n = 0; n < w.out; ++n) {
+      const float want = law(w.dtype, w.w[static_cast<size_t>(n)], blocks[static_cast<size_t>(r)]);
+      ASSERT_EQ(std::bit_cast<uint32_t>(y.row<float>(r)[n]), std::bit_cast<uint32_t>(want))
+          << label(w.dtype, rows, w.out, w.in) << " row " << r << " column " << n << ": "
+          << y.row<float>(r)[n] << ", not " << want;
+    }
+}
+
 TEST(QuantProduct, FollowsTheLawInBits) {
   for (DType dtype : kTypes)
     for (DType x_dtype : {DType::f32, DType::bf16})
       for (const Size& s : sizes(dtype)) {
         const Weights w(dtype, s.out, s.in, 7);
         Arena memory;
-        const Tensor x = draw_rows(memory, x_dtype, s.rows, s.in, 8);
-        const auto blocks = row_blocks(x);
-        const void* q = quantised(memory, x);
-        const Tensor y = memory.alloc(DType::f32, {s.rows, s.out});
-        ops::quant_multiply({y.data, y.dtype, s.out, false}, q, nullptr, s.rows, w.panels, dtype,
-                            s.out, s.in, {0, ops::quant_groups(s.out)});
-        for (int64_t r = 0; r < s.rows; ++r)
-          for (int64_t n = 0; n < s.out; ++n) {
-            const float want =
-                law(dtype, w.w[static_cast<size_t>(n)], blocks[static_cast<size_t>(r)]);
-            ASSERT_EQ(std::bit_cast<uint32_t>(y.row<float>(r)[n]), std::bit_cast<uint32_t>(want))
-                << label(dtype, s.rows, s.out, s.in) << " row " << r << " column " << n << ": "
-                << y.row<float>(r)[n] << ", not " << want;
-          }
+        ASSERT_NO_FATAL_FAILURE(expect_the_law(w, draw_rows(memory, x_dtype, s.rows, s.in, 8)));
       }
+}
+
+// Sums of products at the ends of their range, which a kernel that adds in 16 bits must hold: all
+// weights the largest or the smallest of their type, all of a row's numbers 127 or -127.
+TEST(QuantProduct, HoldsTheLargestSums) {
+  constexpr int64_t kOut = 24, kIn = 256;
+  for (DType dtype : kTypes)
+    for (const uint8_t fill : {0xFF, 0x80, 0x77, 0x00}) {
+      const Weights w(dtype, kOut, kIn, 9, fill);
+      for (const int64_t rows : {1, 2, 3, 4, 5, 16, 18}) {
+        Arena memory;
+        const Tensor x = memory.alloc(DType::f32, {rows, kIn});
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t i = 0; i < kIn; ++i) x.row<float>(r)[i] = r % 2 ? -1.0f : 1.0f;
+        ASSERT_NO_FATAL_FAILURE(expect_the_law(w, x)) << "bytes of " << int{fill};
+      }
+    }
 }
 
 // f32 sums of 8 or 17 fmas: within 1e-6 of the sum of magnitudes. And what quantising x may cost at

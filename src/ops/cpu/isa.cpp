@@ -14,16 +14,20 @@ void choose_isa() {
   static const bool chosen = [] {
     const char* cap = std::getenv("MOE_MAX_ISA");
     if (cap == nullptr || *cap == 0) return true;
+    // in Highway a better target has a lower bit
     const std::string_view name = cap;
     if (name == "avx512") {
       dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
     } else if (name == "avx2") {
-      // in Highway a better target has a lower bit
-      hwy::DisableTargets(static_cast<int64_t>(HWY_AVX2 - 1));
+      hwy::DisableTargets(int64_t{HWY_AVX2} - 1);
       dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+    } else if (name == "baseline") {
+      hwy::DisableTargets(int64_t{HWY_AVX2} * 2 - 1);
+      dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
     } else {
       fail_usage(
-          "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, and 'avx2'",
+          "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, 'avx2' and "
+          "'baseline', which leaves AVX2 out",
           cap);
     }
     return true;

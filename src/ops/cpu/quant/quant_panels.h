@@ -105,8 +105,13 @@ struct QuantTask {
   QuantNext next;
 };
 bool has_vnni();  // AVX-512 with VNNI, and no cap below it
+bool has_avx2();  // with FMA and conversions of halves, likewise
 void quant_multiply_vnni(const QuantTask& task);
-// Operations of a loop of integer products out of registers; `sink` (16 numbers) keeps them alive.
+void quant_multiply_avx2(const QuantTask& task);
+void quant_multiply_plain(const QuantTask& task);
+// Operations of a loop of integer products out of registers, of bytes into sums of 32 bits and of
+// 16; `sink` (16 numbers) keeps them alive.
 int64_t vnni_loop(int64_t rounds, int32_t* sink);
+int64_t avx2_loop(int64_t rounds, int32_t* sink);
 
 }  // namespace moe::ops

@@ -6,7 +6,7 @@
 // a row and a group need 8 dot products, a multiplication and two fmas on the same two units, so
 // 8/11 = 73% of the peak of dot products is the bound (8/12 = 67% with a minimum, and for q6_k).
 // The law is in quant_product.h.
-#include "ops/cpu/quant/quant_panels.h"
+#include "ops/cpu/quant/quant_tiles.h"
 
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)
@@ -27,9 +27,6 @@ namespace moe::ops {
 namespace {
 
 constexpr int kMostTileRows = 8, kMostPairRows = 4;
-// Rows whose records stay in the second cache while all columns pass.
-constexpr int64_t kCachedBytes = int64_t{400} << 10;
-
 // Nothing of the standard library that is no template of this file's types: the linker could keep
 // the copy made here for machines without these instructions.
 HWY_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -233,15 +230,6 @@ HWY_INLINE void store(const QuantOut& out, int64_t row, int64_t column, __mmask1
   }
 }
 
-// What one call of a tile's kernel does: rows from `row` on, columns of the groups from `group` on,
-// whose panels begin at `panel`.
-struct TileTask {
-  int64_t row, group;
-  const char* panel;
-  const char* next;  // fetched meanwhile, `next_step` bytes a block
-  int64_t next_step;
-};
-
 template <DType kType, int kRows, int kGroups>
 void multiply_tile(const QuantTask& task, const TileTask& at) {
   constexpr PanelFormat kFormat = panel_format(kType);
@@ -285,73 +273,23 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
   }
 }
 
-using TileKernel = void (*)(const QuantTask&, const TileTask&);
-// By rows - 1. A pair of groups shares the broadcasts, of which a core reads only as many as it
-// multiplies.
-struct TileKernels {
-  TileKernel one[kMostTileRows], pair[kMostPairRows];
+// A pair of groups shares the broadcasts, of which a core reads only as many as it multiplies.
+template <DType kType, int kGroups, class Rows>
+struct Tiles;
+template <DType kType, int kGroups, int... kRows>
+struct Tiles<kType, kGroups, std::integer_sequence<int, kRows...>> {
+  static constexpr TileKernel kOf[] = {&multiply_tile<kType, kRows + 1, kGroups>...};
 };
-
-template <DType kType, int... kOne, int... kPair>
-constexpr TileKernels kernels(std::integer_sequence<int, kOne...>,
-                              std::integer_sequence<int, kPair...>) {
-  return {{&multiply_tile<kType, kOne + 1, 1>...}, {&multiply_tile<kType, kPair + 1, 2>...}};
-}
-template <DType kType>
-constexpr TileKernels kKernels = kernels<kType>(std::make_integer_sequence<int, kMostTileRows>(),
-                                                std::make_integer_sequence<int, kMostPairRows>());
-
-const TileKernels& kernels_of(DType dtype) {
-  switch (panel_type(dtype)) {
-    case DType::q8_0: return kKernels<DType::q8_0>;
-    case DType::q4_0: return kKernels<DType::q4_0>;
-    case DType::q4_1: return kKernels<DType::q4_1>;
-    case DType::q5_0: return kKernels<DType::q5_0>;
-    case DType::q5_1: return kKernels<DType::q5_1>;
-    case DType::q4_k: return kKernels<DType::q4_k>;
-    case DType::q5_k: return kKernels<DType::q5_k>;
-    case DType::q2_k: return kKernels<DType::q2_k>;
-    case DType::mxfp4: return kKernels<DType::mxfp4>;
-    case DType::iq4_nl: return kKernels<DType::iq4_nl>;
-    case DType::iq4_xs: return kKernels<DType::iq4_xs>;
-    default: return kKernels<DType::q6_k>;
-  }
-}
 
 }  // namespace
 
 void quant_multiply_vnni(const QuantTask& task) {
-  const TileKernels& tiles = kernels_of(task.dtype);
-  const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
-  const int64_t blocks = task.in / kQuantBlock,
-                record_bytes = record_stride(task.in) * static_cast<int64_t>(sizeof(QuantRecord));
-  const int64_t fit = kCachedBytes / record_bytes,
-                together = fit < kMostTileRows ? kMostTileRows : fit;
-  for (int64_t first = 0; first < task.rows; first += together) {
-    const int64_t rows = smaller(together, task.rows - first);
-    for (int64_t g = task.groups.begin, step; g < task.groups.end; g += step) {
-      step = g + 1 < task.groups.end ? 2 : 1;
-      const int64_t most = step == 2 ? kMostPairRows : kMostTileRows,
-                    count = (rows + most - 1) / most;
-      const char* panel = task.panels + g * group_bytes;
-      // What comes after these panels: the ones behind them, the first ones where further rows
-      // begin, and in the end what the caller reads next.
-      const bool last = g + step >= task.groups.end, again = last && first + rows < task.rows;
-      const char* next = !last   ? panel + step * group_bytes
-                         : again ? task.panels + task.groups.begin * group_bytes
-                                 : task.next.data;
-      const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes,
-                    next_step = (ahead / count / blocks + 63) / 64 * 64;
-      for (int64_t t = 0; t < count;
-           ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
-        const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
-        const int64_t tile_rows = mine.end - mine.begin, fetched = t * next_step * blocks;
-        const TileTask at{first + mine.begin, g, panel, next + fetched,
-                          fetched < ahead ? next_step : 0};
-        (step == 2 ? tiles.pair : tiles.one)[tile_rows - 1](task, at);
-      }
-    }
-  }
+  multiply_tiles(task, with_panel_type(task.dtype, [](auto type) {
+                   using One = std::make_integer_sequence<int, kMostTileRows>;
+                   using Pair = std::make_integer_sequence<int, kMostPairRows>;
+                   return TileKernels{Tiles<type.value, 1, One>::kOf, kMostTileRows,
+                                      Tiles<type.value, 2, Pair>::kOf, kMostPairRows};
+                 }));
 }
 
 int64_t vnni_loop(int64_t rounds, int32_t* sink) {

@@ -1,0 +1,51 @@
+// How a product with quantised weights is cut into tiles, for the kernels that keep a tile's sums
+// at hand: quant_vnni.cpp and quant_avx2.cpp.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/cpu/quant/quant_panels.h"
+
+namespace moe::ops {
+
+// What one call of a tile's kernel does: `rows` rows from `row` on, columns of the groups from
+// `group` on, whose panels begin at `panel`.
+struct TileTask {
+  int64_t row, rows, group;
+  const char* panel;
+  const char* next;  // fetched meanwhile, `next_step` bytes a block
+  int64_t next_step;
+};
+using TileKernel = void (*)(const QuantTask&, const TileTask&);
+
+// Of one type, by rows - 1. `pair` multiplies two groups at once; without such kernels it has none.
+struct TileKernels {
+  const TileKernel* one;
+  int64_t most;
+  const TileKernel* pair = nullptr;
+  int64_t most_pair = 0;
+};
+
+void multiply_tiles(const QuantTask& task, const TileKernels& kernels);
+
+// f(the type that the panels of `dtype` are laid out as, as a constant).
+template <class F>
+auto with_panel_type(DType dtype, F&& f) {
+  switch (panel_type(dtype)) {
+    case DType::q8_0: return f(std::integral_constant<DType, DType::q8_0>());
+    case DType::q4_0: return f(std::integral_constant<DType, DType::q4_0>());
+    case DType::q4_1: return f(std::integral_constant<DType, DType::q4_1>());
+    case DType::q5_0: return f(std::integral_constant<DType, DType::q5_0>());
+    case DType::q5_1: return f(std::integral_constant<DType, DType::q5_1>());
+    case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
+    case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
+    case DType::q2_k: return f(std::integral_constant<DType, DType::q2_k>());
+    case DType::mxfp4: return f(std::integral_constant<DType, DType::mxfp4>());
+    case DType::iq4_nl: return f(std::integral_constant<DType, DType::iq4_nl>());
+    case DType::iq4_xs: return f(std::integral_constant<DType, DType::iq4_xs>());
+    default: return f(std::integral_constant<DType, DType::q6_k>());
+  }
+}
+
+}  // namespace moe::ops

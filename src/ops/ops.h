@@ -357,7 +357,7 @@ void settle_grad(Run&, Param& param);
 bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage type and products
                            // run in f32
 // Whether the law of rows holds in bits for products of rows in `dtype` here. oneDNN's kernels
-// below AVX-512 do not promise it; there it holds to 1e-5. Nor do bf16 products where there are AMX
+// below AVX2 do not promise it; there it holds to 1e-5. Nor do bf16 products where there are AMX
 // tiles: those of one to four rows take vectors, and agree with those of more rows, which keep
 // their bits, to the rounding of bf16.
 bool products_keep_row_bits(DType dtype);

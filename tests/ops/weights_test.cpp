@@ -9,7 +9,9 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "ops/cpu/gemm/avx2_product.h"
 #include "ops/cpu/gemm/packed.h"
+#include "ops/cpu/gemm/products.h"
 #include "ops/cpu/gemm/row_product.h"
 #include "ops/memory.h"
 #include "ops/ops.h"
@@ -66,9 +68,9 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
 
   // The least a packed copy can take.
   int64_t least_copy(const Param& w) const {
-    return is_quantised(dtype)
-               ? w.value.bytes()
-               : w.value.numel() * (x_dtype == DType::bf16 && ops::has_bf16_products() ? 2 : 4);
+    if (is_quantised(dtype)) return w.value.bytes();
+    const DType stored = ops::stored_dtype(dtype, ops::compute_dtype(x_dtype));
+    return w.value.numel() * static_cast<int64_t>(size_of(stored));
   }
   // A width the type can have, about this.
   int64_t width(int64_t about) const {
@@ -98,7 +100,7 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
 
 TEST_P(Weights, AreTheirF32Twins) {
   for (const auto& [out, about] :
-       std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}})
+       std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {70, 99}, {130, 256}, {20, 701}})
     for (const Offsets& offsets :
          {Offsets{0, 1, 1, 3}, Offsets{0, 40, 57, 57}, Offsets{0, 0, 61, 62}}) {
       const int64_t in = width(about);
@@ -364,8 +366,9 @@ TEST(WeightsOfFewRows, ArePickedAndShared) {
   }
 }
 
-TEST(WeightsOfFewRows, HaveAProductOfTheirOwnWhereBf16Products) {
-  if (!ops::has_bf16_products()) GTEST_SKIP() << "no AVX-512 here";
+TEST(WeightsOfFewRows, HaveAProductOfTheirOwn) {
+  if (!ops::has_bf16_products() && !ops::has_avx2_products())
+    GTEST_SKIP() << "neither AVX-512 with bf16 nor AVX2 alone here";
   for (DType dtype : {DType::f32, DType::bf16})
     for (const int64_t inner : {64, 384, 576, 768, 1024, 1536, 2048, 4096})
       EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);

@@ -160,9 +160,9 @@ void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
 RowProduct row_product_of(const Part& p) {
   const bool forward = p.w.copy == Copy::forward;
   const bool out_fits = p.out.dtype == DType::f32 || p.out.dtype == p.compute;
-  return {.layout = &weights_layout(p.in.cols(), p.out.cols(), p.compute),
-          .dtype = p.compute,
-          .stretch = forward && !p.add && out_fits ? sum_stretch(p.in.cols(), p.compute) : 0,
+  return {.layout = &weights_layout(p.in.cols(), p.out.cols(), p.w.dtype),
+          .dtype = p.w.dtype,
+          .stretch = forward && !p.add && out_fits ? sum_stretch(p.in.cols(), p.w.dtype) : 0,
           .row = {},
           .rows = 0,
           .packed = nullptr,
@@ -331,10 +331,10 @@ Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, 
     } else {
       const bool add = kind.add || (!kind.forward && !parts.empty()) ||
                        (after_terms && (!kind.forward || a.w.term != nullptr));
-      parts.push_back(
-          {a.out, a.in,
-           call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward, compute), add,
-           compute});
+      parts.push_back({a.out, a.in,
+                       call_weight(run, a.w, kind.forward ? Copy::forward : Copy::backward,
+                                   stored_dtype(a.w.value.dtype, compute)),
+                       add, compute});
     }
     threads = std::max(threads, worthy_threads(run, a.in.rows(), bank));
   }

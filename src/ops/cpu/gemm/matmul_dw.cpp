@@ -154,8 +154,8 @@ void run_task(const DwPlan& plan, const Task& task, std::span<void* const> packe
               s.padded, scratch.alloc_bytes(transpose_scratch_bytes(task.outputs)));
     // A gradient that counts as zero is written by its group's first stretch.
     const bool add = !g.w->grad_is_zero || s.row > plan.offsets[static_cast<size_t>(task.group)];
-    const Product& product =
-        find_product({task.outputs, s.padded, g.bank.in, plan.compute, DType::f32, add, 1});
+    const Product& product = find_product(
+        {task.outputs, s.padded, g.bank.in, plan.compute, plan.compute, DType::f32, add, 1});
     product.run(out, turned, packed[i], scratch.alloc_bytes(product.scratch_bytes()));
   }
 }

@@ -33,7 +33,8 @@ struct Part {
   }
   DType product_dtype() const { return direct_out() ? out.dtype : DType::f32; }
   ProductShape shape(int64_t rows, int threads) const {
-    return {rows, in.cols(), out.cols(), compute, product_dtype(), add && direct_out(), threads};
+    return {rows,    in.cols(),       out.cols(),          compute,
+            w.dtype, product_dtype(), add && direct_out(), threads};
   }
 };
 

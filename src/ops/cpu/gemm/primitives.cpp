@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "ops/cpu/gemm/avx2_product.h"
 #include "ops/cpu/gemm/onednn.h"
 #include "ops/cpu/isa.h"
 #include "ops/ops.h"
@@ -47,8 +48,8 @@ dnnl::matmul::primitive_desc describe_product(const ProductShape& s, const memor
                                  dense(s.rows, s.inner, s.in), weights, attr);
 }
 
-// A layout and its oneDNN description. oneDNN's favourite does not depend on M, so it is asked
-// once, with the largest block of rows.
+// A layout and, where it is one of oneDNN's, its description. oneDNN's favourite does not depend on
+// M, so it is asked once, with the largest block of rows.
 struct Weights {
   memory::desc desc;
   PackLayout layout;
@@ -72,8 +73,9 @@ bool read_blocks(const memory::desc& desc, DType dtype, PackLayout& layout) {
 }
 
 Weights choose_weights(int64_t inner, int64_t cols, DType dtype) {
+  if (has_avx2_products()) return {{}, avx2_layout(inner, cols, dtype)};
   constexpr int64_t kLargestRows = 256;
-  const ProductShape shape{kLargestRows, inner, cols, dtype, dtype, false, 1};
+  const ProductShape shape{kLargestRows, inner, cols, dtype, dtype, dtype, false, 1};
   Weights w;
   w.layout.inner = inner;
   w.layout.cols = cols;
@@ -122,14 +124,21 @@ const Weights& find_weights(int64_t inner, int64_t cols, DType dtype) {
 
 }  // namespace
 
-Product::Product(const ProductShape& shape) {
+Product::Product(const ProductShape& shape) : shape_(shape) {
   try {
-    const auto pd = describe_product(shape, find_weights(shape.inner, shape.cols, shape.in).desc);
+    const Weights& weights = find_weights(shape.inner, shape.cols, shape.weights);
+    if (has_avx2_products()) {
+      avx2_ = &weights.layout;
+      keeps_row_bits_ = true;
+      return;
+    }
+    const auto pd = describe_product(shape, weights.desc);
     primitive_ = dnnl::matmul(pd);
     in_ = pd.src_desc();
     weights_ = pd.weights_desc();
     out_ = pd.dst_desc();
     scratch_ = pd.scratchpad_desc();
+    scratch_bytes_ = scratch_.get_size();
     const std::string_view kernel = pd.impl_info_str();
     in_tiles_ = kernel.find("amx") != std::string_view::npos;
     keeps_row_bits_ = kernel.starts_with("brg") && !in_tiles_;
@@ -156,6 +165,9 @@ struct Product::Operands {
 };
 
 void Product::run(void* out, const void* in, const void* w, void* scratch) const {
+  if (avx2_ != nullptr)
+    return multiply_avx2(shape_, *avx2_, static_cast<float*>(out), static_cast<const float*>(in),
+                         w);
   thread_local const dnnl::stream stream(engine());
   thread_local std::unordered_map<const Product*, Operands> kept;
   const Operands& operands = kept.try_emplace(this, *this).first->second;
@@ -185,9 +197,13 @@ const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype) {
   }
 }
 
+DType stored_dtype(DType value, DType compute) {
+  return compute == DType::f32 && value == DType::bf16 && has_avx2_products() ? value : compute;
+}
+
 bool products_keep_row_bits(DType dtype) {
   const DType in = dtype == DType::bf16 && has_bf16_products() ? DType::bf16 : DType::f32;
-  return find_product({16, 64, 64, in, DType::f32, false, 1}).keeps_row_bits();
+  return find_product({16, 64, 64, in, in, DType::f32, false, 1}).keeps_row_bits();
 }
 
 }  // namespace moe::ops

@@ -1,6 +1,6 @@
-// oneDNN matrix products out = in * w, created once per shape and kept for the life of the process,
-// and the layout they want w in. What is not here: how rows are cut into shapes and given to
-// threads (matmul.cpp), how weights are rearranged (pack.cpp).
+// Matrix products out = in * w, oneDNN's or those of avx2_product.h, created once per shape and
+// kept for the life of the process, and the layout they want w in. What is not here: how rows are
+// cut into shapes and given to threads (matmul.cpp), how weights are rearranged (pack.cpp).
 #pragma once
 
 #include <omp.h>
@@ -27,29 +27,32 @@ struct PackLayout {
 
 struct ProductShape {
   int64_t rows, inner, cols;  // M, K, N
-  DType in, out;              // in: f32 or bf16, also the dtype of w; out: f32 or in
+  DType in, weights, out;     // in: f32 or bf16; weights: in, or stored_dtype(); out: f32 or in
   bool add;                   // out += instead of out =
   int threads;                // how many it may use itself; 1 inside a parallel region
   auto operator<=>(const ProductShape&) const = default;
 };
 
-// One oneDNN primitive. Several threads may run the same one at once: all its working memory is the
-// caller's scratch.
+// One primitive of oneDNN, or of this engine. Several threads may run the same one at once: all its
+// working memory is the caller's scratch.
 class Product {
  public:
   explicit Product(const ProductShape& shape);
-  // out [rows, cols], in [rows, inner] dense, w in weights_layout(inner, cols, in), scratch of
+  // out [rows, cols], in [rows, inner] dense, w in weights_layout(inner, cols, weights), scratch of
   // scratch_bytes(), 64-byte aligned.
   void run(void* out, const void* in, const void* w, void* scratch) const;
-  size_t scratch_bytes() const { return scratch_.get_size(); }
+  size_t scratch_bytes() const { return scratch_bytes_; }
   bool keeps_row_bits() const { return keeps_row_bits_; }
   bool in_tiles() const { return in_tiles_; }
 
  private:
   struct Operands;
 
+  ProductShape shape_;
+  const PackLayout* avx2_ = nullptr;  // of the weights, where no oneDNN is asked
   dnnl::matmul primitive_;
   dnnl::memory::desc in_, weights_, out_, scratch_;
+  size_t scratch_bytes_ = 0;
   bool keeps_row_bits_ = false, in_tiles_ = false;
 };
 
@@ -57,6 +60,9 @@ class Product {
 // live as long as the process.
 const Product& find_product(ProductShape shape);
 const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype);
+
+// What weights of this dtype are packed as for products in `compute`.
+DType stored_dtype(DType value, DType compute);
 
 // Sets how many threads oneDNN's own loops may use, for the calling thread, until it goes out of
 // scope.

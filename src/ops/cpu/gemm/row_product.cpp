@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "ops/cpu/gemm/avx2_product.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/ops.h"
 #if defined(__x86_64__)
@@ -119,7 +120,7 @@ int64_t find_stretch(int64_t inner, DType dtype) {
   constexpr int64_t kRows = 2, kCols = kBlockColumns;
   if (!has_bf16_products()) return 0;  // the mark of AVX-512 with all the kernel uses
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
-  const Product& product = find_product({kRows, inner, kCols, dtype, DType::f32, false, 1});
+  const Product& product = find_product({kRows, inner, kCols, dtype, dtype, DType::f32, false, 1});
   if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
   // bits that vary with the number of rows cannot be matched, so that any length is as good
   if (product.in_tiles()) return inner;
@@ -162,6 +163,7 @@ int64_t find_stretch(int64_t inner, DType dtype) {
 #if defined(__x86_64__)
 
 int64_t sum_stretch(int64_t inner, DType dtype) {
+  if (has_avx2_products()) return inner;
   static std::mutex mutex;
   static auto& known = *new std::map<std::pair<int64_t, DType>, int64_t>;
   const std::lock_guard lock(mutex);
@@ -171,7 +173,8 @@ int64_t sum_stretch(int64_t inner, DType dtype) {
 }
 
 void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
-  if (product.dtype == DType::bf16) some_rows<true>(product, begin, end);
+  if (has_avx2_products()) run_rows_avx2(product, begin, end);
+  else if (product.dtype == DType::bf16) some_rows<true>(product, begin, end);
   else some_rows<false>(product, begin, end);
 }
 

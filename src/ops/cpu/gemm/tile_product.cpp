@@ -120,8 +120,9 @@ TilesInUse::TilesInUse() { begin_tiles(); }
 TilesInUse::~TilesInUse() { end_tiles(); }
 
 bool has_tiles() {
-  static const bool has = has_bf16_products() &&
-                          find_product({16, 64, 64, DType::bf16, DType::f32, false, 1}).in_tiles();
+  static const bool has =
+      has_bf16_products() &&
+      find_product({16, 64, 64, DType::bf16, DType::bf16, DType::f32, false, 1}).in_tiles();
   return has;
 }
 

@@ -188,7 +188,8 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
   const Bank bank = bank_of(w);
   const int64_t expert =
       quantised ? copy_bytes(bank, Copy::blocks, w.value.dtype)
-                : copy_bytes(bank, Copy::forward, compute_dtype(wide ? DType::f32 : x));
+                : copy_bytes(bank, Copy::forward,
+                             stored_dtype(w.value.dtype, compute_dtype(wide ? DType::f32 : x)));
   return {expert, bank.experts * expert};
 }
 

@@ -152,7 +152,8 @@ bool has_vnni() {
 
 bool has_avx2() {
   choose_isa();
-  return (hwy::SupportedTargets() & HWY_AVX2) != 0;
+  static const bool has = (hwy::SupportedTargets() & HWY_AVX2) != 0;
+  return has;
 }
 
 size_t quant_rows_bytes(int64_t rows, int64_t in) {

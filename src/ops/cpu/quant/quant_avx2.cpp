@@ -170,19 +170,25 @@ using Sums = __m256i[kRows][kVectors];
 // sum = or += step kStep, as sums of two in 16 bits, and if kSigned of four in 32.
 template <DType kType, int kStep, bool kFirst, int kRows, class Weights>
 HWY_INLINE void multiply_step(Sums<kRows>& sum, const Weights& w, const QuantRecord* const* x) {
+  __m256i weights[kVectors], magnitude[kVectors];
   MOE_UNROLL for (int v = 0; v < kVectors; ++v) {
-    const __m256i weights = w.template step<kStep>(v);
-    [[maybe_unused]] const __m256i magnitude = _mm256_abs_epi8(weights);
-    MOE_UNROLL for (int r = 0; r < kRows; ++r) {
-      const __m256i four = _mm256_set1_epi32(load_as<int32_t>(x[r]->q + 4 * kStep));
+    weights[v] = w.template step<kStep>(v);
+    if constexpr (kSigned<kType>) magnitude[v] = _mm256_abs_epi8(weights[v]);
+  }
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) {
+    const __m256i four = _mm256_set1_epi32(load_as<int32_t>(x[r]->q + 4 * kStep));
+    MOE_UNROLL for (int v = 0; v < kVectors; ++v) {
       __m256i pairs;
       if constexpr (kSigned<kType>)
-        pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, weights)),
-                                  _mm256_set1_epi16(1));
-      else pairs = _mm256_maddubs_epi16(weights, four);
+        pairs = _mm256_madd_epi16(
+            _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(four, weights[v])),
+            _mm256_set1_epi16(1));
+      else pairs = _mm256_maddubs_epi16(weights[v], four);
       if constexpr (kFirst) sum[r][v] = pairs;
       else if constexpr (kSigned<kType>) sum[r][v] = _mm256_add_epi32(sum[r][v], pairs);
       else sum[r][v] = _mm256_add_epi16(sum[r][v], pairs);
+      // Left to itself GCC 12 adds the steps in pairs, whose sums find no registers.
+      __asm__("" : "+x"(sum[r][v]));
     }
   }
 }

@@ -1,6 +1,7 @@
-// Products in f32 on AVX2, where AVX-512 is not: oneDNN 2 has no kernel for packed weights there, so
-// that it rearranges them in every call, and neither 2 nor 3 reads weights of bf16 beside f32. A sum
-// is one chain in the order of k, whatever rows stand beside it: the law of rows holds to the bit.
+// Products in f32 on AVX2, where AVX-512 is not: oneDNN 2 has no kernel for packed weights there,
+// so that it rearranges them in every call, and neither 2 nor 3 reads weights of bf16 beside f32. A
+// sum is one chain in the order of k, whatever rows stand beside it: the law of rows holds to the
+// bit.
 #pragma once
 
 #include <cstdint>

@@ -205,9 +205,11 @@ def _worst_tensor(fresh, kept):
 
 
 def _worst_json(fresh, kept, path=""):
-    """Largest relative difference of two JSON values; anything but a float must be equal."""
+    """Largest relative difference of two JSON values; anything but a float must be equal. A margin
+    is what two logits leave of each other, and carries their rounding: it is measured by them, as
+    numbers of about 1."""
     if isinstance(kept, float) and isinstance(fresh, (int, float)) and not isinstance(fresh, bool):
-        scale = max(abs(kept), abs(fresh), 1e-3)
+        scale = max(abs(kept), abs(fresh), 1.0 if path.endswith(".margin") else 1e-3)
         return abs(fresh - kept) / scale, path
     if type(fresh) is not type(kept):
         return math.inf, path

@@ -11,7 +11,6 @@
 #include "core/memory.h"
 #include "ops/cpu/gemm/avx2_product.h"
 #include "ops/cpu/gemm/packed.h"
-#include "ops/cpu/gemm/products.h"
 #include "ops/cpu/gemm/row_product.h"
 #include "ops/memory.h"
 #include "ops/ops.h"
@@ -69,8 +68,9 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
   // The least a packed copy can take.
   int64_t least_copy(const Param& w) const {
     if (is_quantised(dtype)) return w.value.bytes();
-    const DType stored = ops::stored_dtype(dtype, ops::compute_dtype(x_dtype));
-    return w.value.numel() * static_cast<int64_t>(size_of(stored));
+    const bool halves = (x_dtype == DType::bf16 && ops::has_bf16_products()) ||
+                        (dtype == DType::bf16 && ops::has_avx2_products());
+    return w.value.numel() * (halves ? 2 : 4);
   }
   // A width the type can have, about this.
   int64_t width(int64_t about) const {

@@ -84,17 +84,17 @@ constexpr void (*kTiles[kTileRows])(const Tile&) = {multiply_tile<1>, multiply_t
                                                     multiply_tile<5>, multiply_tile<6>};
 
 // A tile of which only `columns` exist in the output.
-void multiply_narrow(Tile t, int64_t rows, int64_t columns) {
+void multiply_narrow(const Tile& t, int64_t rows, int64_t columns) {
   float sums[kTileRows * kColumns];
-  float* out = t.out;
   const auto bytes = static_cast<size_t>(columns) * sizeof(float);
   for (int64_t r = 0; r < rows && t.add; ++r)
-    std::memcpy(sums + r * kColumns, out + r * t.out_stride, bytes);
-  const int64_t stride = t.out_stride;
-  t.out = sums;
-  t.out_stride = kColumns;
-  kTiles[rows - 1](t);
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(out + r * stride, sums + r * kColumns, bytes);
+    std::memcpy(sums + r * kColumns, t.out + r * t.out_stride, bytes);
+  Tile whole = t;
+  whole.out = sums;
+  whole.out_stride = kColumns;
+  kTiles[rows - 1](whole);
+  for (int64_t r = 0; r < rows; ++r)
+    std::memcpy(t.out + r * t.out_stride, sums + r * kColumns, bytes);
 }
 
 // What lies in a word of two bf16 of neighbouring k, as f32.
@@ -231,12 +231,9 @@ void multiply_row_units(const RowProduct& p, int64_t begin, int64_t end) {
 
 template <bool kHalves>
 void multiply_some_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  switch (p.rows) {
-    case 1: return multiply_row_units<1, kHalves>(p, begin, end);
-    case 2: return multiply_row_units<2, kHalves>(p, begin, end);
-    case 3: return multiply_row_units<3, kHalves>(p, begin, end);
-    default: return multiply_row_units<4, kHalves>(p, begin, end);
-  }
+  with_row_count(p.rows, [&](auto rows) {
+    multiply_row_units<decltype(rows)::value, kHalves>(p, begin, end);
+  });
 }
 
 }  // namespace

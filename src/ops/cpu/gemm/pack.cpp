@@ -1,5 +1,5 @@
-// Packing for oneDNN. Transposition works on 32-bit words: an f32, or two neighbouring bf16 of the
-// inner dimension, which the layout keeps together.
+// Packing for products. Transposition works on 32-bit words: an f32, or two neighbouring bf16 of
+// the inner dimension, which the layout keeps together.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE

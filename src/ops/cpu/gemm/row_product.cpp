@@ -100,12 +100,8 @@ void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
 
 template <bool kHalves>
 void some_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  switch (p.rows) {
-    case 1: return units_rows<1, kHalves>(p, begin, end);
-    case 2: return units_rows<2, kHalves>(p, begin, end);
-    case 3: return units_rows<3, kHalves>(p, begin, end);
-    default: return units_rows<4, kHalves>(p, begin, end);
-  }
+  with_row_count(p.rows,
+                 [&](auto rows) { units_rows<decltype(rows)::value, kHalves>(p, begin, end); });
 }
 
 // Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/cpu/gemm/primitives.h"
 
@@ -30,6 +31,17 @@ struct RowProduct {
   DType out_dtype;  // f32, or bf16 where rows are
   int64_t out_stride;
 };
+// f(rows, as a constant), for 1 to kMostSingleRows.
+template <class F>
+void with_row_count(int64_t rows, F&& f) {
+  switch (rows) {
+    case 1: return f(std::integral_constant<int, 1>());
+    case 2: return f(std::integral_constant<int, 2>());
+    case 3: return f(std::integral_constant<int, 3>());
+    default: return f(std::integral_constant<int, 4>());
+  }
+}
+
 // Columns [begin, end) in units of kRowUnit.
 void run_rows(const RowProduct& product, int64_t begin, int64_t end);
 

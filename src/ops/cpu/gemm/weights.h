@@ -12,8 +12,8 @@ namespace moe::ops {
 
 // What a product reads a weight as.
 enum class Copy : uint8_t {
-  forward,   // w(k, n) = value(n, k) for oneDNN in `dtype`
-  backward,  // w(k, n) = value(k, n) for oneDNN in `dtype`
+  forward,   // w(k, n) = value(n, k), packed as `dtype`
+  backward,  // w(k, n) = value(k, n), packed as `dtype`
   blocks,    // panels of a quantised value (quant_product.h)
 };
 
@@ -22,7 +22,7 @@ struct CallWeight {
   Param* w = nullptr;
   Bank bank{};
   Copy copy = Copy::forward;
-  DType dtype = DType::f32;  // of the product; of a quantised product the value's own
+  DType dtype = DType::f32;  // of what is packed; of a quantised product the value's own
   int64_t expert_bytes = 0;
   const char* whole = nullptr;       // all experts one after another, or
   std::span<const char*> experts{};  // [E] each where it was packed, in scratch

@@ -361,20 +361,23 @@ void multiply_many(const QuantTask& task, const TileTask& at) {
   store_rows(task, at, acc);
 }
 
+// By rows - 1.
 template <DType kType>
-constexpr TileKernel kKernels[kMostRows] = {
-    &multiply_few<kType, 1>, &multiply_few<kType, 2>, &multiply_few<kType, 3>,
-    &multiply_few<kType, 4>, &multiply_many<kType>,   &multiply_many<kType>,
-    &multiply_many<kType>,   &multiply_many<kType>,   &multiply_many<kType>,
-    &multiply_many<kType>,   &multiply_many<kType>,   &multiply_many<kType>,
-    &multiply_many<kType>,   &multiply_many<kType>,   &multiply_many<kType>,
-    &multiply_many<kType>};
+struct Kernels {
+  TileKernel of[kMostRows] = {&multiply_few<kType, 1>, &multiply_few<kType, 2>,
+                              &multiply_few<kType, 3>, &multiply_few<kType, kTileRows>};
+  constexpr Kernels() {
+    for (int i = kTileRows; i < kMostRows; ++i) of[i] = &multiply_many<kType>;
+  }
+};
+template <DType kType>
+constexpr Kernels<kType> kKernels;
 
 }  // namespace
 
 void quant_multiply_avx2(const QuantTask& task) {
   multiply_tiles(task, with_panel_type(task.dtype, [](auto type) {
-                   return TileKernels{kKernels<type.value>, kMostRows};
+                   return TileKernels{kKernels<type.value>.of, kMostRows};
                  }));
 }
 

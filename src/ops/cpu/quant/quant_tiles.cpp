@@ -29,8 +29,8 @@ void multiply_tiles(const QuantTask& task, const TileKernels& kernels) {
                                  : task.next.data;
       const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes,
                     next_step = (ahead / count / blocks + 63) / 64 * 64;
-      for (int64_t t = 0; t < count;
-           ++t) {  // tiles of nearly the same size; the first ones fetch all of what comes next
+      // Tiles of nearly the same size; the first ones fetch all of what comes next.
+      for (int64_t t = 0; t < count; ++t) {
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
         const int64_t tile_rows = mine.end - mine.begin, fetched = t * next_step * blocks;
         const TileTask at{first + mine.begin,

@@ -1,7 +1,6 @@
 // Rearranges the right operand of a product into the layout that products want (PackLayout), out of
 // f32 masters, weights of a file (f32, bf16, f16) or activations of either dtype. All conversions
-// f32
-// -> bf16 round to nearest even and keep NaN, as to_bf16 does.
+// f32 -> bf16 round to nearest even and keep NaN, as to_bf16 does.
 #pragma once
 
 #include <cstddef>

@@ -10,29 +10,41 @@
 
 namespace moe::ops {
 
-void choose_isa() {
-  static const bool chosen = [] {
-    const char* cap = std::getenv("MOE_MAX_ISA");
-    if (cap == nullptr || *cap == 0) return true;
-    // in Highway a better target has a lower bit
-    const std::string_view name = cap;
-    if (name == "avx512") {
-      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
-    } else if (name == "avx2") {
-      hwy::DisableTargets(int64_t{HWY_AVX2} - 1);
-      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
-    } else if (name == "baseline") {
-      hwy::DisableTargets(int64_t{HWY_AVX2} * 2 - 1);
-      dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
-    } else {
-      fail_usage(
-          "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, 'avx2' and "
-          "'baseline', which leaves AVX2 out",
-          cap);
-    }
-    return true;
-  }();
-  (void)chosen;
+namespace {
+
+void apply_cap() {
+  const char* cap = std::getenv("MOE_MAX_ISA");
+  if (cap == nullptr || *cap == 0) return;
+  // in Highway a better target has a lower bit
+  const std::string_view name = cap;
+  if (name == "avx512") {
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+  } else if (name == "avx2") {
+    hwy::DisableTargets(int64_t{HWY_AVX2} - 1);
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+  } else if (name == "baseline") {
+    hwy::DisableTargets(int64_t{HWY_AVX2} * 2 - 1);
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
+  } else {
+    fail_usage(
+        "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, 'avx2' and "
+        "'baseline', which leaves AVX2 out",
+        cap);
+  }
 }
+
+}  // namespace
+
+int64_t usable_targets() {
+  static const int64_t usable = [] {
+    apply_cap();
+    const int64_t targets = hwy::SupportedTargets();
+    hwy::GetChosenTarget().Update(targets);  // asking has taken the cap away
+    return targets;
+  }();
+  return usable;
+}
+
+void choose_isa() { usable_targets(); }
 
 }  // namespace moe::ops

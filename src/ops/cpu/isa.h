@@ -3,10 +3,16 @@
 // before the first op.
 #pragma once
 
+#include <cstdint>
+
 namespace moe::ops {
 
 // Applies the cap to Highway and oneDNN on first call. Every entry point that reaches a dynamic
 // dispatch or creates a primitive calls it.
 void choose_isa();
+
+// Highway's targets within the cap, as bits. Not hwy::SupportedTargets(): asking it makes Highway
+// (1.0.3) dispatch without the cap from then on.
+int64_t usable_targets();
 
 }  // namespace moe::ops

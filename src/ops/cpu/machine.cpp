@@ -70,6 +70,8 @@ uint64_t FoldWords(const uint64_t* p, int64_t n) {
   return folded[0];
 }
 
+const char* TargetHere() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops
 HWY_AFTER_NAMESPACE();
@@ -80,6 +82,7 @@ namespace {
 
 HWY_EXPORT(FmaLoop);
 HWY_EXPORT(FoldWords);
+HWY_EXPORT(TargetHere);
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
@@ -147,8 +150,7 @@ bool has_bf16_products() {
 
 const char* isa_name() {
   choose_isa();
-  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(usable & -usable);
+  return HWY_DYNAMIC_DISPATCH(TargetHere)();
 }
 
 double measure_peak_flops(Run& run, DType dtype, double seconds) {

@@ -34,9 +34,7 @@ PackLayout avx2_layout(int64_t inner, int64_t cols, DType dtype) {
 #if defined(__x86_64__)
 
 bool has_avx2_products() {
-  choose_isa();
-  static const bool has = (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) == HWY_AVX2;
-  return has;
+  return (usable_targets() & (HWY_AVX2 | HWY_AVX3)) == HWY_AVX2;
 }
 
 namespace {

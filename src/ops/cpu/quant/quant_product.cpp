@@ -140,21 +140,14 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 bool has_vnni() {
-  choose_isa();
 #if defined(__x86_64__)
-  static const bool has =
-      (hwy::SupportedTargets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512vnni");
-  return has;
+  return (usable_targets() & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif
 }
 
-bool has_avx2() {
-  choose_isa();
-  static const bool has = (hwy::SupportedTargets() & HWY_AVX2) != 0;
-  return has;
-}
+bool has_avx2() { return (usable_targets() & HWY_AVX2) != 0; }
 
 size_t quant_rows_bytes(int64_t rows, int64_t in) {
   return static_cast<size_t>(rows * record_stride(in)) * sizeof(QuantRecord);

@@ -19,6 +19,8 @@ void apply_cap() {
   const std::string_view name = cap;
   if (name == "avx512") {
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+  } else if (name == "avx512_vnni") {
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_vnni);
   } else if (name == "avx2") {
     hwy::DisableTargets(int64_t{HWY_AVX2} - 1);
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
@@ -27,8 +29,8 @@ void apply_cap() {
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
   } else {
     fail_usage(
-        "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, 'avx2' and "
-        "'baseline', which leaves AVX2 out",
+        "MOE_MAX_ISA is '{}'; the caps known are 'avx512', which leaves AMX out, 'avx512_vnni', "
+        "which leaves products of bf16 out, 'avx2' and 'baseline', which leaves AVX2 out",
         cap);
   }
 }

@@ -235,8 +235,46 @@ void PackTransposedBlock(void* packed, const PackLayout& l, DType dtype, const S
   }
 }
 
+// Halves that stay halves, each k by itself: turned as words of two k, which are then parted.
+void PackHalves(void* packed, const PackLayout& l, const Source& source, int64_t block,
+                const PackHints& hints) {
+  constexpr int64_t kRows = 64, kWords = 16;
+  const int64_t first = block * l.n_block, n = std::min(l.n_block, l.cols - first);
+  const hn::ScalableTag<uint32_t> d;
+  const hn::Rebind<uint16_t, decltype(d)> half;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  alignas(64) uint32_t words[kRows * kWords], turned[kWords * kRows];
+  Ahead ahead(hints);
+  for (int64_t k = 0; k < l.inner; k += 2 * kWords) {
+    const int64_t take = std::min(2 * kWords, l.inner - k);
+    for (int64_t r = 0; r < l.n_block; r += kRows) {
+      const int64_t room = std::min(kRows, l.n_block - r);
+      for (int64_t i = 0; i < room; ++i) {
+        ahead.fetch(take * 2);
+        uint32_t* to = words + i * kWords;
+        std::memset(to, 0, kWords * 4);
+        if (r + i < n)
+          std::memcpy(to, At<Half>(source, first + r + i, k), static_cast<size_t>(take) * 2);
+      }
+      TransposeWords<false>(turned, room, words, kWords, room, kWords);
+      // Rows that pad the last block of k are written as zeros too.
+      for (int64_t i = 0; i < std::min(2 * kWords, l.k_block * row_blocks(l) - k); i += 2) {
+        const int64_t at = (k + i) / l.k_block * l.k_stride + block * l.n_stride +
+                           (k + i) % l.k_block * l.n_block + r;
+        uint16_t* out = static_cast<uint16_t*>(packed) + at;
+        for (int64_t c = 0; c < room; c += lanes) {
+          const auto pair = hn::LoadU(d, turned + i / 2 * room + c);
+          hn::StoreU(hn::TruncateTo(half, pair), half, out + c);
+          hn::StoreU(hn::TruncateTo(half, hn::ShiftRight<16>(pair)), half, out + l.n_block + c);
+        }
+      }
+    }
+  }
+}
+
 void PackTransposed(void* packed, const PackLayout& layout, DType dtype, const Source& source,
                     int64_t block, const PackHints& hints) {
+  if (dtype == DType::f16) return PackHalves(packed, layout, source, block, hints);
   WithWeight(source.dtype, [&](auto element) HWY_ATTR {
     using T = decltype(element);
     if (hints.stream) PackTransposedBlock<true, T>(packed, layout, dtype, source, block, hints);
@@ -264,6 +302,8 @@ HWY_INLINE void PackStraightRows(void* packed, const PackLayout& l, DType dtype,
       if (k >= depth) std::memset(row, 0, static_cast<size_t>(l.n_block * l.pair * size));
       else if (dtype == DType::f32)
         ConvertRow<kStream>(reinterpret_cast<float*>(row), At<T>(source, k0 + k, first), n);
+      else if (dtype == DType::f16)
+        std::memcpy(row, At<T>(source, k0 + k, first), static_cast<size_t>(n) * sizeof(Half));
       else
         PairRows<kStream>(reinterpret_cast<uint32_t*>(row), At<T>(source, k0 + k, first),
                           k + 1 < depth ? At<T>(source, k0 + k + 1, first) : nullptr, n);

@@ -34,7 +34,7 @@ constexpr bool streams(const PackLayout& layout) {
 void finish_streams();
 
 // One column of blocks (all k, columns [block * n_block, ...)) of w(k, n) = source(n, k), source
-// [cols, inner] f32, bf16 or f16. w is `dtype`.
+// [cols, inner] f32, bf16 or f16. w is `dtype`; f16 where the source is.
 void pack_transposed(void* packed, const PackLayout& layout, DType dtype, Source source,
                      int64_t n_block_index, const PackHints& hints = {});
 int64_t column_blocks(const PackLayout& layout);

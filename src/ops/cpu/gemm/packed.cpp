@@ -21,14 +21,14 @@ int64_t ExpertCopies::bytes() {
 }
 
 PackedWeight::Copies& PackedWeight::of(DType dtype, bool forward) {
-  if (dtype == DType::bf16) return forward ? bf16_forward : bf16_backward;
-  return forward ? f32_forward : f32_backward;
+  const size_t type = dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+  return copies[type][forward ? 1 : 0];
 }
 
 int64_t PackedWeight::expert_bytes() {
   int64_t bytes = blocks.bytes();
-  for (Copies* copies : {&f32_forward, &f32_backward, &bf16_forward, &bf16_backward})
-    bytes += copies->experts.bytes();
+  for (auto& both : copies)
+    for (Copies& each : both) bytes += each.experts.bytes();
   return bytes;
 }
 

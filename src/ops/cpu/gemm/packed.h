@@ -3,6 +3,7 @@
 // take together (ops/memory.h). A cache: what is dropped or behind is packed again.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -66,11 +67,11 @@ struct PackedWeight final : Derived::Content {
     WholeCopy whole;
     ExpertCopies experts;
   };
-  Copies f32_forward, f32_backward, bf16_forward, bf16_backward;
+  std::array<std::array<Copies, 2>, 3> copies;  // [f32, bf16, f16; backward, forward]
   ExpertCopies blocks;                 // of a quantised value, for products with its blocks
   std::shared_ptr<CopyBudget> budget;  // of what is packed by expert; null: no limit
 
-  // For products in `dtype`. Forward w(k, n) = value(n, k), else w(k, n) = value(k, n).
+  // Packed as `dtype`. Forward w(k, n) = value(n, k), else w(k, n) = value(k, n).
   Copies& of(DType dtype, bool forward);
   // Of the copies of experts that are there, bytes.
   int64_t expert_bytes();

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "ops/cpu/gemm/avx2_product.h"
+#include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/onednn.h"
 #include "ops/cpu/isa.h"
 #include "ops/ops.h"
@@ -73,7 +73,7 @@ bool read_blocks(const memory::desc& desc, DType dtype, PackLayout& layout) {
 }
 
 Weights choose_weights(int64_t inner, int64_t cols, DType dtype) {
-  if (has_avx2_products()) return {{}, avx2_layout(inner, cols, dtype)};
+  if (has_f32_products(dtype)) return {{}, f32_layout(inner, cols, dtype)};
   constexpr int64_t kLargestRows = 256;
   const ProductShape shape{kLargestRows, inner, cols, dtype, dtype, dtype, false, 1};
   Weights w;
@@ -127,8 +127,8 @@ const Weights& find_weights(int64_t inner, int64_t cols, DType dtype) {
 Product::Product(const ProductShape& shape) : shape_(shape) {
   try {
     const Weights& weights = find_weights(shape.inner, shape.cols, shape.weights);
-    if (has_avx2_products()) {
-      avx2_ = &weights.layout;
+    if (has_f32_products(shape.weights)) {
+      own_ = &weights.layout;
       keeps_row_bits_ = true;
       return;
     }
@@ -165,9 +165,8 @@ struct Product::Operands {
 };
 
 void Product::run(void* out, const void* in, const void* w, void* scratch) const {
-  if (avx2_ != nullptr)
-    return multiply_avx2(shape_, *avx2_, static_cast<float*>(out), static_cast<const float*>(in),
-                         w);
+  if (own_ != nullptr)
+    return multiply_f32(shape_, *own_, static_cast<float*>(out), static_cast<const float*>(in), w);
   thread_local const dnnl::stream stream(engine());
   thread_local std::unordered_map<const Product*, Operands> kept;
   const Operands& operands = kept.try_emplace(this, *this).first->second;
@@ -198,7 +197,8 @@ const PackLayout& weights_layout(int64_t inner, int64_t cols, DType dtype) {
 }
 
 DType stored_dtype(DType value, DType compute) {
-  return compute == DType::f32 && value == DType::bf16 && has_avx2_products() ? value : compute;
+  const bool kept = (value == DType::bf16 || value == DType::f16) && has_f32_products(value);
+  return compute == DType::f32 && kept ? value : compute;
 }
 
 bool products_keep_row_bits(DType dtype) {

@@ -1,4 +1,4 @@
-// Matrix products out = in * w, oneDNN's or those of avx2_product.h, created once per shape and
+// Matrix products out = in * w, oneDNN's or those of f32_product.h, created once per shape and
 // kept for the life of the process, and the layout they want w in. What is not here: how rows are
 // cut into shapes and given to threads (matmul.cpp), how weights are rearranged (pack.cpp).
 #pragma once
@@ -49,7 +49,7 @@ class Product {
   struct Operands;
 
   ProductShape shape_;
-  const PackLayout* avx2_ = nullptr;  // of the weights, where no oneDNN is asked
+  const PackLayout* own_ = nullptr;  // of the weights, where no oneDNN is asked
   dnnl::matmul primitive_;
   dnnl::memory::desc in_, weights_, out_, scratch_;
   size_t scratch_bytes_ = 0;

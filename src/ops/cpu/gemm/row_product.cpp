@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "ops/cpu/gemm/avx2_product.h"
+#include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/ops.h"
 #if defined(__x86_64__)
@@ -27,13 +27,6 @@ constexpr int64_t kBlockColumns = 64;  // four vectors of 16
 // what lies this far ahead is fetched: the hardware stops at each page
 constexpr int64_t kAheadBytes = 4096;
 
-// Words of 32 bits: an f32, or a pair of bf16.
-MOE_ROWS_TARGET inline __m512 fused(__m512 sum, __m512 weights, uint32_t word, bool halves) {
-  const __m512i all = _mm512_set1_epi32(static_cast<int>(word));
-  return halves ? _mm512_dpbf16_ps(sum, (__m512bh)all, (__m512bh)weights)
-                : _mm512_fmadd_ps(_mm512_castsi512_ps(all), weights, sum);
-}
-
 MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int64_t column,
                                           __m512 sum) {
   const auto mask = static_cast<__mmask16>(
@@ -46,33 +39,33 @@ MOE_ROWS_TARGET inline void store_columns(const RowProduct& p, int64_t row, int6
                              (__m256i)_mm512_cvtneps_pbh(sum));
 }
 
-// kVectors vectors of columns of one block, from unit `unit` on, for kRows rows.
-template <int kRows, bool kHalves, int kVectors>
+// kVectors vectors of columns of one block, from unit `unit` on, for kRows rows, in pairs of bf16.
+template <int kRows, int kVectors>
 MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
-  constexpr int64_t kStep = kHalves ? 2 : 1, kUnitsEach = kBlockColumns / kRowUnit;
+  constexpr int64_t kUnitsEach = kBlockColumns / kRowUnit;
   const PackLayout& l = *p.layout;
-  const char* weights = static_cast<const char*>(p.packed) +
-                        unit / kUnitsEach * l.n_stride * (kHalves ? 2 : 4) +
+  const char* weights = static_cast<const char*>(p.packed) + unit / kUnitsEach * l.n_stride * 2 +
                         unit % kUnitsEach * kRowUnit * 4;
   __m512 total[kRows][kVectors] = {};
   for (int64_t k = 0; k < l.inner; k += p.stretch) {
     __m512 sum[kRows][kVectors];
     for (int r = 0; r < kRows; ++r)
       for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
-    const int64_t words = (std::min(p.stretch, l.inner - k) + kStep - 1) / kStep;
+    const int64_t words = (std::min(p.stretch, l.inner - k) + 1) / 2;
     for (int64_t i = 0; i < words; ++i, weights += kBlockColumns * 4) {
-      __m512 w[kVectors];
+      __m512bh w[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         _mm_prefetch(weights + kAheadBytes + v * 64, _MM_HINT_T0);
-        w[v] = _mm512_loadu_ps(weights + v * 64);
+        w[v] = (__m512bh)_mm512_loadu_ps(weights + v * 64);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         uint32_t word;
-        std::memcpy(&word, static_cast<const char*>(p.row[r]) + (k / kStep + i) * 4, sizeof word);
+        std::memcpy(&word, static_cast<const char*>(p.row[r]) + (k / 2 + i) * 4, sizeof word);
+        const auto pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(word));
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = fused(sum[r][v], w[v], word, kHalves);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_dpbf16_ps(sum[r][v], pair, w[v]);
       }
     }
     for (int r = 0; r < kRows; ++r)
@@ -83,25 +76,19 @@ MOE_ROWS_TARGET void unit_rows(const RowProduct& p, int64_t unit) {
     for (int v = 0; v < kVectors; ++v) store_columns(p, r, unit * kRowUnit + v * 16, total[r][v]);
 }
 
-template <int kRows, bool kHalves>
+template <int kRows>
 void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
   // Whole blocks are read as they lie; a share may begin or end in the middle of one. Of a narrow
   // matrix, such as a router's, only the columns that it has.
   for (int64_t unit = begin; unit < end;) {
-    if (p.layout->cols - unit * kRowUnit <= kRowUnit / 2) unit_rows<kRows, kHalves, 1>(p, unit++);
+    if (p.layout->cols - unit * kRowUnit <= kRowUnit / 2) unit_rows<kRows, 1>(p, unit++);
     else if (unit % 2 == 0 && unit + 2 <= end) {
-      unit_rows<kRows, kHalves, 4>(p, unit);
+      unit_rows<kRows, 4>(p, unit);
       unit += 2;
     } else {
-      unit_rows<kRows, kHalves, 2>(p, unit++);
+      unit_rows<kRows, 2>(p, unit++);
     }
   }
-}
-
-template <bool kHalves>
-void some_rows(const RowProduct& p, int64_t begin, int64_t end) {
-  with_row_count(p.rows,
-                 [&](auto rows) { units_rows<decltype(rows)::value, kHalves>(p, begin, end); });
 }
 
 // Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without
@@ -114,7 +101,7 @@ bool fits(const PackLayout& l, DType dtype) {
 // Two rows of noise through oneDNN and through the kernel with stretches of different lengths.
 int64_t find_stretch(int64_t inner, DType dtype) {
   constexpr int64_t kRows = 2, kCols = kBlockColumns;
-  if (!has_bf16_products()) return 0;  // the mark of AVX-512 with all the kernel uses
+  if (dtype == DType::bf16 && !has_bf16_products()) return 0;
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
   const Product& product = find_product({kRows, inner, kCols, dtype, dtype, DType::f32, false, 1});
   if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
@@ -159,7 +146,7 @@ int64_t find_stretch(int64_t inner, DType dtype) {
 #if defined(__x86_64__)
 
 int64_t sum_stretch(int64_t inner, DType dtype) {
-  if (has_avx2_products()) return inner;
+  if (has_f32_products(dtype)) return inner;
   static std::mutex mutex;
   static auto& known = *new std::map<std::pair<int64_t, DType>, int64_t>;
   const std::lock_guard lock(mutex);
@@ -169,9 +156,10 @@ int64_t sum_stretch(int64_t inner, DType dtype) {
 }
 
 void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
-  if (has_avx2_products()) run_rows_avx2(product, begin, end);
-  else if (product.dtype == DType::bf16) some_rows<true>(product, begin, end);
-  else some_rows<false>(product, begin, end);
+  if (product.dtype != DType::bf16 || has_f32_products(DType::bf16))
+    return run_rows_f32(product, begin, end);
+  with_row_count(product.rows,
+                 [&](auto rows) { units_rows<decltype(rows)::value>(product, begin, end); });
 }
 
 #else

@@ -1,8 +1,8 @@
 // Products of one to four rows with packed weights. oneDNN's calls are made for many rows; here the
 // weights stream through once at the speed of memory, any range of columns at a time, so that
-// threads share one row's work evenly. The bits are those of more rows: on AVX-512 oneDNN's, each
-// output a chain of fused multiplications in the order of k, cut into stretches whose sums are
-// added, and the length of a stretch is found by asking oneDNN (sum_stretch). Where no length
+// threads share one row's work evenly. The bits are those of more rows: where those are oneDNN's,
+// each output is a chain of fused multiplications in the order of k, cut into stretches whose sums
+// are added, and the length of a stretch is found by asking oneDNN (sum_stretch). Where no length
 // explains its bits, or the machine has no AVX2, there are no such products.
 #pragma once
 
@@ -22,7 +22,7 @@ int64_t sum_stretch(int64_t inner, DType dtype);
 
 struct RowProduct {
   const PackLayout* layout;
-  DType dtype;      // of weights, and of rows but where has_avx2_products(), which are f32
+  DType dtype;      // of weights; of rows too, but where has_f32_products(dtype) they are f32
   int64_t stretch;  // sum_stretch(layout->inner, dtype)
   const void* row[kMostSingleRows];
   int64_t rows;

@@ -1,14 +1,16 @@
 // The products forward and backward to their rows, over groups of rows. Rows are cut into blocks of
 // at most 256. For oneDNN, a multiple of 16 and an exact tail of 1 to 15, so that at most 31
-// primitives exist for each width and dtype and no row is padded; tiles (tile_product.h) take any
-// number. A row's bits do not depend on its block, so any cut
-// is as good as any other. A block meets all the matrices it was given with before the next block
-// comes, so that it is read, or summed into, while it is in the cache. Weights are packed when
-// their version has moved, or when rows first meet them (weights.h). No exception leaves a parallel
+// primitives exist for each width and dtype and no row is padded; the engine's own (tile_product.h,
+// f32_product.h, bf16_product.h) take any number. A row's bits do not depend on its block, so any
+// cut is as good as any other. A block meets all the matrices it was given with before the next
+// block comes, so that it is read, or summed into, while it is in the cache. Weights are packed
+// when their version has moved, or when rows meet them (weights.h). No exception leaves a parallel
 // region: Guard carries the first one out.
 #include <vector>
 
 #include "ops/banks.h"
+#include "ops/cpu/gemm/bf16_product.h"
+#include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/low_rank.h"
 #include "ops/cpu/gemm/narrow_product.h"
 #include "ops/cpu/gemm/parts.h"
@@ -33,17 +35,17 @@ struct Schedule {
   int shares() const { return static_cast<int>(first.size()) - 1; }
 };
 
-// `tails`: a tail of less than a unit is a block of its own.
-void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t end, bool tails) {
+// Of more than `any` rows a tail of less than a unit is a block of its own.
+void cut_rows(std::vector<Block>& blocks, int64_t group, int64_t begin, int64_t end, int64_t any) {
   while (begin < end) {
     int64_t rows = std::min(kMostRows, end - begin);
-    if (tails && rows > kUnit) rows -= rows % kUnit;
+    if (rows > any) rows -= rows % kUnit;
     blocks.push_back({group, begin, rows});
     begin += rows;
   }
 }
 
-Schedule schedule_rows(int threads, std::span<const Group> groups, bool tails) {
+Schedule schedule_rows(int threads, std::span<const Group> groups, int64_t any) {
   int64_t units = 0;
   for (const Group& g : groups) units += g.units();
   const bool together = static_cast<int64_t>(groups.size()) < 2 * threads && units < 4 * threads;
@@ -58,7 +60,7 @@ Schedule schedule_rows(int threads, std::span<const Group> groups, bool tails) {
       const int64_t begin = std::clamp<int64_t>(share.begin - unit, 0, here),
                     end = std::clamp<int64_t>(share.end - unit, 0, here);
       cut_rows(schedule.blocks, g.expert, g.begin + begin * kUnit,
-               std::min(g.begin + end * kUnit, g.end), tails);
+               std::min(g.begin + end * kUnit, g.end), any);
       unit += here;
     }
     schedule.first.push_back(schedule.blocks.size());
@@ -114,7 +116,7 @@ void each_block(Run& run, const Schedule& schedule, F&& f) {
 void multiply_tiles(Run& run, const std::vector<Part>& parts, bool one_in,
                     std::span<const PackLayout* const> layouts, std::span<const Group> groups,
                     int threads) {
-  const Schedule schedule = schedule_rows(threads, groups, false);
+  const Schedule schedule = schedule_rows(threads, groups, kMostRows);
   const int inner_threads = schedule.shares() == 1 ? threads : 1;
   each_block(run, schedule, [&](const Block& block, size_t, Arena& scratch) {
     void* tiles = nullptr;
@@ -139,13 +141,23 @@ void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
   if (std::find(layouts.begin(), layouts.end(), nullptr) == layouts.end())
     return multiply_tiles(run, parts, one_in, layouts, groups, threads);
 
-  const Schedule schedule = schedule_rows(threads, groups, true);
+  std::vector<int64_t> stretches;  // [parts]
+  int64_t any = kMostRows;         // rows of which all parts take any number
+  for (const Part& part : parts) {
+    stretches.push_back(fetched_stretch(part.shape(1, 1)));
+    if (has_f32_products(part.w.dtype)) continue;
+    any = std::min(any, stretches.back() > 0 ? kMostFetchedRows : kUnit);
+  }
+  const Schedule schedule = schedule_rows(threads, groups, any);
   const int inner_threads = schedule.shares() == 1 ? threads : 1;
   // Found before the threads start, so that making one is never paid by many; [block, part].
   std::vector<const Product*> products;
   for (const Block& block : schedule.blocks)
-    for (const Part& part : parts)
-      products.push_back(&find_product(part.shape(block.rows, inner_threads)));
+    for (size_t p = 0; p < parts.size(); ++p) {
+      ProductShape shape = parts[p].shape(block.rows, inner_threads);
+      if (block.rows <= kMostFetchedRows) shape.stretch = stretches[p];
+      products.push_back(&find_product(shape));
+    }
   const ThreadLimit limit(inner_threads);
   each_block(run, schedule, [&](const Block& block, size_t place, Arena& scratch) {
     const void* in = nullptr;

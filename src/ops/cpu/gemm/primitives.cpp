@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "ops/cpu/gemm/bf16_product.h"
 #include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/onednn.h"
 #include "ops/cpu/isa.h"
@@ -127,8 +128,8 @@ const Weights& find_weights(int64_t inner, int64_t cols, DType dtype) {
 Product::Product(const ProductShape& shape) : shape_(shape) {
   try {
     const Weights& weights = find_weights(shape.inner, shape.cols, shape.weights);
-    if (has_f32_products(shape.weights)) {
-      own_ = &weights.layout;
+    if (has_f32_products(shape.weights) || shape.stretch > 0) {
+      layout_ = &weights.layout;
       keeps_row_bits_ = true;
       return;
     }
@@ -165,8 +166,10 @@ struct Product::Operands {
 };
 
 void Product::run(void* out, const void* in, const void* w, void* scratch) const {
-  if (own_ != nullptr)
-    return multiply_f32(shape_, *own_, static_cast<float*>(out), static_cast<const float*>(in), w);
+  if (shape_.stretch > 0) return multiply_bf16(shape_, *layout_, out, in, w);
+  if (layout_ != nullptr)
+    return multiply_f32(shape_, *layout_, static_cast<float*>(out), static_cast<const float*>(in),
+                        w);
   thread_local const dnnl::stream stream(engine());
   thread_local std::unordered_map<const Product*, Operands> kept;
   const Operands& operands = kept.try_emplace(this, *this).first->second;

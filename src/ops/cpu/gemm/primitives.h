@@ -1,6 +1,7 @@
-// Matrix products out = in * w, oneDNN's or those of f32_product.h, created once per shape and
-// kept for the life of the process, and the layout they want w in. What is not here: how rows are
-// cut into shapes and given to threads (matmul.cpp), how weights are rearranged (pack.cpp).
+// Matrix products out = in * w, oneDNN's or those of f32_product.h and bf16_product.h, created once
+// per shape and kept for the life of the process, and the layout they want w in. What is not here:
+// how rows are cut into shapes and given to threads (matmul.cpp), how weights are rearranged
+// (pack.cpp).
 #pragma once
 
 #include <omp.h>
@@ -30,6 +31,7 @@ struct ProductShape {
   DType in, weights, out;     // in: f32 or bf16; weights: in, or stored_dtype(); out: f32 or in
   bool add;                   // out += instead of out =
   int threads;                // how many it may use itself; 1 inside a parallel region
+  int64_t stretch = 0;        // if above 0 it is one of bf16_product.h
   auto operator<=>(const ProductShape&) const = default;
 };
 
@@ -49,7 +51,7 @@ class Product {
   struct Operands;
 
   ProductShape shape_;
-  const PackLayout* own_ = nullptr;  // of the weights, where no oneDNN is asked
+  const PackLayout* layout_ = nullptr;  // of the weights, where no oneDNN is asked
   dnnl::matmul primitive_;
   dnnl::memory::desc in_, weights_, out_, scratch_;
   size_t scratch_bytes_ = 0;

@@ -27,7 +27,7 @@ namespace moe::ops {
 // Rows are grouped: group e owns rows [offsets[e], offsets[e+1]) and meets the matrix w[e]. One
 // dense matrix is a bank of one: offsets = {0, M}. The dtype of x (or dy) decides the compute
 // dtype; w of any dtype is packed for it: whole when it is trained and its version has moved, else
-// an expert at a time when rows first meet it, within a limit (ops/memory.h). Quantised w
+// an expert at a time when rows meet it, within a limit (ops/memory.h). Quantised w
 // multiplies rows that are rounded to blocks of bytes (ops/cpu/quant/quant_product.h) unless the
 // run widens it; a gradient goes through its numbers in the compute dtype. Empty groups are legal.
 // Where w has a term, all products are those of w + scale b a, and its halves get gradients,
@@ -227,7 +227,8 @@ struct KvView {
 };
 // Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of
 // them, p-W+1..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running
-// maximum, so chunking changes no bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k
+// maximum, and stretches of eight blocks are joined in their order, so that neither chunks of
+// queries nor threads change a bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k
 // and v are bf16 and has_bf16_products(), both products are of bf16: q and the weights of v are
 // rounded to it, sums stay f32, and where there are AMX tiles numbers below the normal range are
 // taken for zero. o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent

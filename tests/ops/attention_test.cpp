@@ -131,6 +131,13 @@ INSTANTIATE_TEST_SUITE_P(
                                      shape_of(2, 2, 8, 8, 1000)),
                      testing::Values(Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 330, 16, 0})));
 
+// Over several stretches of keys, whose sums are joined.
+INSTANTIATE_TEST_SUITE_P(stretches, AttentionTwin,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(shape_of(4, 2, 16, 8),
+                                                          shape_of(2, 1, 33, 12, 700)),
+                                          testing::Values(Rows{1030, 520})));
+
 TEST(Attention, a_window_of_one_token_is_its_own_value) {
   const AttentionShape shape = shape_of(4, 2, 8, 16, 1);
   Case c({130}, shape, DType::f32);
@@ -423,6 +430,42 @@ TEST_P(AttentionLaw, threads_change_no_bit) {
     EXPECT_TRUE(same_bits(one.dq, many.dq) && same_bits(one.dk, many.dk) &&
                 same_bits(one.dv, many.dv))
         << threads << " threads, backward";
+  }
+}
+
+// One text that is written: where threads are many its keys are shared out in stretches.
+TEST_P(AttentionLaw, keys_in_stretches_on_any_threads) {
+  const auto& [dtype, shape] = GetParam();
+  constexpr int64_t kLength = 1700;
+  Case whole({kLength}, shape, dtype);
+  moe::Run two(2);
+  whole.forward(two);
+  const int64_t k_cols = shape.kv_heads * shape.width;
+  Arena arena;
+  const Tensor blocks = key_blocks(arena, dtype, kLength, k_cols);
+  for (int64_t n = 0; n < kLength; ++n)
+    for (int64_t c = 0; c < k_cols; ++c) set_key(blocks, n, c, get(whole.k, n, c));
+  const Rows first_row{0};
+  for (const int threads : {1, 2, 3, 5, 16}) {
+    moe::Run run(threads);
+    for (const bool transposed : {false, true})
+      for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+               {511, 512}, {512, 513}, {600, 601}, {1023, 1025}, {1535, 1539}, {1699, 1700}}) {
+        const Rows bounds{0, end - begin};
+        const auto positions =
+            std::span(whole.rows.positions)
+                .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+        const Tensor o = nan_filled(arena, dtype, end - begin, whole.o.cols()),
+                     lse = nan_filled(arena, DType::f32, end - begin, shape.heads);
+        ops::attention_forward(run, o, lse, whole.q.slice_rows(begin, end),
+                               {transposed ? blocks : whole.k, whole.v, bounds, first_row},
+                               positions, shape.heads, shape.kv_heads,
+                               static_cast<float>(shape.scale), shape.window);
+        EXPECT_TRUE(same_bits(o, whole.o.slice_rows(begin, end)) &&
+                    same_bits(lse, whole.lse.slice_rows(begin, end)))
+            << "rows from " << begin << ", " << threads << " threads"
+            << (transposed ? ", transposed" : "");
+      }
   }
 }
 

@@ -2,6 +2,7 @@
 // forward-inl.h and backward-inl.h.
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -140,21 +141,35 @@ void check_rows(std::string_view op, const AttentionCall& call) {
     }
 }
 
+AttentionTask task_of(const AttentionCall& call, int64_t sequence, int64_t kv_head, int64_t begin,
+                      int64_t end) {
+  const int64_t first = call.kv->bounds[static_cast<size_t>(sequence)], group = call.group();
+  int64_t work = 0, oldest = std::numeric_limits<int64_t>::max(), newest = 0;
+  for (int64_t n = begin / group; n * group < end; ++n) {
+    const int64_t position = call.positions[static_cast<size_t>(first + n)],
+                  here = std::min((n + 1) * group, end) - std::max(n * group, begin);
+    work += (position + 1 - call.first_seen(position)) * here;
+    oldest = std::min(oldest, call.first_seen(position));
+    newest = std::max(newest, position);
+  }
+  return {sequence, kv_head, begin, end, work, oldest / kStretch, newest / kStretch + 1, nullptr};
+}
+
+// The tasks of a sequence. For several `shares`, the first of each head's columns come first, then
+// the next ones of each: threads that work through those walk the same keys at about the same time,
+// so that a long text's come from memory once for all of them.
 void add_tasks(std::vector<AttentionTask>& tasks, const AttentionCall& call, int64_t sequence,
-               int64_t columns_per_task) {
-  const int64_t first = call.kv->bounds[static_cast<size_t>(sequence)];
-  const int64_t columns =
-      (call.kv->bounds[static_cast<size_t>(sequence) + 1] - first) * call.group();
-  for (int64_t g = 0; g < call.kv_heads; ++g)
-    for (int64_t begin = 0; begin < columns; begin += columns_per_task) {
-      const int64_t end = std::min(begin + columns_per_task, columns);
-      int64_t work = 0;
-      for (int64_t j = begin; j < end; j += call.group()) {
-        const int64_t position = call.positions[static_cast<size_t>(first + j / call.group())];
-        work += (position + 1 - call.first_seen(position)) * call.group();
-      }
-      tasks.push_back({sequence, g, begin, end, work});
-    }
+               int64_t columns_per_task, int shares) {
+  const size_t at = static_cast<size_t>(sequence);
+  const int64_t columns = (call.kv->bounds[at + 1] - call.kv->bounds[at]) * call.group(),
+                blocks = (columns + columns_per_task - 1) / columns_per_task;
+  for (int share = 0; share < shares; ++share) {
+    const Span mine = partition(blocks, share, shares);
+    for (int64_t g = 0; g < call.kv_heads; ++g)
+      for (int64_t block = mine.begin; block < mine.end; ++block)
+        tasks.push_back(task_of(call, sequence, g, block * columns_per_task,
+                                std::min((block + 1) * columns_per_task, columns)));
+  }
 }
 
 int64_t work_of(const std::vector<AttentionTask>& tasks) {
@@ -168,28 +183,64 @@ int worthy_parts(const Run& run, const AttentionCall& call,
   return static_cast<int>(std::clamp<int64_t>(multiply_adds / kGrain + 1, 1, run.threads));
 }
 
+// How many of `pieces` come nearest to so much of the task's work; 0: neither none nor all.
+int64_t pieces_of(const AttentionTask& task, int64_t pieces, int64_t work) {
+  const int64_t taken = (pieces * work + task.work / 2) / std::max<int64_t>(task.work, 1);
+  return taken < pieces ? taken : 0;
+}
+
+// Columns meet a block of keys together once it is laid out: a task of more than these, as in a
+// prompt, is cut between columns. With few, as where a text is written, both parts would read all
+// the keys, so that it is cut between stretches of them if it has several.
+constexpr int64_t kFewColumns = 16;
+
+// Leaves the task about so much of its work and gives `rest` the others. Whether both have some.
+bool cut(AttentionTask& task, AttentionTask& rest, int64_t work) {
+  const int64_t columns = task.end - task.begin, stretches = task.end_stretch - task.first_stretch;
+  const bool keys = task.left != nullptr || (columns <= kFewColumns && stretches > 1);
+  const int64_t pieces = keys ? stretches : columns, taken = pieces_of(task, pieces, work);
+  if (taken == 0) return false;
+  rest = task;
+  if (keys) task.end_stretch = rest.first_stretch = task.first_stretch + taken;
+  else task.end = rest.begin = task.begin + taken;
+  task.work = task.work * taken / pieces;
+  rest.work -= task.work;
+  return true;
+}
+
 // Few tasks, such as three key/value heads of one token for two threads or nine of a prompt, share
-// out badly: a task that a share would end in is split between two columns.
-void split_at_shares(std::vector<AttentionTask>& tasks, int parts) {
+// out badly: a task that a share would end in is cut. Returns those that were cut between stretches
+// as they were; what their parts leave lies in scratch.
+std::vector<AttentionTask> split_at_shares(const AttentionCall& call,
+                                           std::vector<AttentionTask>& tasks, int parts,
+                                           Arena& scratch) {
   constexpr int kTasksEach = 16;
-  if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return;
+  std::vector<AttentionTask> whole;
+  if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return whole;
   const int64_t total = work_of(tasks);
   int64_t done = 0;  // work of the tasks before `i`
   size_t i = 0;
   for (int part = 1; part < parts; ++part) {
     const int64_t share_end = total * part / parts;
     while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
-    if (i == tasks.size()) return;
-    AttentionTask &task = tasks[i], rest = task;
-    const int64_t columns = task.end - task.begin,
-                  taken = (columns * (share_end - done) + task.work / 2) /
-                          std::max<int64_t>(task.work, 1);
-    if (taken == 0 || taken == columns) continue;
-    task.end = rest.begin = task.begin + taken;
-    task.work = task.work * taken / columns;
-    rest.work -= task.work;
+    if (i == tasks.size()) return whole;
+    const AttentionTask before = tasks[i];
+    AttentionTask rest;
+    if (!cut(tasks[i], rest, share_end - done)) continue;
+    const int64_t taken = rest.first_stretch - before.first_stretch;
+    if (taken > 0) {
+      const int64_t floats = StretchSums::floats(before.end - before.begin, call.value_width());
+      if (before.left == nullptr) {
+        const int64_t stretches = before.end_stretch - before.first_stretch;
+        whole.push_back(before);
+        whole.back().left = tasks[i].left = static_cast<float*>(
+            scratch.alloc_bytes(static_cast<size_t>(stretches * floats) * sizeof(float)));
+      }
+      rest.left = tasks[i].left + taken * floats;
+    }
     tasks.insert(tasks.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
   }
+  return whole;
 }
 
 // Gives each of `parts` threads a contiguous run of tasks with about the same work.
@@ -210,6 +261,22 @@ void run_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionT
     const size_t from = cut[static_cast<size_t>(begin)], to = cut[static_cast<size_t>(end)];
     work_through(call, std::span(tasks).subspan(from, to - from),
                  run.thread_scratch[static_cast<size_t>(thread)]);
+  });
+}
+
+// Joins what the parts of these tasks left.
+template <class F>
+void join_tasks(Run& run, const AttentionCall& call, const std::vector<AttentionTask>& whole,
+                const F& join) {
+  int64_t numbers = 0;
+  for (const AttentionTask& task : whole)
+    numbers +=
+        (task.end - task.begin) * (task.end_stretch - task.first_stretch) * call.value_width();
+  constexpr int64_t kWorthThreads = int64_t{1} << 16;
+  const int threads = numbers < kWorthThreads ? 1 : run.threads;
+  parallel_for(threads, std::ssize(whole), 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t i = begin; i < end; ++i)
+      join(call, whole[static_cast<size_t>(i)], run.thread_scratch[static_cast<size_t>(thread)]);
   });
 }
 
@@ -241,10 +308,13 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   std::vector<AttentionTask> tasks;
   const bool halves = kv.k.dtype == DType::bf16 && has_bf16_products();
   const int64_t columns = halves ? columns_of_task_bf16() : kKeyBlock;
-  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, columns);
+  const int shares = kv.sequences() == 1 ? run.threads : 1;
+  for (int64_t s = 0; s < kv.sequences(); ++s) add_tasks(tasks, call, s, columns, shares);
   const int parts = worthy_parts(run, call, tasks);
-  split_at_shares(tasks, parts);
+  const ArenaScope scope(run.scratch);
+  const std::vector<AttentionTask> whole = split_at_shares(call, tasks, parts, run.scratch);
   run_tasks(run, call, tasks, parts, halves ? attention_forward_bf16 : attention_forward_f32);
+  join_tasks(run, call, whole, halves ? attention_join_bf16 : attention_join_f32);
 }
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
@@ -291,7 +361,7 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   std::vector<AttentionTask> tasks;
   const int64_t whole = std::max<int64_t>(q.rows() * call.group(), 1);
   for (size_t s = 0; s < kv.first_row.size(); ++s)
-    add_tasks(tasks, call, static_cast<int64_t>(s), whole);
+    add_tasks(tasks, call, static_cast<int64_t>(s), whole, 1);
   const bool halves = q.dtype == DType::bf16 && has_bf16_products();
   run_tasks(run, call, tasks, worthy_parts(run, call, tasks),
             halves ? attention_backward_bf16 : attention_backward_f32);

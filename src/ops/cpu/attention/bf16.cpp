@@ -155,6 +155,12 @@ MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionT
   }
 }
 
+MOE_BF16 void join_bf16(const AttentionCall& call, const AttentionTask& whole, Arena& scratch) {
+  if (!has_tiles()) return join_task(call, whole, scratch);
+  const FlushedSubnormals flushed;
+  join_task(call, whole, scratch);
+}
+
 MOE_BF16 void backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch) {
   if (!has_tiles()) {
@@ -183,12 +189,18 @@ void attention_forward_bf16(const AttentionCall& call, std::span<const Attention
                             Arena& scratch) {
   N_AVX3::forward_bf16(call, tasks, scratch);
 }
+void attention_join_bf16(const AttentionCall& call, const AttentionTask& whole, Arena& scratch) {
+  N_AVX3::join_bf16(call, whole, scratch);
+}
 void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                              Arena& scratch) {
   N_AVX3::backward_bf16(call, tasks, scratch);
 }
 #else
 void attention_forward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) {
+  fail("attention in bf16 is not compiled for this processor");
+}
+void attention_join_bf16(const AttentionCall&, const AttentionTask&, Arena&) {
   fail("attention in bf16 is not compiled for this processor");
 }
 void attention_backward_bf16(const AttentionCall&, std::span<const AttentionTask>, Arena&) {

@@ -49,6 +49,9 @@ struct ForwardF32 {
       const AttentionColumn at = column_at(call, task, j);
       load_row(q + j * padded, call.q, at.row, at.head * width, width, padded, call.scale);
     }
+  }
+  void begin() {
+    forget(x);
     std::fill_n(total, x.room, 0.0f);
   }
   void finish() {}
@@ -311,6 +314,10 @@ void forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks
   }
 }
 
+void join_f32(const AttentionCall& call, const AttentionTask& whole, Arena& scratch) {
+  join_task(call, whole, scratch);
+}
+
 void backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
   for (const AttentionTask& task : tasks) backward_task<BackwardF32>(call, task, scratch);
 }
@@ -324,11 +331,15 @@ HWY_AFTER_NAMESPACE();
 namespace moe::ops {
 
 HWY_EXPORT(forward_f32);
+HWY_EXPORT(join_f32);
 HWY_EXPORT(backward_f32);
 
 void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch) {
   HWY_DYNAMIC_DISPATCH(forward_f32)(call, tasks, scratch);
+}
+void attention_join_f32(const AttentionCall& call, const AttentionTask& whole, Arena& scratch) {
+  HWY_DYNAMIC_DISPATCH(join_f32)(call, whole, scratch);
 }
 void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch) {

@@ -5,7 +5,11 @@
 //   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');
 //   l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
 // and at the end o / l and lse = m + log l. A key beyond a column's position or before its window
-// has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not.
+// has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not. Each stretch of
+// keys (tasks.h) begins with m = -inf, l = 0, o = 0 anew, and its m2, l2, o2 are joined to those of
+// the stretches before it:
+//   m' = max(m, m2);  l' = l exp(m - m') + l2 exp(m2 - m');  o' = o exp(m - m') + o2 exp(m2 - m')
+// where a stretch of which a column sees nothing changes no bit either.
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -63,13 +67,17 @@ inline Columns load_columns(const AttentionCall& call, const AttentionTask& task
   for (int32_t* each : {x.position, x.first_seen})
     std::fill(each + x.count, each + x.room, each[x.count - 1]);
   const auto [low, high] = std::minmax_element(x.position, x.position + x.count);
-  x.oldest = call.first_seen(*low);
-  x.past = int64_t{*high} + 1;
+  x.oldest = std::max(call.first_seen(*low), task.first_stretch * kStretch);
+  x.past = std::min(int64_t{*high} + 1, task.end_stretch * kStretch);
   x.newest = call.first_seen(*high);
   x.narrowest = int64_t{*low} + 1;
+  return x;
+}
+
+// As before the first key of a stretch.
+inline void forget(const Columns& x) {
   std::fill_n(x.highest, x.room, -kInfinity);
   std::fill_n(x.out, x.room * x.value_padded, 0.0f);
-  return x;
 }
 
 // A block of keys: that at `position` lies in row `row` of the view. Some column of the task sees
@@ -110,6 +118,7 @@ const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, i
 //   load(block)            the block's keys and values
 //   attend(block, whole)   s, p and o' of all columns, and m, l and exp(m - m') move on; `whole`:
 //                          all columns see all of the block's keys that are seen
+//   begin()                m = -inf, l = 0, o = 0
 //   finish()               what it has put off until now
 //   highest_of(column)     m
 //   total_of(column)       l
@@ -135,6 +144,79 @@ HWY_INLINE void attend_panels(Inner& inner, const KeyBlock& block, bool whole) {
   }
 }
 
+// Joins to a column's sums what a stretch left of it.  out, o [padded width]
+inline void join(float& highest, float& total, float* out, float m, float l, const float* o,
+                 int64_t width) {
+  const DF32 d;
+  const float most = std::max(highest, m);
+  // where both are the same, -inf - -inf must not come about
+  const auto factor = [&](float before) HWY_ATTR {
+    return before == most ? 1.0f : hn::GetLane(ExpNormal(d, hn::Set(d, before - most)));
+  };
+  const float mine = factor(highest), theirs = factor(m);
+  highest = most;
+  total = total * mine + l * theirs;
+  for (int64_t c = 0; c < width; c += lanes_f32())
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, o + c), hn::Set(d, theirs),
+                          hn::Mul(hn::LoadU(d, out + c), hn::Set(d, mine))),
+               d, out + c);
+}
+
+inline void store_column(const AttentionCall& call, const AttentionTask& task, int64_t column,
+                         const float* out, float highest, float total) {
+  const AttentionColumn at = column_at(call, task, column);
+  const int64_t width = call.value_width();
+  store_row(call.o, at.row, at.head * width, width, out, 1.0f / total);
+  if (!call.lse.empty()) call.lse.row<float>(at.row)[at.head] = highest + std::log(total);
+}
+
+// The sums of a task's columns over `stretches` of them, joined as they come or left to be joined
+// later. Joining the first to nothing would change no bit, so that one alone needs no room.
+class Stretches {
+ public:
+  Stretches(const AttentionCall& call, const AttentionTask& task, int64_t value_padded,
+            int64_t stretches, Arena& scratch)
+      : call_(call),
+        task_(task),
+        count_(task.end - task.begin),
+        width_(value_padded),
+        left_(task.left),
+        alone_(stretches == 1 && left_ == nullptr),
+        sums_(left_ != nullptr ? left_ : alloc<float>(scratch, alone_ ? 0 : floats()), count_) {
+    if (left_ != nullptr || alone_) return;
+    std::fill_n(sums_.highest, count_, -kInfinity);
+    std::fill_n(sums_.total, count_, 0.0f);
+    std::fill_n(sums_.out, count_ * width_, 0.0f);
+  }
+  // What a stretch gave for a column.
+  void add(int64_t j, float highest, float total, const float* out) const {
+    if (alone_) return store_column(call_, task_, j, out, highest, total);
+    if (left_ == nullptr)
+      return join(sums_.highest[j], sums_.total[j], sums_.out + j * width_, highest, total, out,
+                  width_);
+    sums_.highest[j] = highest;
+    sums_.total[j] = total;
+    std::copy_n(out, width_, sums_.out + j * width_);
+  }
+  void next() {
+    if (left_ != nullptr) sums_ = StretchSums(left_ += floats(), count_);
+  }
+  void store() const {
+    for (int64_t j = 0; left_ == nullptr && !alone_ && j < count_; ++j)
+      store_column(call_, task_, j, sums_.out + j * width_, sums_.highest[j], sums_.total[j]);
+  }
+
+ private:
+  int64_t floats() const { return StretchSums::floats(count_, width_); }
+
+  const AttentionCall& call_;
+  const AttentionTask& task_;
+  int64_t count_, width_;
+  float* left_;
+  bool alone_;
+  StretchSums sums_;
+};
+
 // Works through the first of the tasks; the others are what comes after it.
 template <class Inner>
 HWY_INLINE void forward_task(const AttentionCall& call, std::span<const AttentionTask> tasks,
@@ -143,21 +225,39 @@ HWY_INLINE void forward_task(const AttentionCall& call, std::span<const Attentio
   const AttentionTask& task = tasks.front();
   Inner inner(call, tasks, scratch);
   const Columns& x = inner.x;
-  for (int64_t at = x.oldest / kKeyBlock * kKeyBlock; at < x.past; at += kKeyBlock) {
-    const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),
-                         std::min(x.past - at, kKeyBlock)};
-    inner.load(block);
-    inner.attend(block, x.newest <= at + block.first && at + block.end <= x.narrowest);
+  const int64_t first = x.oldest / kStretch, end = (x.past + kStretch - 1) / kStretch;
+  Stretches stretches(call, task, x.value_padded, end - first, scratch);
+  for (int64_t begin = first * kStretch; begin < x.past; begin += kStretch) {
+    inner.begin();
+    for (int64_t at = std::max(begin, x.oldest / kKeyBlock * kKeyBlock);
+         at < std::min(begin + kStretch, x.past); at += kKeyBlock) {
+      const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),
+                           std::min(x.past - at, kKeyBlock)};
+      inner.load(block);
+      inner.attend(block, x.newest <= at + block.first && at + block.end <= x.narrowest);
+    }
+    inner.finish();
+    for (int64_t j = 0; j < x.count; ++j)
+      stretches.add(j, inner.highest_of(j), inner.total_of(j), x.out + j * x.value_padded);
+    stretches.next();
   }
-  inner.finish();
-  for (int64_t j = 0; j < x.count; ++j) {
-    const AttentionColumn at = column_at(call, task, j);
-    const float total = inner.total_of(j);
-    store_row(call.o, at.row, at.head * x.value_width, x.value_width, x.out + j * x.value_padded,
-              1.0f / total);
-    if (!call.lse.empty())
-      call.lse.row<float>(at.row)[at.head] = inner.highest_of(j) + std::log(total);
+  stretches.store();
+}
+
+// Joins what parts of a task left.
+inline void join_task(const AttentionCall& call, const AttentionTask& whole, Arena& scratch) {
+  const ArenaScope scope(scratch);
+  const int64_t count = whole.end - whole.begin, width = padded_width(call.value_width()),
+                floats = StretchSums::floats(count, width);
+  AttentionTask joined = whole;
+  joined.left = nullptr;
+  const Stretches stretches(call, joined, width, whole.end_stretch - whole.first_stretch, scratch);
+  for (int64_t s = whole.first_stretch; s < whole.end_stretch; ++s) {
+    const StretchSums from(whole.left + (s - whole.first_stretch) * floats, count);
+    for (int64_t j = 0; j < count; ++j)
+      stretches.add(j, from.highest[j], from.total[j], from.out + j * width);
   }
+  stretches.store();
 }
 
 }  // namespace HWY_NAMESPACE

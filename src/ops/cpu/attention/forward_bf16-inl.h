@@ -22,8 +22,22 @@ HWY_INLINE void fetch(const void* line) {
   _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
 }
 
-// Queries, keys and values as pairs. What reads them in tiles reads whole tiles of them: `kWhole`
-// fills those up with zeros.
+// 2^t for t <= 0 and -infinity, to 2e-7: the whole part is an exponent, of the fraction a
+// polynomial fitted on [0, 1] that is 1 at 0.
+MOE_BF16 HWY_INLINE __m512 power_of_two(__m512 t) {
+  const __m512 r = _mm512_reduce_ps(t, 0x09);  // t - floor(t), 0 where that is undefined
+  __m512 y = _mm512_set1_ps(0.00186713052f);
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.00901702978f));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.0557999127f));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.240164444f));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.693151295f));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(y, t);
+}
+
+// Queries, keys and values as pairs. The maximum m is of scores in units of ln 2, so that p is a
+// power of two. What reads operands in tiles reads whole tiles of them: `kWhole` fills those up
+// with zeros.
 template <bool kWhole>
 struct ForwardPairs {
   const AttentionCall& call;
@@ -38,6 +52,7 @@ struct ForwardPairs {
   Pair* v;  // [32, value_padded] pairs of the block's values, and a vector that the last row may
             // run over into
   float* total;  // [count, 16] running sum l, lane by lane
+  float unit;    // what makes of a product a score in units of ln 2
   KeyBlock block{};
 
   MOE_BF16 ForwardPairs(const AttentionCall& of, std::span<const AttentionTask> tasks,
@@ -45,7 +60,8 @@ struct ForwardPairs {
       : call(of),
         task(tasks.front()),
         then(&tasks[tasks.size() > 1]),
-        x(load_columns(of, task, scratch)) {
+        x(load_columns(of, task, scratch)),
+        unit(of.scale * kLog2E) {
     const int64_t width = x.width, rows = kWhole ? x.room : x.count;
     pairs = (width + 1) / 2;
     depth = kWhole ? padded_width(pairs) : pairs;
@@ -64,8 +80,13 @@ struct ForwardPairs {
       const AttentionColumn at = column_at(call, task, j);
       copy_pairs(q + j * depth, call.q, at.row, at.head * width, width);
     }
+  }
+  void begin() {
+    forget(x);
     std::fill_n(total, x.count * kLanes, 0.0f);
   }
+  static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+  float highest_of(int64_t j) const { return x.highest[j] * kLn2; }
   float total_of(int64_t j) const {
     return SumLanesFixed(DF32(), hn::LoadU(DF32(), total + j * kLanes));
   }
@@ -83,11 +104,18 @@ struct ForwardPairs {
     if (at < x.past) return {&task, call.kv->row(task.sequence, at)};
     // A later column of the next task may see keys before those that its first one sees.
     const int64_t position = call.positions[static_cast<size_t>(column_at(call, *then, 0).row)],
-                  first = call.first_seen(position) / kKeyBlock * kKeyBlock,
+                  first = std::max(call.first_seen(position) / kKeyBlock * kKeyBlock,
+                                   then->first_stretch * kStretch),
                   further = first + at - (x.past + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
     if (then != &task && further <= position) return {then, call.kv->row(then->sequence, further)};
     return {&task, block.row};  // fetching what was read does nothing
   }
+  // Softmax over the keys of kVectors vectors: scores become pairs p, m and l move on, and shrink
+  // is exp(m - m').  score [columns, 64]; p [columns, 32]; shrink [columns and a vector]
+  // `between_maxima(i)` and `between(i)` are called behind column i in either of two loops.
+  template <int kVectors, class Maxima, class F>
+  MOE_BF16 void softmax_panel(const Panel& panel, const float* score, Pair* p, float* shrink,
+                              const Maxima& between_maxima, const F& between) const;
   // `between` is called eight times or so while a block is laid out.
   template <class F>
   MOE_BF16 void load_keys(const Ahead& fetched, const F& between) const;
@@ -153,6 +181,58 @@ MOE_BF16 void ForwardPairs<kWhole>::load_values(const Ahead& fetched, const F& b
   }
 }
 
+// All maxima come before the first exponential, and nothing branches on them, so that the columns'
+// chains run beside each other.
+template <bool kWhole>
+template <int kVectors, class Maxima, class F>
+MOE_BF16 void ForwardPairs<kWhole>::softmax_panel(const Panel& panel, const float* score, Pair* p,
+                                                  float* shrink, const Maxima& between_maxima,
+                                                  const F& between) const {
+  constexpr uint64_t kAll = ~uint64_t{0} >> (kKeyBlock - kVectors * kLanes);
+  constexpr int64_t kMost = 2 * kLanes;  // columns of a panel
+  const int count = static_cast<int>(panel.count);
+  alignas(64) float level[kMost] = {}, fall[kMost] = {};
+  uint64_t visible[kMost];
+  const __m512 to_unit = _mm512_set1_ps(unit);
+  for (int i = 0; i < count; ++i) {
+    const float* at = score + i * kKeyBlock;
+    const int64_t column = panel.begin + i;
+    const int64_t low = std::max<int64_t>(x.first_seen[column] - block.position, 0),
+                  high = std::min(x.position[column] + 1 - block.position, kKeyBlock);
+    visible[i] = low < high ? ~uint64_t{0} >> (kKeyBlock - high + low) << low : 0;
+    __m512 most = _mm512_set1_ps(-kInfinity);
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j)
+      most = _mm512_mask_max_ps(most, static_cast<__mmask16>(visible[i] >> j * kLanes), most,
+                                _mm512_mul_ps(_mm512_loadu_ps(at + j * kLanes), to_unit));
+    const float before = x.highest[column], highest = std::max(before, _mm512_reduce_max_ps(most));
+    x.highest[column] = highest;
+    level[i] = highest == -kInfinity ? 0.0f : highest;  // -inf - -inf must not come about
+    fall[i] = before - level[i];
+    between_maxima(i);
+  }
+  for (int64_t i = 0; i < count; i += kLanes)
+    _mm512_storeu_ps(shrink + i, power_of_two(_mm512_load_ps(fall + i)));
+  for (int i = 0; i < count; ++i) {
+    const float* at = score + i * kKeyBlock;
+    Pair* pairs_at = p + i * kKeyBlock / 2;
+    float* running = total + (panel.begin + i) * kLanes;
+    __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) {
+      __m512 e = power_of_two(
+          _mm512_fmsub_ps(_mm512_loadu_ps(at + j * kLanes), to_unit, _mm512_set1_ps(level[i])));
+      if (visible[i] != kAll)
+        e = _mm512_maskz_mov_ps(static_cast<__mmask16>(visible[i] >> j * kLanes), e);
+      sum = _mm512_add_ps(sum, e);
+      store_rounded(pairs_at + j * kLanes / 2, e);
+    }
+    _mm512_storeu_ps(running,
+                     _mm512_fmadd_ps(_mm512_loadu_ps(running), _mm512_set1_ps(shrink[i]), sum));
+    between(i);
+  }
+}
+
 struct ForwardBf16 : ForwardPairs<false> {
   float* score;  // [6, 64]
   Pair* p;       // [6, 32] pairs of exponentials
@@ -162,7 +242,6 @@ struct ForwardBf16 : ForwardPairs<false> {
       : ForwardPairs(of, tasks, scratch),
         score(alloc<float>(scratch, kTileRows * kKeyBlock)),
         p(alloc<Pair>(scratch, kTileRows * kKeyBlock / 2)) {}
-  float highest_of(int64_t j) const { return x.highest[j]; }
   int64_t columns_at_once(bool) const { return kTileRows; }
   MOE_BF16 void load(const KeyBlock& next) {
     block = next;
@@ -185,7 +264,10 @@ struct ForwardBf16 : ForwardPairs<false> {
     }
   }
   template <int kVectors>
-  MOE_BF16 void softmax_rows(const Panel& panel) const;
+  MOE_BF16 void softmax_rows(const Panel& panel) const {
+    const auto none = [](int) {};
+    softmax_panel<kVectors>(panel, score, p, x.shrink + panel.begin, none, none);
+  }
   MOE_BF16 void values(const Panel& panel) const {
     const int64_t begin = panel.low / 2, depth = (panel.high + 1) / 2 - begin;
     pair_product(panel.count, x.value_padded, depth, {p + begin, kKeyBlock / 2, 1},
@@ -193,64 +275,6 @@ struct ForwardBf16 : ForwardPairs<false> {
                  x.value_padded, Scaled{x.shrink + panel.begin});
   }
 };
-
-// Softmax over the keys of kVectors vectors: scores become pairs p, and m and l move on. All maxima
-// come before the first exponential, and nothing branches on them, so that the columns' chains run
-// beside each other.
-template <int kVectors>
-MOE_BF16 void ForwardBf16::softmax_rows(const Panel& panel) const {
-  constexpr uint64_t kAll = ~uint64_t{0} >> (kKeyBlock - kVectors * kLanes);
-  const DF32 d;
-  const int count = static_cast<int>(panel.count);
-  alignas(64) float level[kLanes] = {}, fall[kLanes] = {};
-  float* shrink = x.shrink + panel.begin;
-  for (int i = 0; i < count; ++i) {
-    float* at = score + i * kKeyBlock;
-    const int64_t column = panel.begin + i;
-    const int64_t low = std::max<int64_t>(x.first_seen[column] - block.position, 0),
-                  high = std::min(x.position[column] + 1 - block.position, kKeyBlock);
-    const uint64_t visible = low < high ? ~uint64_t{0} >> (kKeyBlock - high + low) << low : 0;
-    __m512 s[kVectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j)
-      s[j] = _mm512_mul_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(call.scale));
-    if (visible != kAll) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j)
-        s[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-kInfinity),
-                                  static_cast<__mmask16>(visible >> j * kLanes), s[j]);
-    }
-    __m512 most = s[0];
-#pragma GCC unroll 4
-    for (int j = 1; j < kVectors; ++j) most = _mm512_max_ps(most, s[j]);
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) _mm512_storeu_ps(at + j * kLanes, s[j]);
-    const float before = x.highest[column], highest = std::max(before, _mm512_reduce_max_ps(most));
-    x.highest[column] = highest;
-    level[i] = highest == -kInfinity
-                   ? 0.0f
-                   : highest;  // where every score is -inf: -inf - -inf must not come about
-    fall[i] = before - level[i];
-  }
-  _mm512_storeu_ps(shrink, ExpNormal(d, VF32{_mm512_load_ps(fall)}).raw);
-  for (int i = 0; i < count; ++i) {
-    const float* at = score + i * kKeyBlock;
-    Pair* pairs_at = p + i * kKeyBlock / 2;
-    float* running = total + (panel.begin + i) * kLanes;
-    __m512 sum = _mm512_setzero_ps();
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      const __m512 e =
-          ExpNormal(d,
-                    VF32{_mm512_sub_ps(_mm512_loadu_ps(at + j * kLanes), _mm512_set1_ps(level[i]))})
-              .raw;
-      sum = _mm512_add_ps(sum, e);
-      store_rounded(pairs_at + j * kLanes / 2, e);
-    }
-    _mm512_storeu_ps(running,
-                     _mm512_fmadd_ps(_mm512_loadu_ps(running), _mm512_set1_ps(shrink[i]), sum));
-  }
-}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -21,8 +21,7 @@ namespace {
 // The same in AMX tiles, 32 columns a panel. While the exponentials of one panel are taken its
 // neighbours are multiplied: the values of the one before it, the scores of the one behind it.
 // While keys are laid out, the values of the last panel of the block before them are; while values
-// are, the scores of the first. The maximum m is of scores in units of ln 2, so that p is a power
-// of two.
+// are, the scores of the first.
 struct ForwardTiles : ForwardPairs<true> {
   static constexpr int64_t kPanel = 2 * kPairTile;
   struct Side {
@@ -35,18 +34,15 @@ struct ForwardTiles : ForwardPairs<true> {
   int64_t next = 0;  // the first column behind that panel
   bool more = false;
   TileSteps steps;
-  float unit;  // what makes of a product a score in units of ln 2
 
   MOE_BF16 ForwardTiles(const AttentionCall& of, std::span<const AttentionTask> tasks,
                         Arena& scratch)
-      : ForwardPairs(of, tasks, scratch), unit(of.scale * kLog2E) {
+      : ForwardPairs(of, tasks, scratch) {
     for (Side& side : sides)
       side = {alloc<float>(scratch, kPanel * kKeyBlock),
               alloc<Pair>(scratch, kPanel * kKeyBlock / 2),
               {}};
   }
-  static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-  float highest_of(int64_t j) const { return x.highest[j] * kLn2; }
 
   // Whether there is a panel, from column `next` on, that sees some of the block; it becomes a
   // side's.
@@ -103,73 +99,26 @@ struct ForwardTiles : ForwardPairs<true> {
   MOE_BF16 void softmax_rows(const Side& side);
 };
 
-// 2^t for t <= 0 and -infinity, to 2e-7: the whole part is an exponent, of the fraction a
-// polynomial fitted on [0, 1] that is 1 at 0.
-MOE_BF16 HWY_INLINE __m512 power_of_two(__m512 t) {
-  const __m512 r = _mm512_reduce_ps(t, 0x09);  // t - floor(t), 0 where that is undefined
-  __m512 y = _mm512_set1_ps(0.00186713052f);
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.00901702978f));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.0557999127f));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.240164444f));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(0.693151295f));
-  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(y, t);
-}
-
-// As ForwardBf16's; a step of the neighbours' products follows every second column of either loop.
+// A step of the neighbours' products follows every fourth maximum and every second column.
 template <int kVectors>
 MOE_BF16 void ForwardTiles::softmax_rows(const Side& side) {
-  constexpr uint64_t kAll = ~uint64_t{0} >> (kKeyBlock - kVectors * kLanes);
-  const Panel& panel = side.panel;
-  const int count = static_cast<int>(panel.count);
-  alignas(64) float level[kPanel] = {}, fall[kPanel] = {}, shrink[kPanel];
-  uint64_t visible[kPanel];
-  const __m512 to_unit = _mm512_set1_ps(unit);
-  for (int i = 0; i < count; ++i) {
-    const float* at = side.score + i * kKeyBlock;
-    const int64_t column = panel.begin + i;
-    const int64_t low = std::max<int64_t>(x.first_seen[column] - block.position, 0),
-                  high = std::min(x.position[column] + 1 - block.position, kKeyBlock);
-    visible[i] = low < high ? ~uint64_t{0} >> (kKeyBlock - high + low) << low : 0;
-    __m512 most = _mm512_set1_ps(-kInfinity);
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j)
-      most = _mm512_mask_max_ps(most, static_cast<__mmask16>(visible[i] >> j * kLanes), most,
-                                _mm512_mul_ps(_mm512_loadu_ps(at + j * kLanes), to_unit));
-    const float before = x.highest[column], highest = std::max(before, _mm512_reduce_max_ps(most));
-    x.highest[column] = highest;
-    level[i] = highest == -kInfinity ? 0.0f : highest;  // -inf - -inf must not come about
-    fall[i] = before - level[i];
-    if (i % 4 == 3) steps.step();
-  }
-  for (int64_t i = 0; i < kPanel; i += kLanes)
-    _mm512_store_ps(shrink + i, power_of_two(_mm512_load_ps(fall + i)));
-  for (int i = 0; i < count; ++i) {
-    const float* at = side.score + i * kKeyBlock;
-    Pair* pairs_at = side.p + i * kKeyBlock / 2;
-    const int64_t column = panel.begin + i;
-    float* running = total + column * kLanes;
-    __m512 sum = _mm512_setzero_ps();
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) {
-      __m512 e = power_of_two(
-          _mm512_fmsub_ps(_mm512_loadu_ps(at + j * kLanes), to_unit, _mm512_set1_ps(level[i])));
-      if (visible[i] != kAll)
-        e = _mm512_maskz_mov_ps(static_cast<__mmask16>(visible[i] >> j * kLanes), e);
-      sum = _mm512_add_ps(sum, e);
-      store_rounded(pairs_at + j * kLanes / 2, e);
-    }
-    _mm512_storeu_ps(running,
-                     _mm512_fmadd_ps(_mm512_loadu_ps(running), _mm512_set1_ps(shrink[i]), sum));
-    // Times 1 changes no bit: most columns have seen their maximum long before.
-    if (shrink[i] != 1.0f) {
-      float* out = x.out + column * x.value_padded;
-      for (int64_t c = 0; c < x.value_padded; c += kLanes)
-        _mm512_storeu_ps(out + c,
-                         _mm512_mul_ps(_mm512_loadu_ps(out + c), _mm512_set1_ps(shrink[i])));
-    }
-    if (i % 4 == 1 || i % 4 == 3) steps.step();
-  }
+  alignas(64) float shrink[kPanel];
+  const int64_t begin = side.panel.begin;
+  softmax_panel<kVectors>(
+      side.panel, side.score, side.p, shrink,
+      [this](int i) {
+        if (i % 4 == 3) steps.step();
+      },
+      [this, begin, &shrink](int i) MOE_BF16 {
+        // Times 1 changes no bit: most columns have seen their maximum long before.
+        if (shrink[i] != 1.0f) {
+          float* out = x.out + (begin + i) * x.value_padded;
+          for (int64_t c = 0; c < x.value_padded; c += kLanes)
+            _mm512_storeu_ps(out + c,
+                             _mm512_mul_ps(_mm512_loadu_ps(out + c), _mm512_set1_ps(shrink[i])));
+        }
+        if (i % 2 == 1) steps.step();
+      });
 }
 
 // 16 numbers in f32.

@@ -1,6 +1,6 @@
 // How attention is cut into tasks, shared by attention.cpp (checks, cutting) and the kernels
-// (f32.cpp, bf16.cpp). Each number of the result is written by exactly one task, so how tasks fall
-// on threads changes no bit.
+// (f32.cpp, bf16.cpp). Each number of the result is written by exactly one task, or joined in one
+// order of what several left, so how tasks fall on threads changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,37 @@ struct AttentionCall {
   int64_t value_width() const { return kv->v.cols() / kv_heads; }
 };
 
-// Columns [begin, end) of one sequence and key/value head.
+// The forward walks a column's keys in stretches of so many positions. Each leaves a maximum m, a
+// sum l and an output o of its own, which are joined in their order: so stretches of one column may
+// be walked by several threads, and whoever walks them all joins alike.
+inline constexpr int64_t kStretch = 8 * kKeyBlock;
+
+// Columns [begin, end) of one sequence and key/value head, and of their keys in the forward those
+// in stretches [first_stretch, end_stretch).
 struct AttentionTask {
   int64_t sequence;
   int64_t kv_head;
   int64_t begin, end;
   int64_t work;  // columns times keys, for an even split over threads
+  int64_t first_stretch, end_stretch;
+  // Where a task that has not all stretches of its columns leaves what they gave, each after the
+  // other (StretchSums), for attention_join_*(); else null.
+  float* left;
+};
+
+// What a stretch leaves of each of `count` columns whose values have `width` numbers, in whole
+// vectors.
+struct StretchSums {
+  float* highest;  // [count] m
+  float* total;    // [count] l
+  float* out;      // [count, width] o
+
+  StretchSums(float* at, int64_t count) : highest(at), total(at + count), out(at + 2 * count) {}
+  // The same on every machine.
+  static int64_t floats(int64_t count, int64_t width) {
+    constexpr int64_t kMostLanes = 16;
+    return count * (2 + (width + kMostLanes - 1) / kMostLanes * kMostLanes);
+  }
 };
 
 // Where a task's column j lies: columns of a sequence and key/value head are its queries' heads,
@@ -56,12 +81,16 @@ inline AttentionColumn column_at(const AttentionCall& call, const AttentionTask&
 // it owns the rows of dk, dv and of its heads' dq.
 void attention_forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch);
+// Joins what the parts of one task left; `whole` is the task as it was before, its stretches those
+// that lie at `left`.
+void attention_join_f32(const AttentionCall& call, const AttentionTask& whole, Arena& scratch);
 void attention_backward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch);
 int64_t columns_of_task_bf16();
 // The same where k and v are bf16, in the backward all but lse, and has_bf16_products().
 void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                             Arena& scratch);
+void attention_join_bf16(const AttentionCall& call, const AttentionTask& whole, Arena& scratch);
 void attention_backward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                              Arena& scratch);
 

@@ -33,9 +33,10 @@ int64_t expert_bytes(const Model& model, int64_t layer) {
 // Of the copies that products of a forward make of a model's weights.
 struct Copies {
   int64_t all = 0;
-  int64_t owned = 0;    // of them, those of weights that are packed whole, whatever the budget
-  int64_t passing = 0;  // of the widest call whose copies find no room: as many experts at once as
-                        // ops::kPassingBytes holds
+  int64_t owned = 0;  // of them, those of weights that are packed whole, whatever the budget
+  // Of the widest call whose copies pass through scratch, as many experts at once as
+  // ops::kPassingBytes holds: those that find no room, and of several experts those met first.
+  int64_t passing = 0, passing_experts = 0;
 };
 
 bool is_multiplied(const ModelConfig& config, const Param& param) {
@@ -50,11 +51,15 @@ Copies copies_of(const Model& model, DType dtype) {
     const ops::CopyBytes bytes =
         ops::forward_copy_bytes(*param, dtype, is_multiplied_in_f32(*param));
     copies.all += bytes.all;
-    if (!param->is_bound()) copies.owned += bytes.all;
+    if (!param->is_bound()) {
+      copies.owned += bytes.all;
+      continue;
+    }
     // Gate and up share a call.
-    else
-      copies.passing =
-          std::max(copies.passing, std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert));
+    const int64_t passing = std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert);
+    copies.passing = std::max(copies.passing, passing);
+    if (bytes.expert < bytes.all)
+      copies.passing_experts = std::max(copies.passing_experts, passing);
   }
   return copies;
 }
@@ -108,8 +113,8 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
                        const MemoryLimits& limits) {
   MemoryPlan plan{.need = beside, .available = limits.left()};
   int64_t whole = 0, wanted = 0, used = 0,
-          // copies of owned weights, of mapped ones, those of them that are there, one too many
-      passing = 0;
+          // copies of owned weights, of mapped ones, those of them that are there
+      passing = 0, passing_experts = 0;
   for (const ForwardUse& use : uses) {
     const ModelConfig& config = use.model->config();
     plan.weights += mapped_bytes(*use.model);
@@ -118,6 +123,7 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
     wanted += copies.all - copies.owned;
     used += ops::copies_taken(use.model->params());
     passing += copies.passing;
+    passing_experts += copies.passing_experts;
     plan.need.add("kernels", kRunBytes);
     plan.need.add("activations",
                   count_forward_memory(config, use.shape,
@@ -128,7 +134,7 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
   plan.packed =
       limits.packed.value_or(used + std::max<int64_t>(0, plan.available - plan.need.total()) / 2);
   plan.need.add("packed", std::min(wanted, plan.packed) - used);
-  if (plan.packed < wanted) plan.need.add("packing", passing);
+  plan.need.add("packing", plan.packed < wanted ? passing : passing_experts);
   return plan;
 }
 

@@ -16,10 +16,10 @@ namespace moe::ops {
 constexpr int64_t kDwInnerRows = 512;
 constexpr int64_t kDwWaveBytes = int64_t{1} << 20;
 
-// Experts whose copies find no room in the budget are packed in scratch, used and forgotten, as
-// many at a time as this holds, at least one. Each such call reads the expert's weights from the
-// file, writes the copy and reads it: about three times the memory traffic of a packed expert where
-// rows are few, little beside the products of a prompt.
+// Experts whose copies find no room in the budget, or that are met for the first time, are packed
+// in scratch, used and forgotten, as many at a time as this holds, at least one. Each such call
+// reads the expert's weights from the file, writes the copy and reads it: about three times the
+// memory traffic of a packed expert where rows are few, little beside the products of a prompt.
 constexpr int64_t kPassingBytes = int64_t{32} << 20;
 
 // Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this
@@ -30,8 +30,9 @@ struct CopyBytes {
 CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
 
 // What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is
-// free when the next one is made. They are made an expert at a time when rows first meet it, and
-// what does not fit is packed anew at each use. Weights that are not bound are packed whole,
+// free when the next one is made. They are made an expert at a time, of the only matrix of its kind
+// when rows first meet it, of one of several when they meet it again, and what does not fit is
+// packed anew at each use. Weights that are not bound are packed whole,
 // whatever the limit. The first call puts these weights together, and comes before products with
 // them; a later one for all or some of them moves the limit of all, and threads may multiply
 // meanwhile.

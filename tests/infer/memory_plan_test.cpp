@@ -80,7 +80,8 @@ TEST(MemoryPlan, LeavesHalfOfWhatTheRestLeaves) {
       << "the process itself moves";
   EXPECT_EQ(part_of(plan.need, "packed"), forward_copy_bytes(*bound, DType::f32))
       << "it fits whole";
-  EXPECT_EQ(part_of(plan.need, "packing"), 0);
+  EXPECT_GT(part_of(plan.need, "packing"), 0) << "experts that are met first pass through scratch";
+  EXPECT_LT(part_of(plan.need, "packing"), part_of(plan.need, "packed"));
   EXPECT_EQ(cache_bytes(model->config(), DType::f32, 10), 2 * 2 * 10 * 32 * 4);
   EXPECT_EQ(cache_bytes(model->config(), DType::q8_0, 10), 2 * 2 * 10 * 34);
 }

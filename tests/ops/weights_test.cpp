@@ -149,6 +149,8 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
       Param unlimited;
       unlimited.bind(t.weight.value);
       const std::vector<char> want = product(run, unlimited, x_dtype, offsets, forward);
+      EXPECT_EQ(taken(unlimited), 0) << "experts that were met once";
+      product(run, unlimited, x_dtype, offsets, forward);
       const int64_t all = taken(unlimited), each = all / 3;
       ASSERT_EQ(each * 3, all);
       if (!forward && is_quantised(dtype)) {
@@ -161,7 +163,7 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
         w.bind(t.weight.value);
         limit(w, fit * each + each - 1);
         const size_t held = run.scratch.mark().used;
-        for (const char* time : {"the first time", "the second time"}) {
+        for (const char* time : {"the first time", "the second time", "the third time"}) {
           const std::vector<char> got = product(run, w, x_dtype, offsets, forward);
           if (promises_bits(forward)) EXPECT_EQ(got, want) << fit << " copies, " << time;
           else
@@ -173,19 +175,30 @@ TEST_P(Weights, KeepTheirBitsBeyondTheBudget) {
     }
 }
 
-TEST_P(Weights, ArePackedWhereRowsMeetThem) {
+// From the second call on; the only matrix of its kind at once.
+TEST_P(Weights, AreKeptWhereRowsMeetThemAgain) {
   Twins t = draw_twins(arena, dtype, 4, 64, width(64));
   t.weight.bind(t.weight.value);
+  product(run, t.weight, x_dtype, {0, 0, 3, 3, 3}, true);
+  EXPECT_EQ(taken(t.weight), 0);
   product(run, t.weight, x_dtype, {0, 0, 3, 3, 3}, true);
   const int64_t each = taken(t.weight);
   EXPECT_GE(each, least_copy(t.weight) / 4);
   EXPECT_LE(each, t.weight.value.bytes() / 4 * 2);
   product(run, t.weight, x_dtype, {0, 0, 7, 7, 7}, true);
   EXPECT_EQ(taken(t.weight), each);
-  product(run, t.weight, x_dtype, {0, 2, 7, 7, 9}, true);
-  EXPECT_EQ(taken(t.weight), 3 * each);
-  product(run, t.weight, x_dtype, {0, 2, 2, 2, 2}, false);
-  EXPECT_EQ(taken(t.weight), (is_quantised(dtype) ? 3 : 4) * each);
+  for (const int64_t kept : {1, 3}) {
+    product(run, t.weight, x_dtype, {0, 2, 7, 7, 9}, true);
+    EXPECT_EQ(taken(t.weight), kept * each);
+  }
+  for (const int64_t kept : {3, is_quantised(dtype) ? 3 : 4}) {
+    product(run, t.weight, x_dtype, {0, 2, 2, 2, 2}, false);
+    EXPECT_EQ(taken(t.weight), kept * each);
+  }
+  Twins one = draw_twins(arena, dtype, 1, 64, width(64));
+  one.weight.bind(one.weight.value);
+  product(run, one.weight, x_dtype, {0, 3}, true);
+  EXPECT_EQ(taken(one.weight), each);
 }
 
 // Weights that are limited together share the room, whichever comes first, and a limit that is
@@ -196,6 +209,8 @@ TEST_P(Weights, ShareALimit) {
   for (Param* w : {&a.weight, &b.weight}) w->bind(w->value);
   const std::array both{&a.weight, &b.weight};
   const Offsets one{0, 2, 2}, all{0, 2, 4};
+  for (Param* w : both) product(run, *w, x_dtype, all, true);  // none of them is new any more
+  EXPECT_EQ(ops::copies_taken(both), 0);
   product(run, a.weight, x_dtype, one, true);
   const int64_t each = taken(a.weight);
   ops::limit_copies(both, 2 * each);  // what is there counts
@@ -235,6 +250,7 @@ TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
   Twins t = draw_twins(arena, dtype, 2, 32, width(64));
   t.weight.bind(t.weight.value);
   const Offsets offsets{0, 2, 5};
+  product(run, t.weight, x_dtype, offsets, true);
   const std::vector<char> before = product(run, t.weight, x_dtype, offsets, true);
   const int64_t used = taken(t.weight);
   Twins other = draw_twins(arena, dtype, 2, 32, width(64), 8);
@@ -248,7 +264,7 @@ TEST_P(Weights, ArePackedAnewWhenTheirVersionMoves) {
 }
 
 // Threads that run one model at the same time, each with a Run of its own: whoever meets an expert
-// first packs it, once, and all get the same bits.
+// that was met before packs it, once, and all get the same bits.
 TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
   const Offsets offsets{0, 3, 7, 30};
   Twins t = draw_twins(arena, dtype, 3, 70, width(64));
@@ -256,6 +272,7 @@ TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
     const Tensor value = whole ? t.master.value : t.weight.value;
     const auto multiply = [&](Param& w) {
       moe::Run own(1);
+      product(own, w, x_dtype, offsets, true);
       return product(own, w, x_dtype, offsets, true);
     };
     Param alone;

@@ -35,7 +35,7 @@ class CopyBudget {
   std::atomic<int64_t> limit_, used_ = 0;
 };
 
-// Copies of single experts, each made when rows first meet it, in room reserved for all of them.
+// Copies of single experts, each made when rows meet it, in room reserved for all of them.
 // Threads write under a lock and look without one: `begun` tells that the rest stands, a version
 // that the copy does; both are read and written as atomics (std::atomic_ref).
 struct ExpertCopies {
@@ -44,6 +44,7 @@ struct ExpertCopies {
   int64_t expert_bytes = 0;
   // [E] of the value that is packed; 0: never packed, and no memory taken
   std::vector<uint64_t> version;
+  std::vector<uint8_t> met;  // [E] whether a call has met it; for who holds the lock
 
   // Of the value that an expert's copy was made of. What it tells of may be read afterwards.
   uint64_t version_of(int64_t expert) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "ops/cpu/check.h"
@@ -154,6 +155,13 @@ bool may_find_room(const CallWeight& c, int64_t expert) {
          c.kept->version_of(expert) != 0;
 }
 
+// Whether this is one of several experts and was never met before. For who holds the lock.
+bool is_new(const CallWeight& c, int64_t expert) {
+  if (c.bank.experts == 1) return false;
+  c.kept->met.resize(static_cast<size_t>(c.bank.experts));
+  return std::exchange(c.kept->met[static_cast<size_t>(expert)], uint8_t{1}) == 0;
+}
+
 // Room for one more copy, or null. For who holds the lock.
 char* room_for(const CallWeight& c, int64_t expert) {
   ExpertCopies& kept = *c.kept;
@@ -214,12 +222,12 @@ CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
                         std::span<const int64_t> experts) {
   std::vector<CallExpert> missing;
-  for (const int64_t e : experts)
-    for (CallWeight* c : weights) {
-      if (c->whole != nullptr || !may_be_kept(*c)) continue;
+  for (CallWeight* c : weights) {
+    if (c->whole != nullptr || !may_be_kept(*c) || std::exchange(c->looked_for, true)) continue;
+    for (const int64_t e : experts)
       if (const char* copy = find_copy(*c, e)) CallExpert{c, e}.found(copy);
       else if (may_find_room(*c, e)) missing.push_back({c, e});
-    }
+  }
   if (missing.empty()) return;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -228,6 +236,7 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
   for (const CallExpert& m : missing) {
     const char* copy = find_copy(*m.weight, m.expert);  // another thread's, by now
     if (copy == nullptr) {
+      if (is_new(*m.weight, m.expert)) continue;
       char* room = room_for(*m.weight, m.expert);
       if (room == nullptr) continue;
       jobs.push_back(job_of(*m.weight, m.expert, room));

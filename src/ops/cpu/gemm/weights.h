@@ -1,6 +1,6 @@
 // Where the experts' packed copies lie that one call of a product reads. A weight that is trained
 // is packed as a whole (repack.h); one that only lies in a file is packed an expert at a time when
-// rows first meet it, and the copies of all weights together stay within one limit (ops/memory.h).
+// rows meet it, and the copies of all weights together stay within one limit (ops/memory.h).
 #pragma once
 
 #include <span>
@@ -27,6 +27,7 @@ struct CallWeight {
   const char* whole = nullptr;       // all experts one after another, or
   std::span<const char*> experts{};  // [E] each where it was packed, in scratch
   ExpertCopies* kept = nullptr;      // where it is looked for and kept
+  bool looked_for = false;           // whether pack_within_budget() has
   CopyBudget* budget = nullptr;      // null: no limit
 
   const char* at(int64_t e) const {
@@ -36,9 +37,12 @@ struct CallWeight {
 
 // A weight of a call; what it holds is gone when the caller rewinds scratch.
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
-// Finds the copies of these experts, and packs those that are missing as far as the budget reaches.
-// Work is shared over experts and blocks of columns. Threads that run one model at the same time
-// wait for each other only while a copy is made.
+// Finds the copies of these experts, and packs those that are missing as far as the budget reaches;
+// but of a bank of several experts not the one that is met for the first time, so that a prompt
+// waits for no memory but the scratch that its experts pass through (a fresh page has to be
+// cleared, and under a virtual machine found), and what is met once takes none. A weight is looked
+// for once a call. Work is shared over experts and blocks of columns. Threads that run one model at
+// the same time wait for each other only while a copy is made.
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
                         std::span<const int64_t> experts);
 // Packs what is still missing of these experts into scratch, where it stays until the caller

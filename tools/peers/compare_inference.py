@@ -59,6 +59,16 @@ def arguments():
     ):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument(
+        "--llama-bench",
+        metavar="PATH",
+        help="one more peer: the llama-bench of ik_llama.cpp, built by hand; it must know -gp",
+    )
+    parser.add_argument(
+        "--llama-bench-flags",
+        default="-rtr 1 -fmoe 1 -fa 1",
+        help="what it is given beside model, threads and lengths (default: %(default)s)",
+    )
+    parser.add_argument(
         "--work", help="where the model files are made, 15 GB; default: a temporary folder"
     )
     parser.add_argument(
@@ -106,11 +116,39 @@ class Peer:
             self.process.stdin.write("run\n")
             self.process.stdin.flush()
             runs.append(self._read())
-        return {part: statistics.median(r[part + "_seconds"] for r in runs) for part in PARTS}
+        return {
+            part + "_seconds": statistics.median(r[part + "_seconds"] for r in runs)
+            for part in PARTS
+        }
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
+
+
+class BenchPeer:
+    """llama-bench, which loads the model anew in every turn, as `moe bench` does."""
+
+    def __init__(self, args, model, prompt):
+        self.prompt, self.tokens = prompt, args.tokens
+        self.command = [args.llama_bench, "-m", model, "-t", str(args.threads), "-o", "json"]
+        self.command += ["-p", str(prompt), "-n", "0", "-gp", f"{prompt},{args.tokens}"]
+        self.command += args.llama_bench_flags.split()
+
+    def run(self, repeats):
+        done = subprocess.run(
+            [*self.command, "-r", str(repeats)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        if done.returncode:
+            raise SystemExit(f"{' '.join(self.command)}: status {done.returncode}: {done.stderr[-500:]}")
+        prompt, decode = json.loads(done.stdout[done.stdout.index("[") :])
+        return {
+            "prompt_seconds": self.prompt / prompt["avg_ts"],
+            "decode_seconds": self.tokens / decode["avg_ts"],
+        }
+
+    def close(self):
+        pass
 
 
 def run_ours(args, model, prompt):
@@ -135,7 +173,7 @@ def run_ours(args, model, prompt):
     return {
         **length,
         **{
-            part: statistics.median(length[part + "_tokens_per_second"]["seconds"])
+            part + "_seconds": statistics.median(length[part + "_tokens_per_second"]["seconds"])
             for part in PARTS
         },
     }
@@ -153,15 +191,16 @@ def compare(args, name, model, peer_name, peer, prompt):
         ("prompt", prompt, "share_of_peak"),
         ("decode", args.tokens, "share_of_read_rate"),
     ):
-        ratios = [p["theirs"][part] / p["ours"][part] for p in pairs]
+        seconds = part + "_seconds"
+        ratios = [p["theirs"][seconds] / p["ours"][seconds] for p in pairs]
         rows.append(
             {
                 "model": name,
                 "peer": peer_name,
                 "part": part,
                 "prompt": prompt,
-                "ours": statistics.median(tokens / p["ours"][part] for p in pairs),
-                "theirs": statistics.median(tokens / p["theirs"][part] for p in pairs),
+                "ours": statistics.median(tokens / p["ours"][seconds] for p in pairs),
+                "theirs": statistics.median(tokens / p["theirs"][seconds] for p in pairs),
                 "ratio_median": statistics.median(ratios),
                 "ratio_worst": min(ratios),
                 "share": statistics.median(p["ours"][share] for p in pairs),
@@ -208,11 +247,21 @@ def remove(args, path):
     shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
-def compare_one(args, log, name, model, peers, prompts):
+def compare_one(args, log, name, model, folder, prompts):
+    """folder: the same weights for transformers, or None"""
     rows = []
     for prompt in prompts:
-        for peer_name, python, script, peer_model in peers:
-            peer = Peer(python, script, peer_model, args, prompt)
+        peers = {
+            "llama.cpp": lambda: Peer(args.llama_python, "llama_peer.py", model, args, prompt)
+        }
+        if args.llama_bench:
+            peers["ik_llama.cpp"] = lambda: BenchPeer(args, model, prompt)
+        if folder:
+            peers["transformers"] = lambda: Peer(
+                args.peers_python, "transformers_peer.py", folder, args, prompt
+            )
+        for peer_name, make in peers.items():
+            peer = make()
             try:
                 rows += compare(args, name, model, peer_name, peer, prompt)
             finally:
@@ -227,17 +276,14 @@ def compare_all(args, work, log):
     for shape in args.shapes:
         for fmt in args.formats:
             model = model_file(args, work, shape, fmt)
-            peers = [("llama.cpp", args.llama_python, "llama_peer.py", model)]
             folder = None
             if fmt == "bf16" and args.peers_python and shape in ("olmoe", "qwen3moe"):
                 folder = model_file(args, work, shape, "hf")
-                peers.append(("transformers", args.peers_python, "transformers_peer.py", folder))
-            rows += compare_one(args, log, f"{shape} {fmt}", model, peers, args.prompt)
+            rows += compare_one(args, log, f"{shape} {fmt}", model, folder, args.prompt)
             for path in filter(None, (model, folder)):
                 remove(args, path)
     if args.smollm2:
-        peers = [("llama.cpp", args.llama_python, "llama_peer.py", args.smollm2)]
-        rows += compare_one(args, log, "smollm2", args.smollm2, peers, args.small_prompt)
+        rows += compare_one(args, log, "smollm2", args.smollm2, None, args.small_prompt)
     return rows
 
 

@@ -286,8 +286,10 @@ def test_a_forked_process_computes_the_same() -> None:
     assert done.returncode == 0
 
 
+# Ends without taking gloo down: PyTorch 2.13 aborts there in some 3 of 100 runs, of a linear layer
+# without this package too.
 _DISTRIBUTED = """
-import sys, torch, torch.distributed as dist, moe_cpp.torch as mt
+import os, sys, torch, torch.distributed as dist, moe_cpp.torch as mt
 rank, place = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=2)
@@ -306,7 +308,8 @@ for tensor in mine:
     dist.all_gather(all_, tensor.contiguous())
     assert torch.equal(all_[0], all_[1])
 assert mine[1].abs().max() > 0
-dist.destroy_process_group()
+dist.barrier()
+os._exit(0)
 """
 
 

@@ -33,7 +33,8 @@ int64_t expert_bytes(const Model& model, int64_t layer) {
 // Of the copies that products of a forward make of a model's weights.
 struct Copies {
   int64_t all = 0;
-  int64_t owned = 0;  // of them, those of weights that are packed whole, whatever the budget
+  int64_t owned = 0;    // of them, those of weights that are packed whole, whatever the budget
+  int64_t experts = 0;  // and those of several experts, kept from their second use on
   // Of the widest call whose copies pass through scratch, as many experts at once as
   // ops::kPassingBytes holds: those that find no room, and of several experts those met first.
   int64_t passing = 0, passing_experts = 0;
@@ -58,8 +59,9 @@ Copies copies_of(const Model& model, DType dtype) {
     // Gate and up share a call.
     const int64_t passing = std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert);
     copies.passing = std::max(copies.passing, passing);
-    if (bytes.expert < bytes.all)
-      copies.passing_experts = std::max(copies.passing_experts, passing);
+    if (bytes.expert == bytes.all) continue;
+    copies.experts += bytes.all;
+    copies.passing_experts = std::max(copies.passing_experts, passing);
   }
   return copies;
 }
@@ -120,7 +122,7 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
     plan.weights += mapped_bytes(*use.model);
     const Copies copies = copies_of(*use.model, use.shape.dtype);
     whole += copies.owned;
-    wanted += copies.all - copies.owned;
+    wanted += copies.all - copies.owned - (use.once ? copies.experts : 0);
     used += ops::copies_taken(use.model->params());
     passing += copies.passing;
     passing_experts += copies.passing_experts;

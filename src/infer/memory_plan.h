@@ -22,6 +22,7 @@ struct ForwardUse {
   std::optional<EvalRouting> routing = {};  // absent: default_eval
   int64_t top_k_experts = 0;                // 0: the model's own number
   int64_t cache = 0;                        // bytes of keys and values
+  bool once = false;  // one forward and no more, after which no copy of an expert is kept
 };
 
 // What the packed copies of mapped weights may take, and what the whole will.

@@ -97,9 +97,10 @@ UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
   Upcycled up = upcycle(*dense.model, options, threads);
   out.check_stopped();
   const ForwardShape probed{.tokens = kProbeTokens, .dtype = DType::f32};
-  const ForwardUse uses[] = {
-      {.model = dense.model.get(), .shape = probed},
-      {.model = up.model.get(), .shape = {.tokens = 1, .dtype = DType::f32}}};  // in turn
+  const ForwardUse uses[] = {{.model = dense.model.get(), .shape = probed, .once = true},
+                             {.model = up.model.get(),
+                              .shape = {.tokens = 1, .dtype = DType::f32},
+                              .once = true}};  // in turn
   prepare_memory(job.in, uses, {}, job.memory, "take a smaller model", watch);
   const LogitDifference difference = probe(dense, *up.model, threads);
   std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.type, threads);

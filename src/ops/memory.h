@@ -32,10 +32,9 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
 // What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is
 // free when the next one is made. They are made an expert at a time, of the only matrix of its kind
 // when rows first meet it, of one of several when they meet it again, and what does not fit is
-// packed anew at each use. Weights that are not bound are packed whole,
-// whatever the limit. The first call puts these weights together, and comes before products with
-// them; a later one for all or some of them moves the limit of all, and threads may multiply
-// meanwhile.
+// packed anew at each use. Weights that are not bound are packed whole, whatever the limit. The
+// first call puts these weights together, and comes before products with them; a later one for all
+// or some of them moves the limit of all, and threads may multiply meanwhile.
 void limit_copies(std::span<Param* const>, std::optional<int64_t> bytes);
 // What those copies take now, bytes.
 int64_t copies_taken(std::span<Param* const>);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`moe bench MODEL` against llama.cpp and transformers on the same model files, in turn within one
-run: prompts of one or several lengths, then tokens one by one behind each.
+"""`moe bench MODEL` against llama.cpp, ik_llama.cpp and transformers on the same model files, in
+turn within one run: prompts of one or several lengths, then tokens one by one behind each.
 
 Models: two MoE shapes with random weights (model_files.py) in BF16, Q8_0 and Q4_0, and
 SmolLM2-135M. transformers runs the bf16 weights of the same numbers. Each pair runs ours and then
@@ -116,10 +116,7 @@ class Peer:
             self.process.stdin.write("run\n")
             self.process.stdin.flush()
             runs.append(self._read())
-        return {
-            part + "_seconds": statistics.median(r[part + "_seconds"] for r in runs)
-            for part in PARTS
-        }
+        return {part: statistics.median(r[part + "_seconds"] for r in runs) for part in PARTS}
 
     def close(self):
         self.process.stdin.close()
@@ -136,15 +133,16 @@ class BenchPeer:
         self.command += args.llama_bench_flags.split()
 
     def run(self, repeats):
-        done = subprocess.run(
-            [*self.command, "-r", str(repeats)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        command = [*self.command, "-r", str(repeats)]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{' '.join(self.command)}: status {done.returncode}: {done.stderr[-500:]}")
+            raise SystemExit(
+                f"{' '.join(command)}: status {done.returncode}: {done.stderr[-500:]}"
+            )
         prompt, decode = json.loads(done.stdout[done.stdout.index("[") :])
         return {
-            "prompt_seconds": self.prompt / prompt["avg_ts"],
-            "decode_seconds": self.tokens / decode["avg_ts"],
+            "prompt": self.prompt / prompt["avg_ts"],
+            "decode": self.tokens / decode["avg_ts"],
         }
 
     def close(self):
@@ -173,7 +171,7 @@ def run_ours(args, model, prompt):
     return {
         **length,
         **{
-            part + "_seconds": statistics.median(length[part + "_tokens_per_second"]["seconds"])
+            part: statistics.median(length[part + "_tokens_per_second"]["seconds"])
             for part in PARTS
         },
     }
@@ -191,16 +189,15 @@ def compare(args, name, model, peer_name, peer, prompt):
         ("prompt", prompt, "share_of_peak"),
         ("decode", args.tokens, "share_of_read_rate"),
     ):
-        seconds = part + "_seconds"
-        ratios = [p["theirs"][seconds] / p["ours"][seconds] for p in pairs]
+        ratios = [p["theirs"][part] / p["ours"][part] for p in pairs]
         rows.append(
             {
                 "model": name,
                 "peer": peer_name,
                 "part": part,
                 "prompt": prompt,
-                "ours": statistics.median(tokens / p["ours"][seconds] for p in pairs),
-                "theirs": statistics.median(tokens / p["theirs"][seconds] for p in pairs),
+                "ours": statistics.median(tokens / p["ours"][part] for p in pairs),
+                "theirs": statistics.median(tokens / p["theirs"][part] for p in pairs),
                 "ratio_median": statistics.median(ratios),
                 "ratio_worst": min(ratios),
                 "share": statistics.median(p["ours"][share] for p in pairs),

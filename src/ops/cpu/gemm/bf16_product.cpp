@@ -122,9 +122,8 @@ int64_t fetched_stretch(const ProductShape& s) {
   if (s.add || s.in != DType::bf16 || s.weights != DType::bf16 || !has_bf16_products() ||
       has_tiles())
     return 0;
-  const PackLayout& l = weights_layout(s.inner, s.cols, DType::bf16);
-  const bool fits = l.n_block == kColumns && l.pair == 2 && l.k_stride == l.k_block * l.n_block;
-  return fits && s.inner % 2 == 0 ? sum_stretch(s.inner, DType::bf16) : 0;
+  const bool reads = reads_layout(weights_layout(s.inner, s.cols, DType::bf16), DType::bf16);
+  return reads ? sum_stretch(s.inner, DType::bf16) : 0;
 }
 
 void multiply_bf16(const ProductShape& shape, const PackLayout& layout, void* out, const void* in,

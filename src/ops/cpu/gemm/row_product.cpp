@@ -91,20 +91,13 @@ void units_rows(const RowProduct& p, int64_t begin, int64_t end) {
   }
 }
 
-// Whether the kernel can read what oneDNN packs: one column of blocks after the other, each without
-// gaps.
-bool fits(const PackLayout& l, DType dtype) {
-  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
-  return l.n_block == kBlockColumns && l.pair == pair && l.k_stride == l.k_block * l.n_block;
-}
-
 // Two rows of noise through oneDNN and through the kernel with stretches of different lengths.
 int64_t find_stretch(int64_t inner, DType dtype) {
   constexpr int64_t kRows = 2, kCols = kBlockColumns;
   if (dtype == DType::bf16 && !has_bf16_products()) return 0;
   const PackLayout& layout = weights_layout(inner, kCols, dtype);
   const Product& product = find_product({kRows, inner, kCols, dtype, dtype, DType::f32, false, 1});
-  if (!fits(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
+  if (!reads_layout(layout, dtype) || (dtype == DType::bf16 && inner % 2 != 0)) return 0;
   // bits that vary with the number of rows cannot be matched, so that any length is as good
   if (product.in_tiles()) return inner;
   if (!product.keeps_row_bits()) return 0;
@@ -145,6 +138,11 @@ int64_t find_stretch(int64_t inner, DType dtype) {
 
 #if defined(__x86_64__)
 
+bool reads_layout(const PackLayout& l, DType dtype) {
+  const int64_t pair = dtype == DType::bf16 ? 2 : 1;
+  return l.n_block == kBlockColumns && l.pair == pair && l.k_stride == l.k_block * l.n_block;
+}
+
 int64_t sum_stretch(int64_t inner, DType dtype) {
   if (has_f32_products(dtype)) return inner;
   static std::mutex mutex;
@@ -164,6 +162,7 @@ void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
 
 #else
 
+bool reads_layout(const PackLayout&, DType) { return false; }
 int64_t sum_stretch(int64_t, DType) { return 0; }
 void run_rows(const RowProduct&, int64_t, int64_t) {}
 

@@ -20,6 +20,10 @@ constexpr int64_t kRowUnit = 32;  // columns that threads share out
 // not be used.
 int64_t sum_stretch(int64_t inner, DType dtype);
 
+// Whether such products can read what oneDNN packs: one column of blocks after the other, each
+// without gaps.
+bool reads_layout(const PackLayout& layout, DType dtype);
+
 struct RowProduct {
   const PackLayout* layout;
   DType dtype;      // of weights; of rows too, but where has_f32_products(dtype) they are f32

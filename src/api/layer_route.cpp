@@ -180,7 +180,7 @@ moe_status moe_layer_end_step(moe_layer* layer, const moe_array* arrays, size_t 
     given_arrays.done();
     std::vector<double> mean;
     if (!cutoff.empty()) mean.assign(cutoff.as<float>(), cutoff.as<float>() + cutoff.numel());
-    if (!counts.empty()) l.layer.router->end_step(l.train, counts, mean);
+    if (!counts.empty()) l.layer.router->end_step(Run(1), l.train, counts, mean);
   });
 }
 }

@@ -278,10 +278,12 @@ int run_chat(const Flags& f) {
   const GenerateOptions& options = f.generate;
   const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
   const int64_t context = loaded.model->config().context;
-  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
+  Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
+          device_of(f.compute));
   const bool large = prepare_memory(
       f.model, session_use(*loaded.model, options.session, run.compute, context, context), {},
       f.memory, "take --cache-dtype q8_0 or a smaller model", on_screen());
+  loaded.model->move_to(run.device);
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_variables(parse_template_variables(f.template_kwargs));
   dialogue.set_system(f.system);

@@ -198,8 +198,8 @@ int run_generate(const Flags& f, const comm::World& world) {
   LoadedModel loaded;
   comm::together(group, [&] { loaded = open_adapted(f.model, f.adapter, memory.limits, group); });
   Model& model = *loaded.model;
-  Run run(thread_count(world.threads_of(f.compute.threads)),
-          f.compute.dtype.value_or(natural_dtype(model)));
+  Run run(thread_count(world.threads_of(f.compute.threads)), compute_dtype(f.compute, model),
+          device_of(f.compute));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
   GenerateOptions said = options;
   check_same_launch(group, fields(said), [&] {
@@ -215,6 +215,7 @@ int run_generate(const Flags& f, const comm::World& world) {
                     std::ssize(ids) + options.max_tokens),
         {}, memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
   });
+  model.move_to(run.device);
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt, group);
   for (int64_t i = 0; i < f.samples; ++i)

@@ -59,7 +59,8 @@ int run_serve(const Flags& f) {
   const std::string name = serve::name_of_model(f.model, f.serve);
   serve::NamedAdapters adapters = serve::attach_adapters(*loaded.model, f.adapters, name);
   const ModelConfig& config = loaded.model->config();
-  Run run(thread_count(f.compute.threads), f.compute.dtype.value_or(natural_dtype(*loaded.model)));
+  Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
+          device_of(f.compute));
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
   const auto use = [&](int64_t tokens) {
     return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens,
@@ -72,6 +73,7 @@ int run_serve(const Flags& f) {
   const bool large = prepare_memory(
       f.model, use(tokens), {}, f.memory,
       "lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model", on_screen());
+  loaded.model->move_to(run.device);
   serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
        human_count(parameter_count(config)), serve::context_of(config, f.serve), tokens,

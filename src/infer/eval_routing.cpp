@@ -72,6 +72,10 @@ DType natural_dtype(const Model& model) {
   return halves && ops::has_bf16_products() ? DType::bf16 : DType::f32;
 }
 
+bool is_compact(const Model& model) {
+  return mostly(model, [](DType dtype) { return is_quantised(dtype) || size_of(dtype) <= 2; });
+}
+
 bool mostly_quantised(const Model& model) { return mostly(model, is_quantised); }
 
 }  // namespace moe

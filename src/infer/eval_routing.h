@@ -18,6 +18,8 @@ RoutingSpec evaluation_spec(const ModelConfig&, std::optional<EvalRouting> routi
 // What the products of a model compute in when nobody says: bf16 where most numbers of its matrices
 // are of a 2-byte type and the machine multiplies such, else f32.
 DType natural_dtype(const Model&);
+// Whether more than half of the matrices' numbers take 2 bytes or less.
+bool is_compact(const Model&);
 // Whether most of the matrices' numbers are quantised, so that products are integers.
 bool mostly_quantised(const Model&);
 

@@ -68,7 +68,8 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
     : model_(model),
       run_(run),
       routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
-      cache_(model.config(), cache_dtype(options, model, run.compute), capacity) {
+      cache_(model.config(), cache_dtype(options, model, run.compute), capacity,
+             run.saved.device()) {
   if (model.config().moe_layer_count() == 0) return;
   const RoutingOptions& recipe = model.config().routing;
   if (const std::string_view reason =

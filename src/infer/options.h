@@ -2,6 +2,7 @@
 #pragma once
 
 #include "infer/generate.h"
+#include "options/common.h"
 #include "options/fields.h"
 
 namespace moe {
@@ -10,8 +11,15 @@ namespace moe {
 struct ComputeOptions {
   std::optional<DType> dtype;  // absent: natural_dtype
   int threads = 0;             // 0: all cores
+  DeviceKind device = DeviceKind::cpu;
 };
 FieldList fields(ComputeOptions&);
+// On a GPU bf16 where weights are of 2 bytes or quantised: it multiplies no blocks of bytes.
+DType compute_dtype(const ComputeOptions&, const Model&);
+// Null: the CPU.
+Device* device_of(const ComputeOptions&);
+// For what runs on the CPU alone: fails (usage) where another device is asked for.
+void need_cpu(const ComputeOptions&, std::string_view what);
 FieldList fields(SessionOptions&);
 // Those of its session among them.
 FieldList fields(GenerateOptions&);

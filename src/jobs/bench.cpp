@@ -256,9 +256,9 @@ StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   const Corpus corpus(std::move(ids));
   const std::string foretold = check_before_training(model, o.train, job.memory.limits);
   if (job.memory.show) watch.tell("memory: " + foretold);
-  Run probe(o.train.threads);
-  const double peak = ops::measure_peak_flops(probe, o.train.dtype, kPeakSeconds);
   Trainer trainer(model, o.train, corpus);
+  Run probe(o.train.threads, o.train.dtype, trainer.run().device);
+  const double peak = ops::measure_peak_flops(probe, o.train.dtype, kPeakSeconds);
   StepTimings done{
       .tokens = static_cast<double>(o.train.batch * o.train.accumulate * o.train.context),
       .peak = peak,
@@ -316,13 +316,15 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
     longest = std::max(longest, speed.prompt);
   }
   const double load = seconds_since(start);
-  Run run(thread_count(job.compute.threads), job.compute.dtype.value_or(natural_dtype(model)));
+  Run run(thread_count(job.compute.threads), compute_dtype(job.compute, model),
+          device_of(job.compute));
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
   const int64_t capacity = longest + job.speed.tokens;
   const bool large =
       prepare_memory(job.model, session_use(model, options, run.compute, longest, capacity), beside,
                      job.memory, marked("lower @prompt or @tokens"), watch);
+  model.move_to(run.device);
   if (job.top_k_experts > 0) config.routing.top_k = job.top_k_experts;
   Session session(model, run, capacity, options);
   ModelTimings done{.model = job.model,

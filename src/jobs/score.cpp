@@ -103,7 +103,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
                        {field("text"), data_print(corpus).hash},
                        {field("replay"), job.replay}};
   });
-  const DType dtype = job.compute.dtype.value_or(natural_dtype(*loaded.model));
+  const DType dtype = compute_dtype(job.compute, *loaded.model);
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;
   if (!job.replay.empty()) replay.emplace(job.replay, asked);
@@ -113,11 +113,12 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
         fmt::format("note: routed {} this loss is too low for a text read from left to right: {}",
                     name_of(plan.routing), plan.not_causal_because));
   const int64_t windows = scored_windows(corpus.size(), plan.options);
-  Run run(thread_count(job.compute.threads), dtype);
+  Run run(thread_count(job.compute.threads), dtype, device_of(job.compute));
   MemoryNeed beside;
   beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));
   prepare_memory(job.model, scored_use(*loaded.model, plan.options, dtype), beside, job.memory,
                  marked("lower @window, or read the window with @chunk"), watch);
+  loaded.model->move_to(run.device);
   std::vector<int32_t> ids(static_cast<size_t>(corpus.size()));
   corpus.fill(0, corpus.size(), ids.data());
 

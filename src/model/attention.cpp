@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -11,15 +10,6 @@ namespace {
 
 float scale_of(const AttentionShape& shape) {
   return shape.score_factor / std::sqrt(static_cast<float>(shape.key_width));
-}
-
-// to[n, at + c] = from[n, c], of one dtype.
-void copy_columns(Tensor to, int64_t at, Tensor from) {
-  const auto size = static_cast<int64_t>(size_of(to.dtype));
-  for (int64_t n = 0; n < from.rows(); ++n)
-    std::memcpy(static_cast<char*>(to.data) + n * to.row_bytes + at * size,
-                static_cast<const char*>(from.data) + n * from.row_bytes,
-                static_cast<size_t>(from.cols() * size));
 }
 
 // Of the batch itself.
@@ -234,8 +224,8 @@ void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer,
   ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
   ops::rope_acc(run, {saved.latents.k_rope}, turning, pass.cos_sin, false);
   Tensor key = alloc(tokens, turning + width);
-  copy_columns(key, 0, saved.latents.k_rope);
-  copy_columns(key, turning, saved.latents.kv);
+  ops::cast(run, key.slice_cols(0, turning), saved.latents.k_rope);
+  ops::cast(run, key.slice_cols(turning, turning + width), saved.latents.kv);
   pass.cache->store(run, layer, batch, key, {});
 
   std::vector<int32_t> by_head(static_cast<size_t>(rows)), back(by_head.size());
@@ -252,7 +242,7 @@ void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer,
   Tensor sorted = alloc(rows, width), query = alloc(rows, turning + width);
   ops::matmul_dx(run, sorted, {q_heads.slice_cols(turning, shape.key_width), by_head},
                  bank_of(k_bank_, k, heads), offsets);
-  copy_columns(query, 0, q_heads.slice_cols(0, turning));
+  ops::cast(run, query.slice_cols(0, turning), q_heads.slice_cols(0, turning));
   ops::gather_rows(run, query.slice_cols(turning, turning + width), sorted, back);
 
   Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width);

@@ -1,6 +1,16 @@
 #include "model/block.h"
 
+#include "tensor/on_host.h"
+
 namespace moe {
+namespace {
+
+float number_of(const Run& run, const Param& one) {
+  OnHost host(run);
+  return host.read(one.value).as<float>()[0];
+}
+
+}  // namespace
 
 template <class F>
 void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
@@ -84,13 +94,13 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
   sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
                    saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); });
-  if (layer_scale.present()) ops::scale(run, out, out, layer_scale.value.as<float>()[0]);
+  if (layer_scale.present()) ops::scale(run, out, out, number_of(run, layer_scale));
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
   ArenaScope scope(run.scratch);
-  if (layer_scale.present()) ops::scale(run, dh, dh, layer_scale.value.as<float>()[0]);
+  if (layer_scale.present()) ops::scale(run, dh, dh, number_of(run, layer_scale));
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm
   if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
   sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),

@@ -5,95 +5,20 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/threads.h"
-#include "tensor/quant.h"
 
 namespace moe {
 namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 14;  // numbers that are worth a thread
-constexpr int64_t kNoSequence = -1;           // for a length
+constexpr size_t kMinChunk = size_t{4} << 20;
+constexpr int64_t kNoSequence = -1;  // for a length
 
 int64_t blocks_for(int64_t tokens) { return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock; }
 
-// `cols` numbers of a row, rounded to another dtype. `wide` holds them in f32.
-void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, int64_t cols,
-                 float* wide) {
-  if (to_dtype == from_dtype) {
-    std::memcpy(to, from, static_cast<size_t>(bytes_of(to_dtype, cols)));
-    return;
-  }
-  if (from_dtype != DType::f32) dequantise(wide, from, from_dtype, cols);
-  quantise(to, from_dtype == DType::f32 ? static_cast<const float*>(from) : wide, to_dtype, cols);
-}
-
-// Rows of `from` to rows `row` of `to`.
-void store_rows(Run& run, const Tensor& to, const std::vector<int64_t>& row, const Tensor& from) {
-  const int64_t cols = from.cols();
-  parallel_for(run.threads, static_cast<int64_t>(row.size()), std::max<int64_t>(1, kGrain / cols),
-               [&](int64_t begin, int64_t end, int thread) {
-                 Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
-                 const ArenaScope scope(scratch);
-                 float* wide = scratch.alloc(DType::f32, {cols}).as<float>();
-                 for (int64_t n = begin; n < end; ++n)
-                   convert_row(
-                       static_cast<char*>(to.data) + row[static_cast<size_t>(n)] * to.row_bytes,
-                       to.dtype, static_cast<const char*>(from.data) + n * from.row_bytes,
-                       from.dtype, cols, wide);
-               });
-}
-
-// to[c, at + i] = from[i, c]
-template <class Word>
-void transpose_into(Word* to, const Word* from, int64_t rows, int64_t cols) {
-  for (int64_t c = 0; c < cols; ++c)
-    for (int64_t i = 0; i < rows; ++i) to[c * ops::kKeyBlock + i] = from[i * cols + c];
-}
-
-// Keys to columns `row` of the transposed blocks of `to`. Threads share out the width, so that none
-// writes where another does.
-void store_transposed(Run& run, const Tensor& to, const std::vector<int64_t>& row,
-                      const Tensor& from) {
-  const int64_t cols = from.cols(), count = static_cast<int64_t>(row.size()),
-                size = static_cast<int64_t>(size_of(to.dtype)),
-                from_size = static_cast<int64_t>(size_of(from.dtype));
-  parallel_for(
-      run.threads, cols, std::max<int64_t>(1, kGrain / count),
-      [&](int64_t begin, int64_t end, int thread) {
-        Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
-        const ArenaScope scope(scratch);
-        const int64_t mine = end - begin;
-        float* wide = scratch.alloc(DType::f32, {mine}).as<float>();
-        auto* rows = static_cast<char*>(
-            scratch.alloc_bytes(static_cast<size_t>(ops::kKeyBlock * mine * size)));
-        for (int64_t n = 0, run_end = 0; n < count; n = run_end) {
-          // rows that follow each other in one block are turned together
-          const int64_t at = row[static_cast<size_t>(n)];
-          for (run_end = n;
-               run_end < count && row[static_cast<size_t>(run_end)] == at + run_end - n &&
-               at % ops::kKeyBlock + run_end - n < ops::kKeyBlock;
-               ++run_end)
-            convert_row(
-                rows + (run_end - n) * mine * size, to.dtype,
-                static_cast<const char*>(from.data) + run_end * from.row_bytes + begin * from_size,
-                from.dtype, mine, wide);
-          char* block =
-              static_cast<char*>(to.data) +
-              ((at / ops::kKeyBlock * cols + begin) * ops::kKeyBlock + at % ops::kKeyBlock) * size;
-          if (size == 2)
-            transpose_into(reinterpret_cast<uint16_t*>(block),
-                           reinterpret_cast<const uint16_t*>(rows), run_end - n, mine);
-          else
-            transpose_into(reinterpret_cast<uint32_t*>(block),
-                           reinterpret_cast<const uint32_t*>(rows), run_end - n, mine);
-        }
-      });
-}
-
 }  // namespace
 
-KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity)
-    : blocks_(blocks_for(capacity)),
+KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Device* device)
+    : memory_(kMinChunk, device),
+      blocks_(blocks_for(capacity)),
       holders_(static_cast<size_t>(blocks_)),
       rope_(config.rope_scaling),
       state_numbers_(config.state_numbers()) {
@@ -177,8 +102,10 @@ void KvCache::copy_block(int32_t to, int32_t from) {
       if (t.empty() || !t.dense()) continue;  // a layer without, or part of the keys
       const auto bytes = static_cast<size_t>(t.rows() * t.row_bytes / blocks_);
       auto* data = static_cast<char*>(t.data);
-      std::memcpy(data + static_cast<size_t>(to) * bytes, data + static_cast<size_t>(from) * bytes,
-                  bytes);
+      char *there = data + static_cast<size_t>(to) * bytes,
+           *here = data + static_cast<size_t>(from) * bytes;
+      if (Device* device = memory_.device()) device->copy(there, here, bytes);
+      else std::memcpy(there, here, bytes);
     }
 }
 
@@ -267,9 +194,8 @@ void KvCache::store(Run& run, int64_t layer, const Batch& batch, Tensor k, Tenso
   const auto l = static_cast<size_t>(layer);
   const std::vector<int64_t> row = rows_of(batch);
   if (row.empty()) return;
-  if (k_[l].rank == 3) store_transposed(run, k_[l], row, k);
-  else store_rows(run, k_[l], row, k);
-  if (!v.empty()) store_rows(run, v_[l], row, v);
+  ops::store_keys(run, k_[l], k, row);
+  if (!v.empty()) ops::store_keys(run, v_[l], v, row);
 }
 
 std::vector<float*> KvCache::states(int64_t layer, const Batch& batch) {

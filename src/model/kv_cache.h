@@ -24,9 +24,9 @@ namespace moe {
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
-  // in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32). Fails (usage) for another, or
-  // a model that it does not fit.
-  KvCache(const ModelConfig&, DType dtype, int64_t capacity);
+  // in `dtype`: f32, bf16, f16, or q8_0 (heads of a multiple of 32), in the memory of `device`;
+  // null: the CPU's. Fails (usage) for another dtype, or a model that it does not fit.
+  KvCache(const ModelConfig&, DType dtype, int64_t capacity, Device* device = nullptr);
 
   int64_t capacity() const { return blocks_ * ops::kKeyBlock; }  // tokens
   int64_t available() const {

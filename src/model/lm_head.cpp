@@ -13,13 +13,20 @@ namespace moe {
 namespace {
 
 template <class F>
-void each_chunk(int64_t rows, int64_t vocab, F&& f) {
-  const int64_t step = logit_chunk_rows(vocab);
+void each_chunk(const Run& run, int64_t rows, int64_t vocab, F&& f) {
+  const int64_t step =
+      run.device == nullptr ? logit_chunk_rows(vocab) : logit_chunk_rows(vocab, kDeviceLogitBytes);
   for (int64_t begin = 0; begin < rows; begin += step) f(begin, std::min(begin + step, rows));
 }
 
 Tensor part(const Tensor& vector, int64_t begin, int64_t end) {
   return Tensor(vector.as<float>() + begin, DType::f32, {end - begin});
+}
+
+int64_t kept_logit_bytes(const Run& run) {
+  if (run.device == nullptr) return kKeptLogitBytes;
+  return std::max(kKeptLogitBytes,
+                  static_cast<int64_t>(run.device->available()) / kDeviceKeptShare);
 }
 
 // Rows [begin, end) of the teacher's logits, in scratch.
@@ -32,8 +39,8 @@ Tensor teacher_logits(Run& run, const LmHeadTeacher& teacher, int64_t begin, int
 // A quantised head in training is made wide for every product, which costs more than a few rows'
 // products do: it is cut, and all rows meet a slice of it at once.
 bool is_cut(const Run& run, const LmHead& head, const LmHeadTeacher& teacher) {
-  return run.widen && is_quantised(head.weight->value.dtype) && head.weight->term == nullptr &&
-         !head.biased() && !teacher.present();
+  return run.device == nullptr && run.widen && is_quantised(head.weight->value.dtype) &&
+         head.weight->term == nullptr && !head.biased() && !teacher.present();
 }
 
 // Entries [begin, end) of the vocabulary.
@@ -165,10 +172,10 @@ void lm_head_loss_forward(Run& run, Tensor nll, Tensor kl, Tensor x, const LmHea
   const int64_t rows = x.rows(), vocab = head.vocab();
   saved = {x, run.saved.alloc(DType::f32, {rows}), {}, teacher, {}};
   if (teacher.present()) saved.teacher_lse = run.saved.alloc(DType::f32, {rows});
-  if (rows * vocab * 4 <= kKeptLogitBytes)
+  if (rows * vocab * 4 <= kept_logit_bytes(run))
     saved.logits = run.saved.alloc(DType::f32, {rows, vocab});
   if (is_cut(run, head, teacher)) return cut_loss_forward(run, nll, head, targets, saved);
-  each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
+  each_chunk(run, rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     Tensor logits = saved.logits.empty() ? run.scratch.alloc(DType::f32, {end - begin, vocab})
                                          : saved.logits.slice_rows(begin, end);
@@ -192,7 +199,7 @@ void lm_head_loss_backward(Run& run, Tensor dx, const LmHead& head,
     fail("lm_head_loss_backward: rows have weights or a teacher, not both");
   if (is_cut(run, head, saved.teacher))
     return cut_loss_backward(run, dx, head, targets, scale, saved, weights);
-  each_chunk(rows, vocab, [&](int64_t begin, int64_t end) {
+  each_chunk(run, rows, vocab, [&](int64_t begin, int64_t end) {
     ArenaScope scope(run.scratch);
     const std::array<int64_t, 2> all = {0, end - begin};
     const Tensor x = saved.x.slice_rows(begin, end);

@@ -8,11 +8,13 @@
 #include "core/threads.h"
 #include "model/rope.h"
 #include "ops/memory.h"
+#include "tensor/on_host.h"
 #include "tensor/quant.h"
 
 namespace moe {
 namespace {
 
+constexpr int64_t kDraws = 1 << 14;               // that are worth a thread
 constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
 
 // One parameter's initial values, each drawn from (key, index in the whole of it).
@@ -43,16 +45,35 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   const float std = role == Role::residual && init.scale_residual
                         ? init.std / std::sqrt(2 * static_cast<float>(config.layers))
                         : init.std;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint64_t index = first + static_cast<uint64_t>(i);
-    x[i] = std * (init.cut > 0 ? truncated_normal(key, index, init.cut) : normal(key, index));
-  }
+  parallel_for(available_threads(), n, kDraws, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t index = first + static_cast<uint64_t>(i);
+      x[i] = std * (init.cut > 0 ? truncated_normal(key, index, init.cut) : normal(key, index));
+    }
+  });
 }
 
 // A vector's numbers; none where it is absent.
 template <class T>
-std::vector<T> copied(const Tensor& t) {
+std::vector<T> copied(OnHost& host, const Tensor& of) {
+  const Tensor t = host.read(of);
   return t.empty() ? std::vector<T>() : std::vector<T>(t.as<T>(), t.as<T>() + t.numel());
+}
+
+// What a layer did, where the CPU can look at it.
+MoeLayerSaved on_host(OnHost& host, const MoeLayerSaved& of) {
+  MoeLayerSaved here = of;
+  Routing& r = here.router;
+  for (Tensor* t : {&r.x, &r.raw, &r.clean, &r.sigma, &r.logits, &r.lse, &r.scores, &r.choice,
+                    &r.selected, &r.cutoff, &r.agreed, &r.weights, &r.kept, &r.counts,
+                    &r.balance_counts, &here.plan.weight, &here.rows.weight, &here.rows.x.x})
+    *t = host.read(*t);
+  RoutingPlan& plan = here.plan;
+  plan.token = host.read(plan.token), plan.offsets = host.read(plan.offsets);
+  plan.bounds = host.read(plan.bounds), plan.row = host.read(plan.row);
+  plan.pair = host.read(plan.pair);
+  here.rows.offsets = plan.offsets, here.rows.x.row = plan.token;
+  return here;
 }
 
 }  // namespace
@@ -107,7 +128,21 @@ void Model::take(Param& param) {
 // Memory of the Model's own for as many zeros as `shape` has numbers.
 void* Model::zeroed_like(const Tensor& shape) {
   const auto bytes = static_cast<size_t>(shape.bytes());
-  return std::memset(memory_.alloc_bytes(bytes), 0, bytes);
+  if (!is_on_device_) return std::memset(memory_.alloc_bytes(bytes), 0, bytes);
+  void* memory = on_device_->memory().alloc_bytes(bytes);
+  on_device_->device().fill(memory, 0, bytes);
+  return memory;
+}
+
+void Model::move_to(Device* device) {
+  if (is_on_device_ == (device != nullptr)) return;
+  if (device != nullptr) {
+    if (!on_device_) on_device_ = std::make_unique<OnDevice>(params_, *device);
+    on_device_->bring_up();
+  } else {
+    on_device_->bring_back();
+  }
+  is_on_device_ = device != nullptr;
 }
 
 void Model::bind(Param& param, Tensor value, std::vector<const void*> places) {
@@ -192,18 +227,19 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
 }
 
 // What the pass wants to know and whom it tells, after a block has given h [N,D] f32.
-void Model::tell(ModelSaved& saved, const Block& block, const Block::Saved& of,
+void Model::tell(const Run& run, ModelSaved& saved, const Block& block, const Block::Saved& of,
                  const Tensor& h) const {
+  OnHost host(run);
   const Pass& pass = saved.pass;
   if (block.ffn.router) {
     const Routing& r = of.ffn.router;
     if (pass.wanted.any())
-      saved.routing.push_back({block.layer, copied<int32_t>(r.counts),
-                               copied<int32_t>(r.balance_counts), copied<float>(r.cutoff),
-                               r.dropped, r.losses});
-    if (pass.on_routing) (*pass.on_routing)(block.layer, of.ffn);
+      saved.routing.push_back({block.layer, copied<int32_t>(host, r.counts),
+                               copied<int32_t>(host, r.balance_counts),
+                               copied<float>(host, r.cutoff), r.dropped, r.losses});
+    if (pass.on_routing) (*pass.on_routing)(block.layer, on_host(host, of.ffn));
   }
-  if (pass.on_block) (*pass.on_block)(block.layer, h);
+  if (pass.on_block) (*pass.on_block)(block.layer, host.read(h));
 }
 
 void Model::set_cos_sin(Run& run, Arena& memory, Pass& pass) const {
@@ -247,7 +283,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     const Arena::Mark mark = run.saved.mark();
     const Tensor out = saved.h[(i + 1) % buffers];
     blocks_[i]->forward(run, out, saved.h[i % buffers], saved.pass, saved.blocks[i]);
-    tell(saved, *blocks_[i], saved.blocks[i], out);
+    tell(run, saved, *blocks_[i], saved.blocks[i], out);
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
   const Tensor last = saved.h[layers % buffers];
@@ -281,12 +317,13 @@ void Model::loss_forward(Run& run, Tensor nll, Tensor kl, std::span<const int32_
   lm_head_loss_forward(run, nll, kl, saved.hidden, lm_head(), targets, teacher, saved.lm_head);
 }
 
-void Model::end_step(const RoutingSpec& training, std::span<const LayerStep> layers) {
+void Model::end_step(const Run& run, const RoutingSpec& training,
+                     std::span<const LayerStep> layers) {
   if (layers.size() != moe_blocks_.size())
     fail("the step has the routing of {} layers, the model has {} that route", layers.size(),
          moe_blocks_.size());
   for (size_t i = 0; i < layers.size(); ++i)
-    moe_blocks_[i]->ffn.router->end_step(training, layers[i].counts, layers[i].cutoff);
+    moe_blocks_[i]->ffn.router->end_step(run, training, layers[i].counts, layers[i].cutoff);
 }
 
 void Model::backward(Run& run, std::span<const int32_t> targets, float scale,

@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/kv_cache.h"
 #include "model/lm_head.h"
+#include "model/on_device.h"
 #include "model/parameters.h"
 
 namespace moe {
@@ -87,6 +88,10 @@ class Model {
   // gradient; the others are frozen. Fails for a bound one that is not owned.
   void enable_grads(const std::function<bool(const Param&)>& wanted = {});
 
+  // Its parameters to a device, or back to the CPU (null), where they come as they are by then.
+  // Gradients that are enabled behind it lie on the device, and stay there.
+  void move_to(Device* device);
+
   // Fills `saved`; saved.hidden [N,D] holds the result.
   void forward(Run&, const Pass&, ModelSaved& saved);
   // out [n,V] f32; hidden [n,D] rows of saved.hidden
@@ -102,7 +107,7 @@ class Model {
   void backward(Run&, std::span<const int32_t> targets, float scale, const RoutingLosses& coef,
                 ModelSaved& saved, std::span<const float> weights = {});
   // After an optimizer step: moves selection biases and thresholds. `layers`: MoE layers in order.
-  void end_step(const RoutingSpec& training, std::span<const LayerStep> layers);
+  void end_step(const Run&, const RoutingSpec& training, std::span<const LayerStep> layers);
 
   // For who walks the layers one by one, as a conversion does.
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
@@ -117,12 +122,14 @@ class Model {
  private:
   void take(Param&);
   void* zeroed_like(const Tensor& shape);
-  void tell(ModelSaved&, const Block&, const Block::Saved&, const Tensor& h) const;
+  void tell(const Run&, ModelSaved&, const Block&, const Block::Saved&, const Tensor& h) const;
 
   ModelConfig config_;
   Storage storage_;
   comm::Group experts_;
-  Arena memory_;                                   // parameters and gradients
+  Arena memory_;                         // parameters and gradients
+  std::unique_ptr<OnDevice> on_device_;  // null: never moved
+  bool is_on_device_ = false;
   std::vector<std::shared_ptr<const void>> kept_;  // what bound parameters are views of
   Param embedding_;                                // [V,D]
   Param positions_;                                // [context,D], learned positions only

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numbers>
 
+#include <utility>
+#include <vector>
 #include "core/error.h"
 
 namespace moe {
@@ -97,17 +99,23 @@ ops::CosSinTable cos_sin_of(Run& run, Arena& memory, const Batch& batch,
   };
   if (all(false)) return ops::cos_sin_table(run, memory, batch.positions, usual);
   if (all(true)) return ops::cos_sin_table(run, memory, batch.positions, stretched);
-  const ops::CosSinTable a = ops::cos_sin_table(run, memory, batch.positions, usual),
-                         b = ops::cos_sin_table(run, memory, batch.positions, stretched);
+  Run& here = run.device == nullptr ? run : run.on_cpu();
+  const ArenaScope scope(here.scratch);
+  const ops::CosSinTable a = ops::cos_sin_table(here, here.scratch, batch.positions, usual),
+                         b = ops::cos_sin_table(here, here.scratch, batch.positions, stretched);
   // The rows of both, one below the other; a row's place is the same in each.
   const int64_t count = a.table.rows(), width = a.table.cols();
-  ops::CosSinTable out{memory.alloc(DType::f32, {2 * count, width}), a.slot};
-  std::copy_n(a.table.as<float>(), count * width, out.table.as<float>());
-  std::copy_n(b.table.as<float>(), count * width, out.table.row<float>(count));
+  std::vector<float> both(a.table.as<float>(), a.table.as<float>() + count * width);
+  both.insert(both.end(), b.table.as<float>(), b.table.as<float>() + count * width);
+  std::vector<int32_t> slot(a.slot.as<int32_t>(), a.slot.as<int32_t>() + a.slot.numel());
   for (size_t s = 0; s < stretch.size(); ++s)
     for (int64_t n = batch.bounds[s]; stretch[s] && n < batch.bounds[s + 1]; ++n)
-      out.slot.as<int32_t>()[n] += static_cast<int32_t>(count);
-  return out;
+      slot[static_cast<size_t>(n)] += static_cast<int32_t>(count);
+  const auto put = [&](const auto& from, DType dtype, std::initializer_list<int64_t> shape) {
+    return Tensor(memory.put(std::span(from)).data(), dtype, shape);
+  };
+  return {put(std::as_const(both), DType::f32, {2 * count, width}),
+          put(std::as_const(slot), DType::i32, {std::ssize(slot)})};
 }
 
 float score_factor(const RopeScaling& s) {

@@ -51,6 +51,7 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
   ArenaScope scope(run.scratch);
   const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
+  dout = ops::laid_out(run, dout);
   // first its gradient, then itself recomputed
   Tensor hidden = run.scratch.alloc(dtype, {count, width()});
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);

@@ -5,7 +5,7 @@
 
 #include "moe/banks.h"
 #include "moe/exchange.h"
-#include "moe/stages/stage_math.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -25,7 +25,8 @@ Rows shared_rows_of(Run& run, Tensor x, Param& gate) {
     const std::array<int64_t, 2> all = {0, x.rows()};
     weight = run.saved.alloc(DType::f32, {x.rows()});
     ops::matmul_forward(run, weight.reshape({x.rows(), 1}), x, gate, all);
-    for (int64_t n = 0; n < x.rows(); ++n) weight.as<float>()[n] = sigmoid(weight.as<float>()[n]);
+    const Tensor logit = weight.reshape({x.rows(), 1});
+    ops::ffn_act_forward(run, logit, {}, logit, {}, ops::Act::sigmoid);
   }
   return whole(run.saved, x, weight);
 }
@@ -179,11 +180,12 @@ void MoeLayer::add_shared(Run& run, Tensor dx, const SharedGradients& d, Tensor 
                           const Saved& saved) {
   ops::add(run, dx, dx, d.x);
   if (d.weight.empty()) return;
-  const Tensor weight = saved.shared_rows.weight;
   const std::array<int64_t, 2> all = {0, x.rows()};
-  for (int64_t n = 0; n < x.rows(); ++n) {
-    const float s = weight.as<float>()[n];
-    d.weight.as<float>()[n] *= s * (1 - s);
+  {
+    OnHost host(run);
+    const Tensor s = host.read(saved.shared_rows.weight), ds = host.write(d.weight);
+    for (int64_t n = 0; n < x.rows(); ++n)
+      ds.as<float>()[n] *= s.as<float>()[n] * (1 - s.as<float>()[n]);
   }
   ArenaScope scope(run.scratch);
   Tensor dlogit = run.scratch.alloc(x.dtype, {x.rows(), 1});

@@ -1,12 +1,12 @@
 #include "moe/plan.h"
 
+#include <array>
+
 namespace moe {
 
 Rows whole(Arena& arena, Tensor x, Tensor weight) {
-  const std::span offsets(static_cast<int64_t*>(arena.alloc_bytes(2 * sizeof(int64_t))), 2);
-  offsets[0] = 0;
-  offsets[1] = x.rows();
-  return {x, weight, offsets};
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  return {x, weight, arena.put(std::span<const int64_t>(all))};
 }
 
 Rows dispatch(Tensor x, const RoutingPlan& plan) {

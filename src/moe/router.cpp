@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "moe/stages/replay.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -21,9 +22,11 @@ bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) {
   return spec.losses.z_of_clean && !saved.clean.empty();
 }
 
-Tensor copied(Arena& arena, Tensor from) {
+Tensor copied(const Run& run, Arena& arena, Tensor from) {
   Tensor to = arena.alloc(from.dtype, {from.rows(), from.cols()});
-  std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes()));
+  if (run.device != nullptr && run.device->owns(from.data))
+    run.device->copy(to.data, from.data, static_cast<size_t>(from.bytes()));
+  else std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes()));
   return to;
 }
 
@@ -47,7 +50,7 @@ void measure(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   }
   if (!pass.wanted.losses) return;
   r.losses = aux_losses_forward(run, r, pass, spec.losses);
-  if (!r.lse.empty()) r.losses.z = z_loss_forward(r.lse);
+  if (!r.lse.empty()) r.losses.z = z_loss_forward(run, r.lse);
 }
 
 // Which of the chosen pairs are sent and find room, where no record says so.
@@ -56,7 +59,7 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   ArenaScope scope(run.scratch);
   Tensor sent = r.selected;  // [N,K]
   if (!std::holds_alternative<KeepSecond>(spec.second)) {
-    sent = copied(buffer ? run.scratch : run.saved, r.selected);
+    sent = copied(run, buffer ? run.scratch : run.saved, r.selected);
     second_forward(run, sent, r.weights, spec.second, r.key);
   }
   if (pass.wanted.counts)
@@ -65,18 +68,25 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   r.kept = sent;
   if (!buffer) return;
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
-  r.dropped = capacity_forward(r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts,
+  r.dropped = capacity_forward(run, r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts,
                                *buffer, r.key);
+}
+
+// Absent where every pair is a row, whatever the routing is: then nobody has to count them first.
+Tensor kept_of(const RoutingSpec& spec, const Routing& r) {
+  const bool all =
+      r.kept.data == r.selected.data && r.agreed.empty() && !experts_choose(spec.select);
+  return all ? Tensor{} : r.kept;
 }
 
 RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
   ArenaScope scope(run.scratch);
   Tensor weights = r.weights;
   if (renormalises_after_drop(spec.weigh)) {
-    weights = copied(run.scratch, r.weights);
+    weights = copied(run, run.scratch, r.weights);
     ops::weigh_kept_forward(run, weights, r.kept);
   }
-  return ops::make_plan(run, r.choice, r.kept, weights, r.experts);
+  return ops::make_plan(run, r.choice, kept_of(spec, r), weights, r.experts);
 }
 
 }  // namespace
@@ -105,7 +115,8 @@ void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& sav
   logit.forward(run, saved.logits, saved.x, spec.logits, saved.made);
   const auto* learned = std::get_if<LearnedNoise>(&spec.noise);
   if (!learned || saved.key.empty()) return;
-  if (spec.losses.load || spec.losses.z_of_clean) saved.clean = copied(run.saved, saved.logits);
+  if (spec.losses.load || spec.losses.z_of_clean)
+    saved.clean = copied(run, run.saved, saved.logits);
   saved.raw = run.saved.alloc(DType::f32, {tokens, spec.experts});
   ops::matmul_forward_f32(run, saved.raw, saved.x, noise, all);
   learned_noise_forward_acc(run, saved.logits, saved.raw, *learned, saved.key);
@@ -164,7 +175,9 @@ void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
   if (pass.wanted.counts)
     ops::count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice,
                      saved.selected, saved.slots());
-  const auto ones = [](Tensor flags) {
+  OnHost host(run);
+  const auto ones = [&](Tensor flags) {
+    flags = host.read(flags);
     return std::accumulate(flags.as<int32_t>(), flags.as<int32_t>() + flags.numel(), int64_t{0});
   };
   saved.dropped = ones(saved.selected) - ones(saved.kept);
@@ -202,7 +215,7 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   Tensor dlse;  // [N]
   if (coef.z != 0 && !of_clean) {
     dlse = run.scratch.alloc(DType::f32, {tokens});
-    z_loss_backward(dlse, saved.lse, coef.z);
+    z_loss_backward(run, dlse, saved.lse, coef.z);
   }
   score_backward(run, dz, dz, dlse, saved.scores, saved.logits, saved.lse, spec.score);
   if (!dlogits.empty()) ops::add(run, dz, dz, dlogits);
@@ -241,12 +254,13 @@ void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan
   }
 }
 
-void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts,
+void Router::end_step(const Run& run, const RoutingSpec& spec, std::span<const int64_t> counts,
                       std::span<const double> cutoff) {
+  OnHost host(run);
   if (const SelectionBias* stage = selection_bias(spec.select); stage && bias.present()) {
     int64_t total = 0;
     for (int64_t c : counts) total += c;
-    float* b = bias.value.as<float>();
+    float* b = host.write(bias.value).as<float>();
     for (size_t e = 0; e < counts.size(); ++e) {
       const int64_t above = counts[e] * spec.experts - total;  // E (c_e - mean(c)), exact
       b[e] -= stage->rate * static_cast<float>((above > 0) - (above < 0));
@@ -254,7 +268,7 @@ void Router::end_step(const RoutingSpec& spec, std::span<const int64_t> counts,
     bias.touched();
   }
   if (!cutoff.empty() && threshold.present()) {
-    float* t = threshold.value.as<float>();
+    float* t = host.write(threshold.value).as<float>();
     const bool first = std::all_of(t, t + spec.experts, [](float v) { return v == 0; });
     for (size_t e = 0; e < cutoff.size(); ++e)
       t[e] = first ? static_cast<float>(cutoff[e])

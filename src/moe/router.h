@@ -72,7 +72,7 @@ struct Router {
   // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds
   // towards `cutoff` [E] (the mean over the step's micro-batches; empty where experts do not
   // choose).
-  void end_step(const RoutingSpec&, std::span<const int64_t> counts,
+  void end_step(const Run&, const RoutingSpec&, std::span<const int64_t> counts,
                 std::span<const double> cutoff);
 
  private:

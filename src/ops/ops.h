@@ -1,5 +1,6 @@
-// Every operation of the engine, once. ops/cpu computes them with oneDNN and Highway kernels; a
-// CUDA backend will bear the same names.
+// Every operation of the engine, once. It runs where the run's tensors lie (tensor/device.h):
+// ops/cpu computes with oneDNN and Highway kernels, ops/cuda with a GPU's; ops/op_table.h says
+// which of them a GPU has.
 //
 // Conventions. Size letters: N tokens, D model width, F expert width, E experts, K chosen, R rows
 // (a row = a token at an expert), H heads, G key/value heads, C head width, V vocabulary, O and I
@@ -49,6 +50,25 @@ struct GatheredRows {
   int64_t cols() const { return x.cols(); }
 };
 
+// Some things given as {a, b} or as they lie somewhere, for the time of a call.
+template <class T>
+class List {
+ public:
+  List(std::initializer_list<T> all) : begin_(all.begin()), size_(all.size()) {}  // NOLINT
+  List(std::span<const T> all) : begin_(all.data()), size_(all.size()) {}         // NOLINT
+  const T* begin() const { return begin_; }
+  const T* end() const { return begin_ + size_; }
+  size_t size() const { return size_; }
+
+ private:
+  const T* begin_;
+  size_t size_;
+};
+
+// The rows as products here like them where several take the same: on a GPU one after another, in
+// scratch until the caller rewinds it; on the CPU as they are.
+GatheredRows laid_out(Run&, const GatheredRows& rows);
+
 // A matrix and what it makes of the rows (forward) or the gradient of that (backward). Matrices
 // that share their rows, as gate and up do, are given together: each block of rows is then fetched
 // once for all of them.
@@ -59,8 +79,7 @@ struct Operand {
 
 // y[r,:] = x[r,:] w[e(r)]^T.  y [R,O] f32 or x's dtype; x [R,I] A; w [O,I] or [E,O,I]
 void matmul_forward(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
-void matmul_forward(Run&, std::initializer_list<Operand> operands, GatheredRows x,
-                    std::span<const int64_t> offsets);
+void matmul_forward(Run&, List<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
 // The same, added to y.
 void matmul_forward_acc(Run&, Tensor y, GatheredRows x, Param& w, std::span<const int64_t> offsets);
 // The same computed in f32 whatever x is: its rows are widened block by block, so that no wide copy
@@ -69,15 +88,13 @@ void matmul_forward_f32(Run&, Tensor y, GatheredRows x, Param& w, std::span<cons
 // dx[r,:] = dy[r,:] w[e(r)].  dx [R,I] f32 or dy's dtype; dy [R,O] A
 void matmul_dx(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
 // dx[r,:] = sum over operands of y[r,:] w[e(r)], in that order, rounded to dx's dtype after each.
-void matmul_dx(Run&, Tensor dx, std::initializer_list<Operand> operands,
-               std::span<const int64_t> offsets);
+void matmul_dx(Run&, Tensor dx, List<Operand> operands, std::span<const int64_t> offsets);
 // The same, added to dx. dx has dy's dtype or is f32.
 void matmul_dx_acc(Run&, Tensor dx, GatheredRows dy, Param& w, std::span<const int64_t> offsets);
 // w.grad[e] += dy_e^T x_e, summed in f32. Nothing happens when w is frozen (no grad); w itself is
 // not read and may be of any dtype.
 void matmul_dw(Run&, Param& w, GatheredRows dy, GatheredRows x, std::span<const int64_t> offsets);
-void matmul_dw(Run&, std::initializer_list<Operand> operands, GatheredRows x,
-               std::span<const int64_t> offsets);
+void matmul_dw(Run&, List<Operand> operands, GatheredRows x, std::span<const int64_t> offsets);
 
 // y[r,:] += weight[r] * bias[e(r),:].  y [R,O] A; bias [O] or [E,O] f32; weight [R] f32 or absent
 // (= 1)
@@ -144,8 +161,7 @@ CosSinTable cos_sin_table(Run&, Arena& memory, std::span<const int32_t> position
 // them by the factor, in place; what a head has beyond R stays. `inverse` turns back and multiplies
 // by the factor too: the adjoint, so each is the other's backward.  each x [N, H*C] A, C =
 // head_width >= R
-void rope_acc(Run&, std::initializer_list<Tensor> all, int64_t head_width,
-              const CosSinTable& cos_sin, bool inverse);
+void rope_acc(Run&, List<Tensor> all, int64_t head_width, const CosSinTable& cos_sin, bool inverse);
 
 // y[n,:] = table[ids[n],:].  y [N,D] f32; table [V,D] of any float or quantised type: what
 // dequantise() (tensor/quant.h) makes of the row, or the one of table.own_rows in its place
@@ -225,6 +241,9 @@ struct KvView {
            position % kKeyBlock;
   }
 };
+// Rows of x to rows `row` [N] of a cache, rounded to its dtype.  cache [rows,W] f32, bf16, f16 or
+// q8_0; or transposed [rows / 64, W, 64] f32, bf16 or f16; x [N,W] f32 or bf16
+void store_keys(Run&, Tensor cache, Tensor x, std::span<const int64_t> row);
 // Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of
 // them, p-W+1..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running
 // maximum, and stretches of eight blocks are joined in their order, so that neither chunks of
@@ -339,6 +358,8 @@ void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor
 // Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not
 // finite.
 double sum_squares(Run&, Tensor x);
+// The same of several: sums[i] of all[i]. Waits once for a device.
+void sums_of_squares(Run&, std::span<double> sums, List<Tensor> all);
 struct AdamW {
   float lr, beta1, beta2, eps, weight_decay;
   int64_t step;      // 1 for the first update

@@ -43,7 +43,7 @@ void count_on_from_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_
 // = 0..E-1 at first.  ids [N] >= 0
 void shuffle_by_ids(Run&, Tensor choice, std::span<const int32_t> ids, int64_t experts,
                     RngKey seed);
-void select_all(Tensor selected);
+void select_all(Run&, Tensor selected);
 
 // ---- near the best (ops/cpu/routing/near_best.cpp) ----------------------------------------------
 // SparseMixer's: a choice is made among those near the best of the experts that the selected
@@ -98,6 +98,23 @@ void weigh_kept_forward(Run&, Tensor w, Tensor kept);
 // kept gets 0.  w before it
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 
+// ---- losses of the load (ops/cpu/routing/slopes.cpp) --------------------------------------------
+// What a loss multiplies a slope by, p[n,e]: the scores; scores over their token's sum (+ 1e-20);
+// their softmax; or the weights of the chosen pairs, 0 of the others.
+enum class ShareOf { scores, normalised_scores, softmax, chosen_weights };
+struct TokenShares {
+  ShareOf of;
+  Tensor s, w, choice, selected;
+};
+// sum over tokens n and experts e of slopes[scope of n, e] p[n,e], a token at a time in double and
+// over tokens in order. Tokens [bounds[i], bounds[i+1]) are scope i.  slopes [scopes,E]
+double slopes_forward(Run&, const TokenShares& p, std::span<const int64_t> bounds,
+                      std::span<const double> slopes);
+// ds, or dw of the weights, += coef times the gradient of that; slopes are constants.
+void slopes_backward_acc(Run&, Tensor ds, Tensor dw, const TokenShares& p,
+                         std::span<const int64_t> bounds, std::span<const double> slopes,
+                         double coef);
+
 // ---- plan and counts (ops/cpu/routing/plan.cpp) -------------------------------------------------
 // R kept (token, expert) pairs, called rows, sorted by expert, then token, then choice rank. All
 // memory lies in run.saved.
@@ -113,7 +130,7 @@ struct RoutingPlan {
   int64_t rows() const { return static_cast<int64_t>(token.size()); }
   int64_t tokens() const { return static_cast<int64_t>(bounds.size()) - 1; }
 };
-// Keeps the pairs with kept != 0.  kept [N,K] i32
+// Keeps the pairs with kept != 0.  kept [N,K] i32, or absent: all
 RoutingPlan make_plan(Run&, Tensor choice, Tensor kept, Tensor w, int64_t experts);
 // dw[pair] = dweight[row], 0 where a pair is no row.  dw [N,K]; dweight [R]
 void spread_rows(Run&, Tensor dw, Tensor dweight, const RoutingPlan&);

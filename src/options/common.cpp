@@ -13,6 +13,16 @@ FieldValue bytes_of(std::optional<int64_t>& x, const char* name) {
 
 void add_threads(FieldList& list, int& threads) { list.add("threads", threads, "0: all cores"); }
 
+namespace {
+const std::vector<std::string> kDevices = {"cpu", "cuda"};
+}
+std::string_view name_of(DeviceKind kind) { return kDevices[static_cast<size_t>(kind)]; }
+
+FieldEntry add_device(FieldList& list, DeviceKind& device) {
+  return list.add_choice("device", device, kDevices,
+                         "cpu, or cuda: the first CUDA device (docs/cuda.md)");
+}
+
 int thread_count(int asked) {
   constexpr int kMost = 1024;
   if (asked < 0 || asked > kMost)

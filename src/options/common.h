@@ -10,6 +10,11 @@ namespace moe {
 void add_threads(FieldList&, int& threads);
 int thread_count(int asked);
 
+// "device": what computes.
+enum class DeviceKind : uint8_t { cpu, cuda };
+std::string_view name_of(DeviceKind);
+FieldEntry add_device(FieldList&, DeviceKind& device);
+
 // Bytes as people write them, 30G; messages name the field.
 FieldValue bytes_of(std::optional<int64_t>&, const char* name);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@ namespace moe {
 namespace {
 
 constexpr size_t kAlign = 64;
+constexpr size_t kDeviceAlign = 256;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kPage = 4096;
 constexpr size_t kMaxGrowth = size_t{256} << 20;
@@ -22,24 +24,35 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 
-void Arena::Free::operator()(void* p) const { std::free(p); }
+void Arena::Free::operator()(void* p) const {
+  if (device != nullptr) device->give(p);
+  else std::free(p);
+}
+
+// At least so many bytes; how many there are, afterwards.
+std::unique_ptr<char, Arena::Free> Arena::take(size_t& bytes) const {
+  const size_t align = bytes < kHugePage ? kPage : kHugePage;
+  bytes = round_up(bytes, align);
+  if (device_ != nullptr) return {static_cast<char*>(device_->take(bytes)), Free{device_}};
+  void* p = std::aligned_alloc(align, bytes);
+  if (p == nullptr)
+    throw OutOfMemory(
+        message("out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or "
+                "a smaller model, and in training a smaller @batch or @recompute",
+                bytes >> 20, capacity() >> 20));
+  // a hint: large pages cut the cost of first touch
+  if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
+  return {static_cast<char*>(p), Free{}};
+}
 
 void* Arena::alloc_bytes(size_t bytes) {
-  const size_t size = round_up(std::max<size_t>(bytes, 1), kAlign);
+  const size_t size = round_up(std::max<size_t>(bytes, 1), device_ ? kDeviceAlign : kAlign);
   while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size)
     at_ = {at_.chunk + 1, 0, at_.used};
   if (at_.chunk == chunks_.size()) {
-    const size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
-    const size_t align = wish < kHugePage ? kPage : kHugePage, want = round_up(wish, align);
-    void* p = std::aligned_alloc(align, want);
-    if (p == nullptr)
-      throw OutOfMemory(
-          message("out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or "
-                  "a smaller model, and in training a smaller @batch or @recompute",
-                  want >> 20, capacity() >> 20));
-    // a hint: large pages cut the cost of first touch
-    if (align == kHugePage) madvise(p, want, MADV_HUGEPAGE);
-    chunks_.push_back({std::unique_ptr<char, Free>(static_cast<char*>(p)), want});
+    size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
+    auto chunk = take(wish);
+    chunks_.push_back({std::move(chunk), wish});
     at_.offset = 0;
   }
   char* p = chunks_[at_.chunk].data.get() + at_.offset;
@@ -47,6 +60,12 @@ void* Arena::alloc_bytes(size_t bytes) {
   at_.used += size;
   peak_ = std::max(peak_, at_.used);
   return p;
+}
+
+void Arena::put_bytes(void* to, const void* from, size_t bytes) const {
+  if (bytes == 0) return;
+  if (device_ != nullptr) device_->upload(to, from, bytes);
+  else std::memcpy(to, from, bytes);
 }
 
 Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
@@ -57,7 +76,9 @@ Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
 
 Tensor Arena::alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor t = alloc(dtype, shape);
-  std::memset(t.data, 0, static_cast<size_t>(t.bytes()));
+  const auto bytes = static_cast<size_t>(t.bytes());
+  if (device_ != nullptr) device_->fill(t.data, 0, bytes);
+  else std::memset(t.data, 0, bytes);
   return t;
 }
 
@@ -66,7 +87,7 @@ void Arena::rewind(Mark mark) {
   for (size_t c = mark.chunk; c < chunks_.size() && c <= at_.chunk; ++c) {
     const size_t from = c == mark.chunk ? mark.offset : 0;
     const size_t to = c == at_.chunk ? at_.offset : chunks_[c].size;
-    if (to > from)
+    if (to > from && device_ == nullptr)
       std::memset(chunks_[c].data.get() + from, 0xFF,
                   to - from);  // 0xFF.. is a NaN in every float type
   }

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace moe {
@@ -23,16 +25,26 @@ class Arena {
   };
 
   // Chunks hold at least `min_chunk` bytes; a small one is for arenas that hold one thing.
-  explicit Arena(size_t min_chunk = size_t{4} << 20) : min_chunk_(min_chunk) {}
+  // `device`: whose memory it is; null: the CPU's.
+  explicit Arena(size_t min_chunk = size_t{4} << 20, Device* device = nullptr)
+      : min_chunk_(min_chunk), device_(device) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // 64-byte aligned; a size of 0 gives a valid pointer.
+  Device* device() const { return device_; }
+  // 64-byte aligned, on a device 256; a size of 0 gives a valid pointer.
   void* alloc_bytes(size_t bytes);
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
   Tensor alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape);
+  // A copy of what the CPU has.
+  template <class T>
+  std::span<T> put(std::span<const T> from) {
+    auto* to = static_cast<T*>(alloc_bytes(from.size_bytes()));
+    put_bytes(to, from.data(), from.size_bytes());
+    return {to, from.size()};
+  }
 
   Mark mark() const { return at_; }
   void rewind(Mark mark);
@@ -43,13 +55,17 @@ class Arena {
 
  private:
   struct Free {
+    Device* device = nullptr;
     void operator()(void* p) const;
   };
+  std::unique_ptr<char, Free> take(size_t& bytes) const;
+  void put_bytes(void* to, const void* from, size_t bytes) const;
   struct Chunk {
     std::unique_ptr<char, Free> data;
     size_t size = 0;
   };
   size_t min_chunk_;
+  Device* device_;
   std::vector<Chunk> chunks_;
   Mark at_;
   size_t peak_ = 0;

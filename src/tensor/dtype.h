@@ -89,10 +89,10 @@ struct bf16 {
   uint16_t bits;
 };
 
-inline float to_f32(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
-inline float to_f32(float x) { return x; }
+constexpr float to_f32(bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
+constexpr float to_f32(float x) { return x; }
 
-inline bf16 to_bf16(float x) {
+constexpr bf16 to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((u >> 16) | 0x40u)};
   return {static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
@@ -107,7 +107,7 @@ float f16_to_f32(uint16_t half);
 // All cases are computed and one is taken, so that a loop over numbers becomes vector instructions.
 // Below the smallest normal half the numbers are multiples of 2^-24, which is what adding 1/2
 // leaves of them.
-inline uint16_t f32_to_f16(float x) {
+constexpr uint16_t f32_to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7FFFFFFFu;
   const uint32_t normal = (magnitude + 0xFFFu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
   const uint32_t subnormal =

@@ -1,6 +1,7 @@
 // What every op is given first: threads and memory.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -25,16 +26,24 @@ class ProductObserver {
                        std::span<const int64_t> offsets) = 0;
 };
 
+// The tests' own: a Run that is made without a device computes there, its memory being the CPU's.
+inline Device* device_of_tests = nullptr;
+
 struct Run {
-  explicit Run(int thread_count, DType compute_dtype = DType::f32)
+  explicit Run(int thread_count, DType compute_dtype = DType::f32, Device* of = nullptr)
       : threads(thread_count),
         compute(compute_dtype),
+        device(of != nullptr ? of : device_of_tests),
+        saved(kChunk, of),
+        scratch(kChunk, of),
         thread_scratch(static_cast<size_t>(thread_count)) {}
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
   int threads;
   DType compute;  // dtype of activations that feed products: f32 or bf16
+  // Where its ops run and its arenas lie; null: on the CPU. An op brings what lies elsewhere.
+  Device* device;
   // Whether forward products with quantised weights take the weights' own numbers, as backward ones
   // do, not rows that are rounded to bytes: what is learned through them is then the gradient of
   // what was computed.
@@ -43,7 +52,20 @@ struct Run {
 
   Arena saved;    // what backward needs; released block by block, last in first out
   Arena scratch;  // within one op or one module's backward; every user rewinds it before returning
-  std::vector<Arena> thread_scratch;  // [threads] inside parallel regions, by thread number
+  std::vector<Arena> thread_scratch;  // [threads] inside parallel regions, by thread number; the
+                                      // CPU's
+
+  // The same run on the CPU: for what a device does not do.
+  Run& on_cpu() {
+    if (!on_cpu_) on_cpu_ = std::make_unique<Run>(threads, compute);
+    on_cpu_->device = nullptr;
+    on_cpu_->widen = widen;
+    return *on_cpu_;
+  }
+
+ private:
+  std::unique_ptr<Run> on_cpu_;
+  static constexpr size_t kChunk = size_t{4} << 20;
 };
 
 }  // namespace moe

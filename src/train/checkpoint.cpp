@@ -20,6 +20,7 @@
 #include "hub/folder/config_json.h"
 #include "hub/foreign.h"
 #include "options/read.h"
+#include "tensor/on_host.h"
 #include "train/schedule.h"
 
 namespace moe {
@@ -144,7 +145,7 @@ void remove_others(const std::string& folder, int64_t step) {
   for (const auto& path : old) std::filesystem::remove(path, ignored);
 }
 
-void copy_state(const Safetensors& file, const State& state, int rank) {
+void copy_state(const Run& run, const Safetensors& file, const State& state, int rank) {
   const Tensor from = file.get(state.name), to = state.value;
   if (from.dtype != DType::f32 || from.numel() != state.whole.numel() ||
       from.cols() != state.whole.cols())
@@ -152,7 +153,8 @@ void copy_state(const Safetensors& file, const State& state, int rank) {
          file.path(), state.name, describe(from), describe(state.whole));
   const float* in =
       from.as<float>() + (state.held.empty() ? 0 : state.held[static_cast<size_t>(rank)].begin);
-  float* out = to.as<float>();
+  OnHost host(run);
+  float* out = host.write(to).as<float>();
   for (int64_t i = 0; i < to.numel(); ++i) {
     if (!std::isfinite(in[i]) || (state.squares && in[i] < 0))
       fail("{}: {} holds {} at {}, which no run writes; the file is damaged", file.path(),
@@ -163,8 +165,17 @@ void copy_state(const Safetensors& file, const State& state, int rank) {
 
 // The item of a file that holds all of it, gathered where the processes of `group` have parts of
 // it; `room` is the first one's.
-SafetensorsItem item_of(const State& state, const comm::Group& group,
+SafetensorsItem item_of(const State& state, const comm::Group& group, Device* device,
                         const std::shared_ptr<std::vector<float>>& room) {
+  if (device != nullptr && device->owns(state.value.data))
+    return {state.name, state.whole, DType::f32, [=] {
+              room->resize(static_cast<size_t>(state.value.numel()));
+              device->download(room->data(), state.value.data,
+                               static_cast<size_t>(state.value.bytes()));
+              Tensor whole = state.whole;
+              whole.data = room->data();
+              return whole;
+            }};
   if (state.held.empty()) return {state.name, state.value, DType::f32};
   return {state.name, state.whole, DType::f32, [=] {
             if (group.is_first()) room->resize(static_cast<size_t>(state.whole.numel()));
@@ -183,6 +194,26 @@ SafetensorsItem item_of(const State& state, const comm::Group& group,
             return whole;
           }};
 }
+
+// A model that is being trained on a device comes to the CPU to be saved.
+class OnCpuWhile {
+ public:
+  OnCpuWhile(Model& model, Device* device) : model_(model), device_(device) {
+    if (device_ != nullptr) model_.move_to(nullptr);
+  }
+  ~OnCpuWhile() {
+    try {
+      if (device_ != nullptr) model_.move_to(device_);
+    } catch (...) {  // the next step says what is wrong with the device
+    }
+  }
+  OnCpuWhile(const OnCpuWhile&) = delete;
+  OnCpuWhile& operator=(const OnCpuWhile&) = delete;
+
+ private:
+  Model& model_;
+  Device* device_;
+};
 
 // The first paths of a list.
 std::string few(const std::vector<std::string>& paths) {
@@ -458,8 +489,9 @@ void restore(Trainer& trainer, const Checkpoint& c) {
         file.path(), file.tensors().size(), expected,
         trainer.trainable().adapters().empty() ? "" : ", and the adapters",
         trainer.reference().empty() ? "" : ", and the reference of pairs");
-  each_state(trainer,
-             [&](const State& state) { copy_state(file, state, trainer.layout().all().rank); });
+  each_state(trainer, [&](const State& state) {
+    copy_state(trainer.run(), file, state, trainer.layout().all().rank);
+  });
   for (const auto& adapter : trainer.trainable().adapters()) {
     adapter->a.touched();
     adapter->b.touched();
@@ -476,6 +508,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
 void save_tuned(const std::string& folder, const Trainer& trainer, Model& model,
                 const Tokenizer& tokenizer, const std::string& from,
                 const std::map<std::string, std::string>& metadata) {
+  const OnCpuWhile here(model, trainer.run().device);
   if (trainer.trainable().adapters().empty())
     return save_model(folder, model, tokenizer, DType::f32, metadata);
   std::filesystem::create_directories(folder);
@@ -490,8 +523,9 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
   const comm::Layout& layout = trainer.layout();
   const auto room = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
-  each_state(trainer,
-             [&](const State& state) { items.push_back(item_of(state, layout.all(), room)); });
+  each_state(trainer, [&](const State& state) {
+    items.push_back(item_of(state, layout.all(), trainer.run().device, room));
+  });
   const std::string at = std::to_string(step);
   if (!layout.all().is_first()) {
     produce_in_order(items);

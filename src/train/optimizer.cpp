@@ -16,8 +16,10 @@ namespace {
 // A dense zeroed tensor with the shape of `like`.
 Tensor zeros_like(Arena& arena, const Tensor& like) {
   Tensor t = like;
-  t.data = arena.alloc_bytes(static_cast<size_t>(like.bytes()));
-  std::memset(t.data, 0, static_cast<size_t>(like.bytes()));
+  const auto bytes = static_cast<size_t>(like.bytes());
+  t.data = arena.alloc_bytes(bytes);
+  if (Device* device = arena.device()) device->fill(t.data, 0, bytes);
+  else std::memset(t.data, 0, bytes);
   return t;
 }
 
@@ -37,8 +39,12 @@ std::span<float> all_of(const Tensor& t) { return {t.as<float>(), static_cast<si
 }  // namespace
 
 Optimizer::Optimizer(std::vector<Param*> params, const TrainOptions& options,
-                     std::vector<double> rates, const comm::Layout& layout)
-    : params_(std::move(params)), layout_(layout), options_(options), rates_(std::move(rates)) {
+                     std::vector<double> rates, const comm::Layout& layout, Device* device)
+    : params_(std::move(params)),
+      layout_(layout),
+      options_(options),
+      rates_(std::move(rates)),
+      memory_(size_t{4} << 20, device) {
   rates_.resize(params_.size(), 1);
   bool any_muon = false;
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -90,12 +96,19 @@ void Optimizer::sum_grads(Run& run) {
 }
 
 double Optimizer::grad_norm(Run& run) const {
-  std::vector<double> squares;
+  std::vector<double> squares(params_.size(), 0), sums;
+  std::vector<Tensor> moved;
+  std::vector<size_t> of;  // whose gradient each is
   for (size_t i = 0; i < params_.size(); ++i) {
     ops::settle_grad(run, *params_[i]);
-    const Tensor moved = of_this_process(i, params_[i]->grad);
-    squares.push_back(moved.numel() == 0 ? 0 : ops::sum_squares(run, moved));
+    const Tensor grad = of_this_process(i, params_[i]->grad);
+    if (grad.numel() == 0) continue;
+    moved.push_back(grad);
+    of.push_back(i);
   }
+  sums.resize(moved.size());
+  ops::sums_of_squares(run, sums, std::span<const Tensor>(moved));
+  for (size_t i = 0; i < of.size(); ++i) squares[of[i]] = sums[i];
   layout_.all().sum(squares);
   double sum = 0;
   comm::alike(layout_.all(), [&] {

@@ -19,7 +19,7 @@ class Optimizer {
   // Of parameters that outlive it and have gradients (train/trainable.h); moments start at zero.
   // params[i] learns at rates[i] times the learning rate; no rates: all at 1.
   Optimizer(std::vector<Param*> params, const TrainOptions&, std::vector<double> rates = {},
-            const comm::Layout& layout = {});
+            const comm::Layout& layout = {}, Device* device = nullptr);
 
   // The gradients of this process's micro-batches become those of all, as far as this process moves
   // them; what else is in them has no meaning then. Collective, as the next two are.

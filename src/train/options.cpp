@@ -137,6 +137,7 @@ void add_steps(FieldList& list, TrainOptions& o) {
   list.add_choice("shuffle", o.shuffle, kShuffles,
                   "epoch (every window once, in random order) or none (in order)");
   list.add("threads", o.threads, "0: all cores").no_mathematics();
+  add_device(list, o.device).no_mathematics();
   list.add("expert_parallel", o.expert_parallel,
            "under mpirun: processes that a layer's experts are spread over; 1: each process holds "
            "all of them (docs/cluster.md)")

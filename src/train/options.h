@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/parameters.h"
+#include "options/common.h"
 #include "options/fields.h"
 #include "tensor/dtype.h"
 #include "text/loader.h"
@@ -96,7 +97,7 @@ struct TrainOptions {
   double dpo_beta = 0.1;  // of preference pairs (train/preference.h); with other text of no meaning
   bool pairs = false;     // found out: the text is preference pairs, and `batch` counts those
 
-  // What follows changes no bit of the weights (threads: only the last ones).
+  // What follows changes no bit of the weights (threads and device: only the last ones).
   bool recompute = false;  // keep each block's input only and run its forward again in backward
   int64_t save_every = 0;  // steps between checkpoints; 0: at the end only
   std::optional<int64_t> eval_every;  // steps between evaluations, where there is held-out text; 0:
@@ -106,6 +107,7 @@ struct TrainOptions {
   double minutes = 0;                 // of training that `steps` was fitted to; 0: it was chosen
   // predictions an evaluation makes at most; 0: all of the held-out text
   int64_t eval_tokens = 65536;
+  DeviceKind device = DeviceKind::cpu;
   int threads = 0;  // 0: all cores
   // Processes that one copy of the experts lies on (comm/layout.h); of a launch, not of a run.
   int64_t expert_parallel = 1;

@@ -10,6 +10,8 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "model/cost.h"
+#include "ops/devices.h"
+#include "tensor/on_host.h"
 #include "train/pace.h"
 #include "train/schedule.h"
 
@@ -29,10 +31,19 @@ TrainOptions checked(const Model& model, TrainOptions options, const Corpus& cor
   return resolved(options);
 }
 
-double sum_in_order(const Tensor& nll) {
+double sum_in_order(const Run& run, const Tensor& of) {
+  OnHost host(run);
+  const Tensor nll = host.read(of);
   double sum = 0;
   for (int64_t n = 0; n < nll.numel(); ++n) sum += nll.as<float>()[n];
   return sum;
+}
+
+Device* device_of(const TrainOptions& options, const comm::Layout& layout) {
+  if (options.device == DeviceKind::cpu) return nullptr;
+  if (layout.all().size > 1)
+    fail_usage("@device cuda trains in one process; start it without mpirun, or leave @device out");
+  return &ops::cuda_device();
 }
 
 bool all_finite(const Tensor& h) {
@@ -105,6 +116,23 @@ struct EvalWindows {
 };
 
 }  // namespace
+
+OnDeviceWhile::OnDeviceWhile(Device* device, std::initializer_list<Model*> models) {
+  if (device == nullptr) return;
+  for (Model* model : models)
+    if (model != nullptr) {
+      model->move_to(device);
+      models_.push_back(model);
+    }
+}
+
+// A device that failed has told it already.
+OnDeviceWhile::~OnDeviceWhile() {
+  try {
+    for (Model* model : models_) model->move_to(nullptr);
+  } catch (...) {
+  }
+}
 
 // What a step adds up over its micro-batches.
 struct Trainer::Sums {
@@ -184,9 +212,11 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle,
             options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
+      run_(options_.threads, options_.dtype, device_of(options_, layout)),
+      on_device_(run_.device, {&model, teacher}),
       trainable_(model, options_),
-      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout),
-      run_(options_.threads, options_.dtype) {
+      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout,
+                 run_.saved.device()) {
   run_.widen = true;
   const int processes = layout_.all().size;
   if (options_.accumulate % processes != 0)
@@ -264,7 +294,7 @@ StepResult Trainer::take_step() {
   optimizer_.update(run_, step, lr, norm);
   // The load moves a bias or a threshold only of a router that learns itself.
   if (train_routing_ && tunes_whole(options_.tune, Part::router))
-    model_.end_step(*train_routing_, sums.steps(options_.accumulate));
+    model_.end_step(run_, *train_routing_, sums.steps(options_.accumulate));
   steps_done_ = step;
   tokens_ += sums.tokens;
   const double own_seconds = steady_seconds() - start;
@@ -377,9 +407,12 @@ void Trainer::micro_batch(int64_t a, int64_t predicted, Sums& sums) {
   Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()}), kl;
   if (is_taught()) kl = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
   sums.nll += forward_loss(pass, nll, kl, teach(pass.batch), saved);
-  if (is_taught()) sums.kl += sum_in_order(kl);
+  if (is_taught()) sums.kl += sum_in_order(run_, kl);
   std::vector<float> weights;  // [N] of pairs
-  if (plan_.pairs()) weights = pair_losses(sums.pairs, nll, text_, reference_, options_.dpo_beta);
+  if (plan_.pairs()) {
+    OnHost host(run_);
+    weights = pair_losses(sums.pairs, host.read(nll), text_, reference_, options_.dpo_beta);
+  }
   sums.add(text_);
   sums.add(saved.routing);
 
@@ -422,7 +455,7 @@ double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHe
                              ModelSaved& saved) {
   forward(pass, saved);
   model_.loss_forward(run_, nll, kl, text_.targets, teacher, saved);
-  const double sum = sum_in_order(nll);
+  const double sum = sum_in_order(run_, nll);
   if (std::isfinite(sum)) return sum;
   fail_if_not_finite(pass);
   fail(
@@ -565,8 +598,10 @@ void Trainer::take_reference(PairReference& reference, const Corpus& text, const
     const Tensor nll = run_.saved.alloc(DType::f32, {static_cast<int64_t>(text_.ids.size())});
     model.forward(run_, {.batch = view_of(text_), .routing = routing ? &*routing : nullptr}, saved);
     model.loss_forward(run_, nll, text_.targets, saved);
+    OnHost host(run_);
+    const Tensor here = host.read(nll);
     for (int64_t p = 0; p < pairs; ++p) {
-      const PairLogProbs of = pair_log_probs(nll, text_, static_cast<size_t>(p));
+      const PairLogProbs of = pair_log_probs(here, text_, static_cast<size_t>(p));
       if (!std::isfinite(of.chosen) || !std::isfinite(of.rejected))
         fail("the reference gives preference pair {} a log-probability that is not finite",
              wanted[static_cast<size_t>(first + p)] + 1);
@@ -603,7 +638,9 @@ std::optional<Evaluation> Trainer::evaluate(const Corpus& held_out, const std::a
     if (rows == 0) continue;
     sum += loss;
     predicted += text_.predicted;
-    if (windows.pairs) pair_losses(pairs, nll, text_, held_out_reference_, options_.dpo_beta);
+    OnHost host(run_);
+    if (windows.pairs)
+      pair_losses(pairs, host.read(nll), text_, held_out_reference_, options_.dpo_beta);
   }
   group.sum(std::span(&sum, 1));
   group.sum(std::span(&predicted, 1));

@@ -98,6 +98,19 @@ class DivergedError : public Error {
 // all of them do the same with the same numbers. Where experts are spread over processes
 // (comm/layout.h), each keeps and moves its own. step, rehearse and evaluate are collective
 // (comm/group.h).
+// Models are where a run computes for as long as this lives; then on the CPU again.
+class OnDeviceWhile {
+ public:
+  // null: on the CPU; models may be null
+  OnDeviceWhile(Device* device, std::initializer_list<Model*> models);
+  ~OnDeviceWhile();
+  OnDeviceWhile(const OnDeviceWhile&) = delete;
+  OnDeviceWhile& operator=(const OnDeviceWhile&) = delete;
+
+ private:
+  std::vector<Model*> models_;
+};
+
 class Trainer {
  public:
   // Gives gradients to what options.tune names. Usage errors when the options do not fit the model
@@ -143,6 +156,7 @@ class Trainer {
   int64_t peak_activation_bytes() const;
   Model& model() { return model_; }
   Optimizer& optimizer() { return optimizer_; }
+  const Run& run() const { return run_; }
   const Optimizer& optimizer() const { return optimizer_; }
   void leave_adapters() { trainable_.leave_adapters(); }  // at the end of the run
   const Trainable& trainable() const { return trainable_; }
@@ -200,9 +214,10 @@ class Trainer {
   // absent: a dense model
   std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;
   int64_t moe_layers_ = 0;
+  Run run_;
+  OnDeviceWhile on_device_;
   Trainable trainable_;
   Optimizer optimizer_;
-  Run run_;
   TextBatch text_;  // of the micro-batch under way
   PairReference reference_, held_out_reference_;
   // of Pass, for the micro-batch under way; empty: none are known

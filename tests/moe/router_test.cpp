@@ -428,7 +428,7 @@ TEST(EndStep, TheBiasMovesAgainstTheLoadByItsRate) {
   router.bias.value = run.saved.alloc_zeroed(DType::f32, {kExperts});
   const uint64_t version = router.bias.version;
   const std::vector<int64_t> counts = {0, 1, 2, 3, 2, 2, 2, 4};  // mean 2
-  router.end_step(spec, counts, {});
+  router.end_step(run, spec, counts, {});
   const float rate = 1e-3f;
   EXPECT_EQ(values(router.bias.value), std::vector<double>({rate, rate, 0, -rate, 0, 0, 0, -rate}));
   EXPECT_GT(router.bias.version, version);
@@ -437,17 +437,17 @@ TEST(EndStep, TheBiasMovesAgainstTheLoadByItsRate) {
   const int64_t large = int64_t{1} << 40;
   const std::vector<int64_t> uneven = {large, large, large, large, large, large, large, large + 1};
   router.bias.value = run.saved.alloc_zeroed(DType::f32, {kExperts});
-  router.end_step(spec, uneven, {});
+  router.end_step(run, spec, uneven, {});
   EXPECT_EQ(values(router.bias.value),
             std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
   // Nothing was routed: nothing moves.
-  router.end_step(spec, std::vector<int64_t>(kExperts, 0), {});
+  router.end_step(run, spec, std::vector<int64_t>(kExperts, 0), {});
   EXPECT_EQ(values(router.bias.value),
             std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
   // A rate of 0 holds it; stages without a bias never touch it.
   std::get<GroupedTopK>(spec.select).bias->rate = 0;
-  router.end_step(spec, counts, {});
-  router.end_step(training(find_recipe("mixtral")), counts, {});
+  router.end_step(run, spec, counts, {});
+  router.end_step(run, training(find_recipe("mixtral")), counts, {});
   EXPECT_EQ(values(router.bias.value),
             std::vector<double>({rate, rate, rate, rate, rate, rate, rate, -rate}));
 }
@@ -459,15 +459,15 @@ TEST(EndStep, ThresholdsStartAtTheFirstCutoffAndFollow) {
   router.threshold.value = run.saved.alloc_zeroed(DType::f32, {kExperts});
   std::vector<double> cutoff;
   for (int e = 0; e < kExperts; ++e) cutoff.push_back(0.1 * e);
-  router.end_step(spec, std::vector<int64_t>(kExperts, 3), cutoff);
+  router.end_step(run, spec, std::vector<int64_t>(kExperts, 3), cutoff);
   for (size_t e = 0; e < kExperts; ++e)
     EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e], static_cast<float>(cutoff[e]));
-  router.end_step(spec, std::vector<int64_t>(kExperts, 3), std::vector<double>(kExperts, 1));
+  router.end_step(run, spec, std::vector<int64_t>(kExperts, 3), std::vector<double>(kExperts, 1));
   for (size_t e = 0; e < kExperts; ++e)
     EXPECT_FLOAT_EQ(router.threshold.value.as<float>()[e],
                     static_cast<float>(cutoff[e] + 0.05 * (1 - cutoff[e])));
   const std::vector<double> now = values(router.threshold.value);
-  router.end_step(spec, std::vector<int64_t>(kExperts, 3), {});
+  router.end_step(run, spec, std::vector<int64_t>(kExperts, 3), {});
   EXPECT_EQ(values(router.threshold.value), now);
 }
 

@@ -138,6 +138,13 @@ INSTANTIATE_TEST_SUITE_P(stretches, AttentionTwin,
                                                           shape_of(2, 1, 33, 12, 700)),
                                           testing::Values(Rows{1030, 520})));
 
+// As wide as latents are.
+INSTANTIATE_TEST_SUITE_P(wide, AttentionTwin,
+                         testing::Combine(testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(shape_of(16, 1, 576, 512),
+                                                          shape_of(2, 1, 328, 520)),
+                                          testing::Values(Rows{70})));
+
 TEST(Attention, a_window_of_one_token_is_its_own_value) {
   const AttentionShape shape = shape_of(4, 2, 8, 16, 1);
   Case c({130}, shape, DType::f32);

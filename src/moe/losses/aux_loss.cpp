@@ -17,7 +17,7 @@ RoutingLosses aux_losses_forward(Run& run, const Routing& in, const Pass& pass,
   if (losses.device) out.device = device_forward(run, in, pass, *losses.device);
   if (losses.communication)
     out.communication = communication_forward(run, in, pass, *losses.communication);
-  if (losses.importance) out.importance = importance_forward(in);
+  if (losses.importance) out.importance = importance_forward(run, in);
   if (losses.load) out.load = load_forward(run, in);
   return out;
 }
@@ -36,23 +36,19 @@ void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Ten
   if (losses.load && coef.load != 0) load_backward_acc(run, dlogits, dclean, dsigma, in, coef.load);
 }
 
-float z_loss_forward(Tensor lse) {
-  double loss = 0;
-  for (int64_t n = 0; n < lse.numel(); ++n)
-    loss += static_cast<double>(lse.as<float>()[n]) * static_cast<double>(lse.as<float>()[n]);
-  return static_cast<float>(loss / static_cast<double>(lse.numel()));
+float z_loss_forward(Run& run, Tensor lse) {
+  return static_cast<float>(ops::sum_squares(run, lse) / static_cast<double>(lse.numel()));
 }
 
-void z_loss_backward(Tensor dlse, Tensor lse, float coef) {
-  const float factor = 2 * coef / static_cast<float>(lse.numel());
-  for (int64_t n = 0; n < lse.numel(); ++n) dlse.as<float>()[n] = factor * lse.as<float>()[n];
+void z_loss_backward(Run& run, Tensor dlse, Tensor lse, float coef) {
+  ops::scale(run, dlse, lse, 2 * coef / static_cast<float>(lse.numel()));
 }
 
 void z_loss_backward_acc(Run& run, Tensor dz, Tensor lse, Tensor z, float coef) {
   if (coef == 0) return;
   ArenaScope scope(run.scratch);
   Tensor dlse = run.scratch.alloc(DType::f32, {z.rows()});
-  z_loss_backward(dlse, lse, coef);
+  z_loss_backward(run, dlse, lse, coef);
   ops::logsumexp_backward_acc(run, dz, dlse, z, lse);
 }
 

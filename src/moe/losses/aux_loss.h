@@ -81,10 +81,10 @@ void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor 
                              const RoutingLosses& coef);
 
 // Router z-loss: mean over tokens of logsumexp(z)^2 (ST-MoE, arXiv 2202.08906, eq. 5).  lse [N] f32
-float z_loss_forward(Tensor lse);
+float z_loss_forward(Run&, Tensor lse);
 // dlse = coef * (2/N) lse, for whoever takes the gradient of the logsumexp with something else.
 // dlse, lse [N] f32
-void z_loss_backward(Tensor dlse, Tensor lse, float coef);
+void z_loss_backward(Run&, Tensor dlse, Tensor lse, float coef);
 // dz += coef * (2/N) lse softmax(z).  dz, z [N,E] f32
 void z_loss_backward_acc(Run&, Tensor dz, Tensor lse, Tensor z, float coef);
 

@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "moe/losses/loss_parts.h"
-#include "moe/stages/stage_math.h"
 #include "ops/routing.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -33,111 +33,28 @@ struct Slopes {
   int64_t tokens() const { return bounds.back(); }
 };
 
-// f(token, slopes of its scope) on all threads.
-template <class F>
-void each_token_with(Run& run, const Slopes& slopes, F&& f) {
-  parallel_for(run.threads, slopes.tokens(), kGrain, [&](int64_t begin, int64_t end, int) {
-    auto scope =
-        static_cast<size_t>(std::upper_bound(slopes.bounds.begin(), slopes.bounds.end(), begin) -
-                            slopes.bounds.begin()) -
-        1;
-    for (int64_t n = begin; n < end; ++n) {
-      while (n >= slopes.bounds[scope + 1]) ++scope;
-      f(n, slopes.row(scope));
-    }
-  });
-}
-
-// Four sums side by side, so that one addition need not wait for the one before.
-double dot(const double* a, const float* b, int64_t n) {
-  double sum[4] = {};
-  int64_t i = 0;
-  for (; i + 4 <= n; i += 4)
-    for (int64_t j = 0; j < 4; ++j) sum[j] += a[i + j] * static_cast<double>(b[i + j]);
-  for (; i < n; ++i) sum[0] += a[i] * static_cast<double>(b[i]);
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-double sum_of(const float* x, int64_t n) {
-  return std::accumulate(x, x + n, static_cast<double>(kRenormFloor));
-}
-
-// p = softmax(s) in double, expert by expert.
-class Softmax {
- public:
-  Softmax(const float* s, int64_t n) : s_(s), top_(*std::max_element(s, s + n)), sum_(0) {
-    for (int64_t i = 0; i < n; ++i) sum_ += std::exp(static_cast<double>(s[i]) - top_);
+ops::ShareOf share_of(Probs probs) {
+  switch (probs) {
+    case Probs::scores: return ops::ShareOf::scores;
+    case Probs::normalised_scores: return ops::ShareOf::normalised_scores;
+    case Probs::softmax: return ops::ShareOf::softmax;
+    case Probs::chosen_weights: return ops::ShareOf::chosen_weights;
   }
-  double operator[](int64_t i) const { return std::exp(static_cast<double>(s_[i]) - top_) / sum_; }
-
- private:
-  const float* s_;
-  double top_, sum_;
-};
-
-// One token's term.
-double weighed(const Routing& in, Probs probs, int64_t n, const double* slope) {
-  if (probs == Probs::scores) return dot(slope, in.scores.row<float>(n), in.experts);
-  if (probs == Probs::normalised_scores)
-    return dot(slope, in.scores.row<float>(n), in.experts) /
-           sum_of(in.scores.row<float>(n), in.experts);
-  if (probs == Probs::softmax) {
-    const Softmax p(in.scores.row<float>(n), in.experts);
-    double sum = 0;
-    for (int64_t e = 0; e < in.experts; ++e) sum += slope[e] * p[e];
-    return sum;
-  }
-  double sum = 0;
-  for (int64_t i = 0; i < in.choice.cols(); ++i)
-    if (in.selected.row<int32_t>(n)[i] != 0)
-      sum += slope[in.choice.row<int32_t>(n)[i]] * static_cast<double>(in.weights.row<float>(n)[i]);
-  return sum;
+  return ops::ShareOf::scores;
 }
 
-// Token by token in double, then over tokens in order, so that threads change no bit.
+ops::TokenShares shares_of(const Routing& in, Probs probs) {
+  return {share_of(probs), in.scores, in.weights, in.choice, in.selected};
+}
+
 float forward(Run& run, const Routing& in, Probs probs, const Slopes& slopes) {
-  ArenaScope scope(run.scratch);
-  auto* of_token = static_cast<double*>(
-      run.scratch.alloc_bytes(static_cast<size_t>(slopes.tokens()) * sizeof(double)));
-  each_token_with(run, slopes, [&](int64_t n, const double* slope) {
-    of_token[n] = weighed(in, probs, n, slope);
-  });
-  return static_cast<float>(std::accumulate(of_token, of_token + slopes.tokens(), 0.0));
+  return static_cast<float>(
+      ops::slopes_forward(run, shares_of(in, probs), slopes.bounds, slopes.of));
 }
 
-// Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S; of a softmax
-// p_j times that difference.
 void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs,
                   const Slopes& slopes, double coef) {
-  if (probs == Probs::scores) {  // the same for all tokens of a scope
-    std::vector<float> steps(slopes.of.size());
-    std::transform(slopes.of.begin(), slopes.of.end(), steps.begin(),
-                   [&](double slope) { return static_cast<float>(coef * slope); });
-    each_token_with(run, slopes, [&](int64_t n, const double* slope) {
-      const float* step = steps.data() + (slope - slopes.of.data());
-      float* out = ds.row<float>(n);
-      for (int64_t e = 0; e < in.experts; ++e) out[e] += step[e];
-    });
-    return;
-  }
-  each_token_with(run, slopes, [&](int64_t n, const double* slope) {
-    if (probs == Probs::chosen_weights) {
-      for (int64_t i = 0; i < in.choice.cols(); ++i)
-        if (in.selected.row<int32_t>(n)[i] != 0)
-          dw.row<float>(n)[i] += static_cast<float>(coef * slope[in.choice.row<int32_t>(n)[i]]);
-      return;
-    }
-    const double mean = weighed(in, probs, n, slope);
-    float* out = ds.row<float>(n);
-    if (probs == Probs::softmax) {
-      const Softmax p(in.scores.row<float>(n), in.experts);
-      for (int64_t e = 0; e < in.experts; ++e)
-        out[e] += static_cast<float>(coef * p[e] * (slope[e] - mean));
-      return;
-    }
-    const double factor = coef / sum_of(in.scores.row<float>(n), in.experts);
-    for (int64_t e = 0; e < in.experts; ++e)
-      out[e] += static_cast<float>(factor * (slope[e] - mean));
-  });
+  ops::slopes_backward_acc(run, ds, dw, shares_of(in, probs), slopes.bounds, slopes.of, coef);
 }
 
 // The experts of every token whose counts are meant, in the first `cols` columns.
@@ -154,12 +71,23 @@ Counted counted(Run& run, const Routing& in, Counts counts) {
   return best;
 }
 
-// Adds the tokens [begin, end).  out [E]
-void add_counts(double* out, const Counted& from, int64_t begin, int64_t end) {
-  for (int64_t n = begin; n < end; ++n)
-    for (int64_t i = 0; i < from.cols; ++i)
-      if (from.selected.empty() || from.selected.row<int32_t>(n)[i] != 0)
-        out[from.choice.row<int32_t>(n)[i]] += 1;
+// Rows of each scope.
+void add_counts(Run& run, Slopes& slopes, const Counted& from) {
+  const auto scopes = static_cast<int64_t>(slopes.scopes());
+  ArenaScope scope(run.scratch);
+  const Tensor counts = run.scratch.alloc(DType::i32, {scopes, slopes.experts});
+  for (int64_t s = 0; s < scopes; ++s) {
+    const auto part = [&](const Tensor& t) {
+      return t.empty() ? t
+                       : t.slice_rows(slopes.bounds[static_cast<size_t>(s)],
+                                      slopes.bounds[static_cast<size_t>(s) + 1]);
+    };
+    ops::count_pairs(run, counts.at(s), part(from.choice), part(from.selected), from.cols);
+  }
+  OnHost host(run);
+  const Tensor here = host.read(counts);
+  std::transform(here.as<int32_t>(), here.as<int32_t>() + here.numel(), slopes.of.begin(),
+                 slopes.of.begin(), [](int32_t count, double slope) { return slope + count; });
 }
 
 // Counts to what they are of their sum, times `whole`.
@@ -177,12 +105,11 @@ Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const Balan
   const bool counts_own = loss.shares == BalanceLoss::Shares::own ||
                           loss.shares == BalanceLoss::Shares::running || other.empty();
   if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty()) {
-    std::copy_n(in.balance_counts.as<int32_t>(), in.experts, slopes.row(0));
+    OnHost host(run);
+    std::copy_n(host.read(in.balance_counts).as<int32_t>(), in.experts, slopes.row(0));
   } else if (counts_own) {
     ArenaScope scope(run.scratch);
-    const Counted from = counted(run, in, loss.counts);
-    for (size_t s = 0; s < slopes.scopes(); ++s)
-      add_counts(slopes.row(s), from, slopes.bounds[s], slopes.bounds[s + 1]);
+    add_counts(run, slopes, counted(run, in, loss.counts));
   }
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     for (size_t e = 0; e < other.size(); ++e) slopes.row(s)[e] += static_cast<double>(other[e]);
@@ -193,13 +120,12 @@ Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const Balan
 }
 
 // (1/N) times the mean of E f_e over the expert's device.
-Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+Slopes device_slopes(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
+  add_counts(run, slopes, Counted{in.choice, in.selected, in.choice.cols()});
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     double* row = slopes.row(s);
-    add_counts(row, Counted{in.choice, in.selected, in.choice.cols()}, slopes.bounds[s],
-               slopes.bounds[s + 1]);
     to_shares(row, in.experts,
               static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
     for (double* first = row; first < row + in.experts; first += of_device)
@@ -210,8 +136,10 @@ Slopes device_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss
 }
 
 // (1/N) (D/M) times the share of the scope's tokens that have an expert on the expert's device.
-Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLoss& loss) {
+Slopes communication_slopes(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
+  OnHost host(run);
+  const Tensor choice = host.read(in.choice), selected = host.read(in.selected);
   const int64_t of_device = in.experts / loss.devices;
   // [D] the token counted last; tokens counted
   std::vector<int64_t> last(static_cast<size_t>(loss.devices), -1), sent(last.size());
@@ -219,8 +147,8 @@ Slopes communication_slopes(const Routing& in, const Pass& pass, const DeviceLos
     std::fill(sent.begin(), sent.end(), 0);
     for (int64_t n = slopes.bounds[s]; n < slopes.bounds[s + 1]; ++n)
       for (int64_t i = 0; i < in.choice.cols(); ++i) {
-        const auto device = static_cast<size_t>(in.choice.row<int32_t>(n)[i] / of_device);
-        if (in.selected.row<int32_t>(n)[i] == 0 || last[device] == n) continue;
+        const auto device = static_cast<size_t>(choice.row<int32_t>(n)[i] / of_device);
+        if (selected.row<int32_t>(n)[i] == 0 || last[device] == n) continue;
         last[device] = n;
         ++sent[device];
       }
@@ -251,19 +179,19 @@ void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, con
 }
 
 float device_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
-  return forward(run, in, Probs::normalised_scores, device_slopes(in, pass, loss));
+  return forward(run, in, Probs::normalised_scores, device_slopes(run, in, pass, loss));
 }
 void device_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
                          const DeviceLoss& loss, float coef) {
-  backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(in, pass, loss), coef);
+  backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(run, in, pass, loss), coef);
 }
 
 float communication_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
-  return forward(run, in, Probs::normalised_scores, communication_slopes(in, pass, loss));
+  return forward(run, in, Probs::normalised_scores, communication_slopes(run, in, pass, loss));
 }
 void communication_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
                                 const DeviceLoss& loss, float coef) {
-  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(in, pass, loss),
+  backward_acc(run, ds, {}, in, Probs::normalised_scores, communication_slopes(run, in, pass, loss),
                coef);
 }
 

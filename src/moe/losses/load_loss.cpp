@@ -11,6 +11,7 @@
 #include "moe/losses/loss_parts.h"
 #include "moe/stages/stage_math.h"
 #include "ops/routing.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -49,6 +50,15 @@ std::vector<double> importance_of(const Routing& in) {
             static_cast<double>(in.weights.row<float>(n)[i]);
   return out;
 }
+
+// What these losses read of a routing, where the CPU can reach it.
+Routing on_host(OnHost& host, const Routing& all) {
+  Routing in = all;
+  for (Tensor* t : {&in.clean, &in.sigma, &in.logits, &in.choice, &in.selected, &in.weights})
+    *t = host.read(*t);
+  return in;
+}
+Run& host_run(Run& run) { return run.device == nullptr ? run : run.on_cpu(); }
 
 bool is_estimated(const Routing& in) { return !in.sigma.empty() && in.slots() < in.experts; }
 
@@ -109,9 +119,15 @@ std::vector<double> load_of(Run& run, const Routing& in) {
 
 }  // namespace
 
-float importance_forward(const Routing& in) { return static_cast<float>(cv2(importance_of(in))); }
+float importance_forward(Run& run, const Routing& in) {
+  OnHost host(run);
+  return static_cast<float>(cv2(importance_of(on_host(host, in))));
+}
 
-void importance_backward_acc(Run& run, Tensor dw, const Routing& in, float coef) {
+void importance_backward_acc(Run& run, Tensor dw, const Routing& all, float coef) {
+  OnHost host(run);
+  const Routing in = on_host(host, all);
+  dw = host.write(dw);
   const std::vector<double> slope = cv2_gradient(importance_of(in));
   each_token(run, in.choice.rows(), [&](int64_t n) {
     for (int64_t i = 0; i < in.choice.cols(); ++i)
@@ -121,14 +137,19 @@ void importance_backward_acc(Run& run, Tensor dw, const Routing& in, float coef)
   });
 }
 
-float load_forward(Run& run, const Routing& in) {
-  return static_cast<float>(cv2(load_of(run, in)));
+float load_forward(Run& run, const Routing& all) {
+  OnHost host(run);
+  return static_cast<float>(cv2(load_of(host_run(run), on_host(host, all))));
 }
 
 // With u the distance and phi the normal density: dclean_e = g phi(u) / sigma, dsigma_e = -u
 // dclean_e, and the rival's noisy logit gets -dclean_e, g being the gradient of e's load.
-void load_backward_acc(Run& run, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& in,
+void load_backward_acc(Run& any, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing& all,
                        float coef) {
+  OnHost host(any);
+  Run& run = host_run(any);
+  const Routing in = on_host(host, all);
+  dlogits = host.write(dlogits), dclean = host.write(dclean), dsigma = host.write(dsigma);
   if (!is_estimated(in)) return;
   const std::vector<double> slope = cv2_gradient(load_of(run, in));
   ArenaScope scope(run.scratch);

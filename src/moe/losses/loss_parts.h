@@ -19,7 +19,7 @@ void communication_backward_acc(Run&, Tensor ds, const Routing&, const Pass&, co
                                 float coef);
 
 // load_loss.cpp. The second one is a constant where no noise was drawn or every expert is chosen.
-float importance_forward(const Routing&);
+float importance_forward(Run&, const Routing&);
 void importance_backward_acc(Run&, Tensor dw, const Routing&, float coef);
 float load_forward(Run&, const Routing&);
 void load_backward_acc(Run&, Tensor dlogits, Tensor dclean, Tensor dsigma, const Routing&,

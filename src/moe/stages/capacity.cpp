@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -140,11 +141,16 @@ int64_t expert_capacity(const BufferCapacity& c, int64_t tokens, int64_t experts
   return std::max(slots, c.minimum);
 }
 
-int64_t capacity_forward(Tensor kept, Tensor choice, Tensor selected, Tensor w,
+int64_t capacity_forward(Run& run, Tensor kept, Tensor choice, Tensor selected, Tensor w,
                          std::span<const int64_t> bounds, int64_t experts,
                          const BufferCapacity& buffer, RngKey key) {
-  Placing place{
-      .kept = kept, .choice = choice, .selected = selected, .w = w, .buffer = buffer, .key = key};
+  OnHost host(run);
+  Placing place{.kept = host.write(kept),
+                .choice = host.read(choice),
+                .selected = host.read(selected),
+                .w = host.read(w),
+                .buffer = buffer,
+                .key = key};
   const std::vector<int64_t> scopes = scope_bounds(buffer.scope, bounds, choice.rows());
   for (size_t s = 0; s + 1 < scopes.size(); ++s) {
     place.slots = expert_capacity(buffer, scopes[s + 1] - scopes[s], experts, choice.cols());

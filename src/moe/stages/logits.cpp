@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "tensor/on_host.h"
+
 namespace moe {
 
 void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage, Saved& saved) {
@@ -21,7 +23,9 @@ void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage,
   if (up.present()) saved.gate = product(weight);
   saved.up = product(up.present() ? up : weight);
   ops::ffn_act_forward(run, z, saved.gate, saved.up, {}, act);
-  for (int64_t i = 0; i < z.numel(); ++i) z.as<float>()[i] = std::abs(z.as<float>()[i]);
+  OnHost host(run);
+  const Tensor y = host.write(z);
+  for (int64_t i = 0; i < y.numel(); ++i) y.as<float>()[i] = std::abs(y.as<float>()[i]);
 }
 
 // With a = act(g) u: d|a| = sign(a) da.
@@ -41,8 +45,12 @@ void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const L
   const auto like = [&] { return run.scratch.alloc(DType::f32, {dz.rows(), dz.cols()}); };
   Tensor hidden = like(), dgate = saved.gate.empty() ? Tensor{} : like(), dup = like();
   ops::ffn_act_forward(run, hidden, saved.gate, saved.up, {}, act);
-  for (int64_t i = 0; i < dz.numel(); ++i)
-    hidden.as<float>()[i] = std::copysign(1.0f, hidden.as<float>()[i]) * dz.as<float>()[i];
+  {
+    OnHost host(run);
+    const Tensor y = host.write(hidden), dy = host.read(dz);
+    for (int64_t i = 0; i < dy.numel(); ++i)
+      y.as<float>()[i] = std::copysign(1.0f, y.as<float>()[i]) * dy.as<float>()[i];
+  }
   ops::ffn_act_backward(run, dgate, dup, like(), {}, hidden, saved.gate, saved.up, {}, act);
   if (!dgate.empty()) through(weight, dgate);
   through(dgate.empty() ? weight : up, dup);

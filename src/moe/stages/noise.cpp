@@ -3,11 +3,14 @@
 #include "moe/stages/noise.h"
 
 #include "moe/stages/stage_math.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 
 void jitter(Run& run, Tensor dst, Tensor x, const InputJitter& stage, RngKey key) {
   const int64_t width = x.cols();
+  OnHost host(run);
+  x = host.read(x), dst = host.write(dst);
   each_token(run, x.rows(), [&](int64_t n) {
     const float* in = x.row<float>(n);
     float* out = dst.row<float>(n);
@@ -23,6 +26,8 @@ void learned_noise_forward_acc(Run& run, Tensor z, Tensor raw, const LearnedNois
                                RngKey key) {
   if (key.empty()) return;
   const int64_t experts = z.cols();
+  OnHost host(run);
+  raw = host.read(raw), z = host.write(z);
   each_token(run, z.rows(), [&](int64_t n) {
     float* out = z.row<float>(n);
     const float* in = raw.row<float>(n);
@@ -35,6 +40,8 @@ void learned_noise_forward_acc(Run& run, Tensor z, Tensor raw, const LearnedNois
 void learned_noise_backward(Run& run, Tensor draw, Tensor dz, Tensor dsigma, Tensor raw,
                             const LearnedNoise&, RngKey key) {
   const int64_t experts = dz.cols();
+  OnHost host(run);
+  dz = host.read(dz), dsigma = host.read(dsigma), raw = host.read(raw), draw = host.write(draw);
   each_token(run, dz.rows(), [&](int64_t n) {
     const float *dy = dz.row<float>(n), *in = raw.row<float>(n);
     const float* direct = dsigma.empty() ? nullptr : dsigma.row<float>(n);
@@ -48,6 +55,8 @@ void learned_noise_backward(Run& run, Tensor draw, Tensor dz, Tensor dsigma, Ten
 
 void learned_noise_scale(Run& run, Tensor sigma, Tensor raw, const LearnedNoise& stage) {
   const int64_t experts = raw.cols();
+  OnHost host(run);
+  raw = host.read(raw), sigma = host.write(sigma);
   each_token(run, raw.rows(), [&](int64_t n) {
     const float* in = raw.row<float>(n);
     float* out = sigma.row<float>(n);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "moe/stages/stage_math.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
@@ -85,6 +86,9 @@ void check_recorded(Tensor recorded, int64_t tokens, int64_t slots, int64_t expe
 int64_t replay_choices(Run& run, Tensor choice, Tensor selected, Tensor kept, Tensor agreed,
                        Tensor recorded, int64_t experts) {
   const int64_t k = recorded.cols();
+  OnHost host(run);
+  choice = host.write(choice), selected = host.write(selected), kept = host.write(kept);
+  agreed = host.write(agreed);
   std::vector<int64_t> own(static_cast<size_t>(run.threads), 0);  // by thread
   parallel_for(run.threads, recorded.rows(), kGrain, [&](int64_t begin, int64_t end, int thread) {
     enum : char { kFree, kOwn, kTaken };

@@ -12,20 +12,10 @@ void score_forward(Run& run, Tensor s, Tensor lse, Tensor z, const ScoreStage& s
     return;
   }
   if (!lse.empty()) ops::softmax_forward(run, {}, lse, z);
-  const int64_t experts = z.cols();
-  const auto rows = [&](auto&& row) {
-    each_token(run, z.rows(), [&](int64_t n) { row(s.row<float>(n), z.row<float>(n)); });
-  };
   std::visit(Overloaded{
                  [](SoftmaxScore) {},
-                 [&](SigmoidScore) {
-                   rows([&](float* out, const float* in) {
-                     std::transform(in, in + experts, out, sigmoid);
-                   });
-                 },
-                 [&](RawScore) {
-                   rows([&](float* out, const float* in) { std::copy_n(in, experts, out); });
-                 },
+                 [&](SigmoidScore) { ops::ffn_act_forward(run, s, {}, z, {}, ops::Act::sigmoid); },
+                 [&](RawScore) { ops::cast(run, s, z); },
              },
              stage);
 }
@@ -36,22 +26,18 @@ void score_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tenso
     ops::softmax_backward(run, dz, ds, dlse, s);
     return;
   }
-  const int64_t experts = s.cols();
-  const auto rows = [&](auto&& row) {
-    each_token(run, s.rows(),
-               [&](int64_t n) { row(dz.row<float>(n), ds.row<float>(n), s.row<float>(n)); });
-  };
   std::visit(Overloaded{
                  [](SoftmaxScore) {},
                  [&](SigmoidScore) {
-                   rows([&](float* dx, const float* dy, const float* y) {
-                     for (int64_t e = 0; e < experts; ++e) dx[e] = dy[e] * y[e] * (1 - y[e]);
-                   });
+                   // dz = ds (s - s^2)
+                   const ArenaScope scope(run.scratch);
+                   const Tensor slope = run.scratch.alloc(DType::f32, {s.rows(), s.cols()});
+                   ops::multiply(run, slope, s, s);
+                   ops::add_scaled(run, slope, s, slope, 1, -1);
+                   ops::multiply(run, dz, ds, slope);
                  },
                  [&](RawScore) {
-                   rows([&](float* dx, const float* dy, const float*) {
-                     if (dx != dy) std::copy_n(dy, experts, dx);
-                   });
+                   if (dz.data != ds.data) ops::cast(run, dz, ds);
                  },
              },
              stage);

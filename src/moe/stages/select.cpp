@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "moe/stages/stage_math.h"
 #include "ops/routing.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 
@@ -57,7 +58,7 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
                 slots = slots_per_token(stage, r.experts);
   r.choice = run.saved.alloc(DType::i32, {tokens, slots});
   r.selected = run.saved.alloc(DType::i32, {tokens, slots});
-  ops::select_all(r.selected);  // which is all of it but where experts choose
+  ops::select_all(run, r.selected);  // which is all of it but where experts choose
   std::visit(Overloaded{
                  [&](const TopK&) { ops::top_experts(run, r.choice, r.scores, r.bias); },
                  [&](const GroupedTopK& g) {
@@ -108,6 +109,8 @@ void second_forward(Run& run, Tensor selected, Tensor w, const SecondStage& stag
         "every choice",
         w.cols());
   const RngKey draws = key.fold(1);
+  OnHost host(run);
+  w = host.read(w), selected = host.write(selected);
   each_token(run, w.rows(), [&](int64_t n) {
     const float first = w.row<float>(n)[0], second = w.row<float>(n)[1];
     const bool keep = std::visit(

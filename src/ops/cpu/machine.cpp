@@ -19,10 +19,10 @@
 #include <vector>
 
 #include "core/threads.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -153,7 +153,7 @@ const char* isa_name() {
   return HWY_DYNAMIC_DISPATCH(TargetHere)();
 }
 
-double measure_peak_flops(Run& run, DType dtype, double seconds) {
+double cpu::measure_peak_flops(Run& run, DType dtype, double seconds) {
   choose_isa();
   const bool halves = dtype == DType::bf16 && has_bf16_products(), tiles = halves && has_tiles();
   // some half a millisecond or less
@@ -190,7 +190,7 @@ int64_t read_buffer_bytes() {
   return std::clamp(4 * cache_bytes(), kLeast, kMost);
 }
 
-double measure_read_bandwidth(Run& run, double seconds) {
+double cpu::measure_read_bandwidth(Run& run, double seconds) {
   choose_isa();
   constexpr int64_t kPiece = 1 << 16;  // words between looks at the clock
   const int64_t words = read_buffer_bytes() / 8;

@@ -91,7 +91,7 @@ T loss_of(const LossTwin<T>& twin, const AuxLosses& losses) {
 
 float z_loss(moe::Run& run, Tensor lse, Tensor z) {
   ops::softmax_forward(run, {}, lse, z);
-  return z_loss_forward(lse);
+  return z_loss_forward(run, lse);
 }
 
 double total(const RoutingLosses& l) {

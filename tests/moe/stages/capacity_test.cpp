@@ -94,13 +94,13 @@ TEST(Capacity, ChoiceMajorLetsAnyFirstChoiceGoBeforeAnySecond) {
   const Tensor kept = run.saved.alloc(DType::i32, {2, 2}),
                w = draw(run.saved, DType::f32, {2, 2}, 1);
   BufferCapacity buffer{.factor = 1e-6f, .minimum = 1, .order = Order::choice_major};
-  EXPECT_EQ(capacity_forward(kept, Tensor(choice, DType::i32, {2, 2}), ones(run.saved, 2, 2), w, {},
-                             2, buffer, {}),
+  EXPECT_EQ(capacity_forward(run, kept, Tensor(choice, DType::i32, {2, 2}), ones(run.saved, 2, 2),
+                             w, {}, 2, buffer, {}),
             2);
   EXPECT_EQ(ints(kept), (std::vector<int32_t>{1, 0, 1, 0}));
   buffer.order = Order::token_major;
-  EXPECT_EQ(capacity_forward(kept, Tensor(choice, DType::i32, {2, 2}), ones(run.saved, 2, 2), w, {},
-                             2, buffer, {}),
+  EXPECT_EQ(capacity_forward(run, kept, Tensor(choice, DType::i32, {2, 2}), ones(run.saved, 2, 2),
+                             w, {}, 2, buffer, {}),
             2);
   EXPECT_EQ(ints(kept), (std::vector<int32_t>{1, 1, 0, 0}));
 }
@@ -112,8 +112,8 @@ TEST(Capacity, GoldenCase) {  // choices of the worked example, capacity 2
                w = draw(run.saved, DType::f32, {4, 2}, 1);
   const BufferCapacity buffer{.factor = 1, .minimum = 0, .order = Order::choice_major};
   EXPECT_EQ(expert_capacity(buffer, 4, 4, 2), 2);
-  EXPECT_EQ(capacity_forward(kept, Tensor(choice, DType::i32, {4, 2}), ones(run.saved, 4, 2), w, {},
-                             4, buffer, {}),
+  EXPECT_EQ(capacity_forward(run, kept, Tensor(choice, DType::i32, {4, 2}), ones(run.saved, 4, 2),
+                             w, {}, 4, buffer, {}),
             2);
   EXPECT_EQ(ints(kept), (std::vector<int32_t>{1, 1, 1, 1, 0, 1, 1, 0}));
 }
@@ -124,7 +124,7 @@ TEST(Capacity, BatchPriorityLooksAtTheFirstWeightOnly) {
   float w[] = {0.3f, 0.9f, 0.5f, 0.1f, 0.5f, 0.8f};
   const Tensor kept = run.saved.alloc(DType::i32, {3, 2});
   const auto place = [&](Order order) {
-    capacity_forward(kept, Tensor(choice, DType::i32, {3, 2}), ones(run.saved, 3, 2),
+    capacity_forward(run, kept, Tensor(choice, DType::i32, {3, 2}), ones(run.saved, 3, 2),
                      Tensor(w, DType::f32, {3, 2}), {}, 2,
                      BufferCapacity{.factor = 1e-6f, .minimum = 1, .order = order}, {});
     return ints(kept);
@@ -233,7 +233,7 @@ TEST(Capacity, MatchesASearchInEveryOrderAndScope) {
           c.skipped_take_room = skipped;
           const Tensor kept = run.saved.alloc(DType::i32, {d.tokens, d.k});
           const int64_t dropped =
-              capacity_forward(kept, d.choice, d.selected, d.w, d.bounds, d.experts, c, key);
+              capacity_forward(run, kept, d.choice, d.selected, d.w, d.bounds, d.experts, c, key);
           const std::vector<int32_t> want = search(d, c, scopes, key), selected = ints(d.selected);
           ASSERT_EQ(ints(kept), want)
               << "seed " << seed << " order " << static_cast<int>(order) << " scope "
@@ -260,12 +260,12 @@ TEST(Capacity, ZeroDropsAllAndEndlessNone) {
     for (bool skipped : {false, true}) {
       BufferCapacity c{.factor = 1e-9f, .minimum = 0, .order = order};
       c.skipped_take_room = skipped;
-      EXPECT_EQ(capacity_forward(kept, d.choice, d.selected, d.w, d.bounds, d.experts, c,
+      EXPECT_EQ(capacity_forward(run, kept, d.choice, d.selected, d.w, d.bounds, d.experts, c,
                                  RngKey::from_seed(1)),
                 asked);
       EXPECT_EQ(ints(kept), std::vector<int32_t>(selected.size(), 0));
       c.factor = 3e38f;
-      EXPECT_EQ(capacity_forward(kept, d.choice, d.selected, d.w, d.bounds, d.experts, c,
+      EXPECT_EQ(capacity_forward(run, kept, d.choice, d.selected, d.w, d.bounds, d.experts, c,
                                  RngKey::from_seed(1)),
                 0);
       EXPECT_EQ(ints(kept), selected);
@@ -279,7 +279,7 @@ TEST(Capacity, RandomOrderIsAnotherForEveryKey) {
                w = draw(run.saved, DType::f32, {tokens, 1}, 1),
                kept = run.saved.alloc(DType::i32, {tokens, 1});
   const auto kept_by = [&](uint64_t seed) {
-    EXPECT_EQ(capacity_forward(kept, choice, ones(run.saved, tokens, 1), w, {}, 2,
+    EXPECT_EQ(capacity_forward(run, kept, choice, ones(run.saved, tokens, 1), w, {}, 2,
                                BufferCapacity{.factor = 1, .order = Order::random},
                                RngKey::from_seed(seed)),
               100);

@@ -18,9 +18,9 @@
 
 #include "core/error.h"
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -62,7 +62,7 @@ void RopeRows(Tensor x, const float* cos_sin, const int32_t* slot, int64_t width
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(RopeRows);
@@ -146,8 +146,8 @@ CosSinTable cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> posi
   return made;
 }
 
-void rope_acc(Run& run, std::initializer_list<Tensor> all, int64_t head_width,
-              const CosSinTable& cos_sin, bool inverse) {
+void rope_acc(Run& run, List<Tensor> all, int64_t head_width, const CosSinTable& cos_sin,
+              bool inverse) {
   choose_isa();
   const int64_t rotary = cos_sin.table.cols();
   for (const Tensor& x : all) {
@@ -165,5 +165,5 @@ void rope_acc(Run& run, std::initializer_list<Tensor> all, int64_t head_width,
     });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

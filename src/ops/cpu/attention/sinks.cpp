@@ -8,9 +8,9 @@
 #include <cmath>
 
 #include "ops/cpu/check.h"
-#include "ops/ops.h"
+#include "ops/cpu/functions.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 void check(const char* op, const Tensor& o, const Tensor& lse, const Param& sinks) {
@@ -80,4 +80,4 @@ void attention_sinks_backward(Run& run, Param& sinks, Tensor do_, Tensor o, Tens
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

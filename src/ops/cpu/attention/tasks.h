@@ -32,6 +32,11 @@ struct AttentionCall {
   int64_t value_width() const { return kv->v.cols() / kv_heads; }
 };
 
+// Throw Error where an argument does not fit (call.cpp). Only shapes and lists are looked at, no
+// numbers, so that these are the checks of every device.
+void check_forward(const AttentionCall& call);
+void check_backward(const AttentionCall& call);
+
 // The forward walks a column's keys in stretches of so many positions. Each leaves a maximum m, a
 // sum l and an output o of its own, which are joined in their order: so stretches of one column may
 // be walked by several threads, and whoever walks them all joins alike.

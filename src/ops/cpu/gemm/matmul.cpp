@@ -19,7 +19,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/memory.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 struct Block {
@@ -492,8 +492,7 @@ void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offset
   multiply_forward(run, {"matmul_forward"}, {{w, y, x}}, offsets);
 }
 
-void matmul_forward(Run& run, std::initializer_list<Operand> operands, GatheredRows x,
-                    Offsets offsets) {
+void matmul_forward(Run& run, List<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Asked> asked;
   asked.reserve(operands.size());
   for (const Operand& o : operands) asked.push_back({o.w, o.y, x});
@@ -544,7 +543,7 @@ void matmul_dx(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offsets) 
   checked_multiply(run, {.op = "matmul_dx", .forward = false}, {{w, dx, dy}}, offsets);
 }
 
-void matmul_dx(Run& run, Tensor dx, std::initializer_list<Operand> operands, Offsets offsets) {
+void matmul_dx(Run& run, Tensor dx, List<Operand> operands, Offsets offsets) {
   std::vector<Asked> asked;
   for (const Operand& o : operands) asked.push_back({o.w, dx, o.y});
   checked_multiply(run, {.op = "matmul_dx", .forward = false}, asked, offsets);
@@ -555,4 +554,4 @@ void matmul_dx_acc(Run& run, Tensor dx, GatheredRows dy, Param& w, Offsets offse
                    offsets);
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

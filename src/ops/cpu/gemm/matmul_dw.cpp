@@ -10,7 +10,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/memory.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 struct Gradient {
@@ -259,7 +259,7 @@ void matmul_dw(Run& run, Param& w, GatheredRows dy, GatheredRows x, Offsets offs
   if (w.term != nullptr) term_dw(run, *w.term, dy, x, offsets);
 }
 
-void matmul_dw(Run& run, std::initializer_list<Operand> operands, GatheredRows x, Offsets offsets) {
+void matmul_dw(Run& run, List<Operand> operands, GatheredRows x, Offsets offsets) {
   std::vector<Gradient> gradients;
   for (const Operand& o : operands) gradients.push_back({&o.w, {}, o.y});
   checked_dw(run, std::move(gradients), x, offsets);
@@ -267,4 +267,4 @@ void matmul_dw(Run& run, std::initializer_list<Operand> operands, GatheredRows x
     if (o.w.term != nullptr) term_dw(run, *o.w.term, o.y, x, offsets);
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "ops/cpu/check.h"
-#include "ops/ops.h"
+#include "ops/cpu/functions.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 // log(1 + e^x); beyond 20 that is x in f32 (as torch.nn.functional.softplus has it)
@@ -62,4 +62,4 @@ void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& d
   }
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

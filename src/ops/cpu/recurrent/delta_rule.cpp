@@ -18,10 +18,10 @@
 #include <cstring>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/recurrent/delta_rule.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -221,7 +221,7 @@ void BackwardStrip(float* grad, float* before, const DeltaTokens& t, const Delta
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(StripWidth);
@@ -324,11 +324,17 @@ void each_key_head(Run& run, const DeltaHeads& heads, std::span<const int64_t> b
 
 }  // namespace
 
-int64_t delta_chunks(std::span<const int64_t> bounds) {
+}  // namespace moe::ops::cpu
+
+// The same wherever the rule runs.
+int64_t moe::ops::delta_chunks(std::span<const int64_t> bounds) {
   int64_t chunks = 0;
-  for (size_t s = 0; s + 1 < bounds.size(); ++s) chunks += chunks_of(bounds[s + 1] - bounds[s]);
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    chunks += cpu::chunks_of(bounds[s + 1] - bounds[s]);
   return chunks;
 }
+
+namespace moe::ops::cpu {
 
 void delta_rule_forward(Run& run, Tensor o, Tensor chunks, Tensor qkv, Tensor log_decay,
                         Tensor strength, const DeltaHeads& heads, std::span<const int64_t> bounds,
@@ -420,5 +426,5 @@ void delta_rule_backward(Run& run, Tensor dqkv, Tensor dlog_decay, Tensor dstren
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -125,7 +125,7 @@ void ConvWeights(float* dw, Tensor ds, Tensor x, int64_t taps, const int64_t* fi
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(ConvRows);
@@ -236,5 +236,5 @@ void short_conv_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x
     for (int64_t j = 0; j < taps; ++j) weight.grad.row<float>(c)[j] += dw.row<float>(j)[c];
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -3,11 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/ops.h"
-#include "ops/routing.h"
+#include "ops/cpu/functions.h"
 #include "tensor/each_token.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 // The experts of one token at a time; the memory is the thread's, taken once for all its tokens.
@@ -127,4 +126,4 @@ void weigh_near_best_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor s, Tens
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

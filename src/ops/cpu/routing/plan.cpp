@@ -2,16 +2,20 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/routing.h"
+#include "ops/cpu/functions.h"
 #include "tensor/each_token.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 template <class T>
 std::span<T> alloc_span(Arena& arena, int64_t n) {
   return {static_cast<T*>(arena.alloc_bytes(static_cast<size_t>(n) * sizeof(T))),
           static_cast<size_t>(n)};
+}
+
+const int32_t* stays_of(const Tensor& kept, int64_t n) {
+  return kept.empty() ? nullptr : kept.row<int32_t>(n);
 }
 
 }  // namespace
@@ -32,10 +36,11 @@ RoutingPlan make_plan(Run& run, Tensor choice, Tensor kept, Tensor w, int64_t ex
     int64_t* count = next.data() + thread * stride;
     int64_t all = 0;
     for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *stays = kept.row<int32_t>(n);
+      const int32_t *expert = choice.row<int32_t>(n), *stays = stays_of(kept, n);
       for (int64_t i = 0; i < k; ++i) {
-        count[expert[i]] += stays[i] != 0;
-        all += stays[i] != 0;
+        const bool is_row = stays == nullptr || stays[i] != 0;
+        count[expert[i]] += is_row;
+        all += is_row;
       }
     }
     count[experts] = all;
@@ -57,9 +62,9 @@ RoutingPlan make_plan(Run& run, Tensor choice, Tensor kept, Tensor w, int64_t ex
   parallel_for(run.threads, tokens, kGrain, [&](int64_t begin, int64_t end, int thread) {
     int64_t* at = next.data() + thread * stride;
     for (int64_t n = begin; n < end; ++n) {
-      const int32_t *expert = choice.row<int32_t>(n), *stays = kept.row<int32_t>(n);
+      const int32_t *expert = choice.row<int32_t>(n), *stays = stays_of(kept, n);
       for (int64_t i = 0; i < k; ++i) {
-        if (stays[i] == 0) continue;
+        if (stays != nullptr && stays[i] == 0) continue;
         const int64_t r = at[expert[i]]++;
         row[static_cast<size_t>(at[experts]++)] = static_cast<int32_t>(r);
         token[static_cast<size_t>(r)] = static_cast<int32_t>(n);
@@ -106,4 +111,4 @@ void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_
     for (int64_t e = 0; e < experts; ++e) out[e] += of_thread.row<int32_t>(t)[e];
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

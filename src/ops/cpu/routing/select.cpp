@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/routing.h"
+#include "ops/cpu/functions.h"
 #include "tensor/each_token.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 // Larger is better: the score's bits put in order, below them the index turned round. No two keys
@@ -137,7 +137,7 @@ void top_experts(Run& run, Tensor choice, Tensor s, Tensor bias, const ExpertGro
         first, tokens);
 }
 
-void select_all(Tensor selected) {
+void select_all(Run&, Tensor selected) {
   for (int64_t n = 0; n < selected.rows(); ++n)
     std::fill_n(selected.row<int32_t>(n), selected.cols(), 1);
 }
@@ -221,4 +221,4 @@ void shuffle_by_ids(Run& run, Tensor choice, std::span<const int32_t> ids, int64
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

@@ -3,11 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/ops.h"
-#include "ops/routing.h"
+#include "ops/cpu/functions.h"
 #include "tensor/each_token.h"
 
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 constexpr float kRenormFloor = 1e-20f;
@@ -221,4 +220,4 @@ void weigh_kept_backward(Run& run, Tensor dw, Tensor w, Tensor kept) {
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu

@@ -12,9 +12,9 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -178,7 +178,7 @@ void ActRowsBackward(Tensor dgate, Tensor dup, Tensor hidden, float* dweight, Te
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(ActRows);
@@ -226,5 +226,5 @@ void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor 
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -10,9 +10,9 @@
 #include <algorithm>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -88,7 +88,7 @@ void SumRows(float* db, const GatheredRows& dy, const float* weight, int64_t beg
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(ForwardRows);
@@ -169,5 +169,5 @@ void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, T
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -12,9 +12,9 @@
 
 #include "core/rng.h"
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -103,7 +103,7 @@ void DropoutSpan(Tensor y, Tensor x, int64_t row, int64_t col, int64_t count, ui
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(DropoutSpan);
@@ -125,5 +125,5 @@ void dropout(Run& run, Tensor y, Tensor x, float p, RngKey key) {
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

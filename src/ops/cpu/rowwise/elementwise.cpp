@@ -10,9 +10,9 @@
 #include <cstring>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -120,7 +120,7 @@ void SoftCapBackwardSpan(Tensor dx, Tensor dy, Tensor y, float cap, int64_t row,
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(CastSpan);
@@ -222,5 +222,5 @@ void zero(Run& run, Tensor y) {
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

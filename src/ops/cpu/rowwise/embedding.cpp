@@ -13,9 +13,9 @@
 
 #include "core/error.h"
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 #include "tensor/quant.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,7 +56,7 @@ void EmbeddingColumnsBackward(Tensor grad, Tensor dy, const int32_t* ids, int64_
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(EmbeddingRows);
@@ -177,5 +177,5 @@ void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32
   add_to_rows(run, table.grad, dy, ids);
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -10,9 +10,9 @@
 #include <cstring>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -39,7 +39,7 @@ void SumHeads(Tensor y, Tensor x, int64_t heads, int64_t width, int64_t begin, i
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SumHeads);
@@ -89,5 +89,5 @@ void split_heads(Run& run, Tensor dshared, Tensor down, Tensor dy, int64_t heads
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -11,9 +11,9 @@
 
 #include "core/error.h"
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -143,7 +143,7 @@ void DivergenceRowsBackward(Tensor dlogits, Tensor logits, const float* lse, Ten
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(CrossEntropyRows);
@@ -248,5 +248,5 @@ void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Te
                });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

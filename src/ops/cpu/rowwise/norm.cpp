@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -159,7 +159,7 @@ void LayerNormRowsBackward(Tensor dx, float* dw, float* db, Tensor dy, Tensor x,
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(RmsNormRows);
@@ -299,5 +299,5 @@ void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor
   db.add_up();
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -10,11 +10,11 @@
 #include <cmath>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/repack.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -83,7 +83,7 @@ void AdamWSpan(float* value, float* m, float* v, const float* grad, const AdamW&
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SumSquaresBlocks);
@@ -106,6 +106,11 @@ double sum_squares(Run& run, Tensor x) {
   double sum = 0;
   for (int64_t b = 0; b < blocks; ++b) sum += sums[b];
   return sum;
+}
+
+void sums_of_squares(Run& run, std::span<double> sums, List<Tensor> all) {
+  double* sum = sums.data();
+  for (const Tensor& x : all) *sum++ = sum_squares(run, x);
 }
 
 void settle_grad(Run& run, Param& param) {
@@ -176,5 +181,5 @@ void adamw_step(Run& run, Param& param, Tensor m, Tensor v, const AdamW& opt) {
   param.grad_is_zero = true;
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -11,9 +11,9 @@
 
 #include "core/error.h"
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -43,7 +43,7 @@ void SumRows(Tensor y, Tensor x, const int32_t* bounds, const int32_t* row, bool
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SumRows);
@@ -138,5 +138,5 @@ void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
   });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

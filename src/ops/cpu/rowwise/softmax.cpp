@@ -10,9 +10,9 @@
 #include <cmath>
 
 #include "ops/cpu/check.h"
+#include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -83,7 +83,7 @@ void LogSumExpRowsBackward(Tensor dz, const float* dlse, Tensor z, const float* 
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace moe::ops {
+namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SoftmaxRows);
@@ -137,5 +137,5 @@ void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor l
                });
 }
 
-}  // namespace moe::ops
+}  // namespace moe::ops::cpu
 #endif  // HWY_ONCE

@@ -1,0 +1,12 @@
+// Which devices this build and this machine have.
+#pragma once
+
+#include "tensor/device.h"
+
+namespace moe::ops {
+
+// The first CUDA device that the system shows (CUDA_VISIBLE_DEVICES chooses). Throws where the
+// build has no CUDA (-DMOE_CUDA=ON) or the machine no device.
+Device& cuda_device();
+
+}  // namespace moe::ops

@@ -1,0 +1,96 @@
+// Rotary positions as ops/cpu/attention/rope.cpp has them; the angles are taken there.
+#include "ops/cpu/functions.h"
+#include "ops/cuda/kernel.h"
+
+namespace moe::ops::cuda {
+namespace {
+
+constexpr int kRopeThreads = 128;
+
+// What a launch turns: pairs (c, c + half) of heads of `width` numbers.
+struct Turn {
+  const float* table;   // [U, 2 * half]: cosines, then sines
+  const int32_t* slot;  // [N]
+  int width, half;
+  float sign;  // turning back takes -sin
+};
+
+// (a, b) -> (a cos - b sin, b cos + a sin).  x [N, H*C]; a block turns `pairs` pairs of a row
+template <class A>
+__global__ void rope_rows(Rows<A> x, Turn turn, int pairs) {
+  const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;
+  A* row = x.row(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += static_cast<int>(blockDim.x)) {
+    const int c = i % turn.half;
+    A *low = row + i / turn.half * turn.width + c, *high = low + turn.half;
+    const float a = load(low), b = load(high), cs = cosine[c],
+                sn = turn.sign * cosine[turn.half + c];
+    store(low, a * cs - b * sn);
+    store(high, b * cs + a * sn);
+  }
+}
+// The same, kStep pairs at a time.
+template <class A>
+__global__ void rope_steps(Rows<A> x, Turn turn, int steps) {
+  const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;
+  const int steps_of_head = turn.half / kStep;
+  A* row = x.row(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < steps; i += static_cast<int>(blockDim.x)) {
+    const int c = i % steps_of_head * kStep;
+    A *low = row + i / steps_of_head * turn.width + c, *high = low + turn.half;
+    float a[kStep], b[kStep], cs[kStep], sn[kStep];
+    load_step(a, low);
+    load_step(b, high);
+    load_step(cs, cosine + c);
+    load_step(sn, cosine + turn.half + c);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) {
+      const float was = a[k], by = turn.sign * sn[k];
+      a[k] = was * cs[k] - b[k] * by;
+      b[k] = b[k] * cs[k] + was * by;
+    }
+    store_step(low, a);
+    store_step(high, b);
+  }
+}
+
+}  // namespace
+
+CosSinTable cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> positions,
+                          const RopeFrequencies& table) {
+  if (memory.device() == nullptr) return cpu::cos_sin_table(run.on_cpu(), memory, positions, table);
+  Arena host(1);
+  const CosSinTable made = cpu::cos_sin_table(run.on_cpu(), host, positions, table);
+  const auto put = [&](Tensor t) {
+    t.data = memory.put(std::span(static_cast<const char*>(t.data), static_cast<size_t>(t.bytes())))
+                 .data();
+    return t;
+  };
+  return {put(made.table), put(made.slot)};
+}
+
+void rope_acc(Run& run, List<Tensor> all, int64_t head_width, const CosSinTable& cos_sin,
+              bool inverse) {
+  const int64_t rotary = cos_sin.table.cols(), half = rotary / 2;
+  for (const Tensor& x : all) {
+    need(!x.empty() && is_float(x) && x.rows() == cos_sin.slot.numel(), "rope",
+         "x [N, H*C] f32 or bf16 with a place in the table for each row",
+         {{"x", x}, {"slot", cos_sin.slot}});
+    need(head_width >= rotary && x.cols() % head_width == 0, "rope",
+         "heads of head_width, which the table fits in", {{"x", x}, {"table", cos_sin.table}});
+  }
+  const Turn turn{cos_sin.table.as<float>(), cos_sin.slot.as<int32_t>(),
+                  static_cast<int>(head_width), static_cast<int>(half), inverse ? -1.0f : 1.0f};
+  for (const Tensor& x : all) {
+    const int64_t pairs = x.cols() / head_width * half;
+    const bool steps = rows_in_steps({x}) && half % kStep == 0 && head_width % kStep == 0;
+    with_float(x.dtype, [&](auto of_x) {
+      using A = decltype(of_x);
+      launch(run, steps ? rope_steps<A> : rope_rows<A>, dim3(static_cast<unsigned>(x.rows())),
+             dim3(kRopeThreads), 0, Rows<A>(x), turn,
+             static_cast<int>(steps ? pairs / kStep : pairs));
+    });
+  }
+}
+
+}  // namespace moe::ops::cuda

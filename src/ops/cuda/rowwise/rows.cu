@@ -1,0 +1,141 @@
+// Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the
+// other's adjoint. And moving columns to and from where a few of them stand together.
+#include "ops/cuda/rowwise/lists.h"
+#include "ops/cuda/rowwise/pieces.h"
+#include "ops/cuda/rowwise/row.h"
+
+namespace moe::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// y[r] = x[token[r]], rows of `pieces` P
+template <class P>
+__global__ void gather(Rows<P> y, Rows<P> x, const int32_t* token, int64_t rows, int64_t pieces) {
+  const OwnRow own(rows);
+  if (!own.live) return;
+  const P* from = x.row(token[own.r]);
+  P* to = y.row(own.r);
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) to[i] = from[i];
+}
+
+// y[n] = (y[n] +) sum_i x[row[i]], i from bounds[n] to bounds[n + 1] in that order. `steps` is
+// known when this is compiled, so that several rows are on their way at once.
+template <bool steps, class Y, class X>
+__global__ void sum_of_rows(Rows<Y> y, Rows<X> x, const int32_t* bounds, const int32_t* row,
+                            bool accumulate, int64_t rows, int64_t cols) {
+  const OwnRow own(rows);
+  if (!own.live) return;
+  const int32_t begin = bounds[own.r], end = bounds[own.r + 1];
+  for_steps(cols, [&](int64_t c) {
+    float sum[kStep] = {};
+#pragma unroll 4
+    for (int32_t i = begin; i < end; ++i) {
+      Step<X> v;
+      v.load(x.row(row[i]), c, cols, steps);
+#pragma unroll
+      for (int k = 0; k < kStep; ++k) sum[k] += v[k];
+    }
+    Step<Y> out;
+    if (accumulate) out.load(y.row(own.r), c, cols, steps);
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) out.set(k, accumulate ? out[k] + sum[k] : sum[k]);
+    out.store(y.row(own.r), c, cols, steps);
+  });
+}
+
+void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
+         std::span<const int32_t> row, bool accumulate, const char* op) {
+  need(!y.empty() && !x.empty() && is_float(y) && is_float(x) && x.cols() == y.cols(), op,
+       "x and y of one width, f32 or bf16", {{"y", y}, {"x", x}});
+  need_bounds(run, op, bounds, y, row.size());
+  need_rows(run, op, "row", row, x);
+  Scratch scratch(run);
+  const int32_t *from = on_device(run, bounds), *list = on_device(run, row);
+  const RowShape shape(y.cols(), 1);
+  const bool steps = rows_in_steps({y, x});
+  with_float(y.dtype, [&](auto of_y) {
+    with_float(x.dtype, [&](auto of_x) {
+      using Y = decltype(of_y);
+      using X = decltype(of_x);
+      launch(run, steps ? sum_of_rows<true, Y, X> : sum_of_rows<false, Y, X>,
+             shape.blocks(y.rows()), shape.block(), 0, Rows<Y>(y), Rows<X>(x), from, list,
+             accumulate, y.rows(), y.cols());
+    });
+  });
+}
+
+// all[n, ids[t]] = few[n, t], or the other way, which leaves zero
+template <class T, bool put>
+__global__ void move_columns(Rows<T> all, Rows<T> few, const int64_t* ids, int64_t rows,
+                             int64_t columns) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * columns; i += step) {
+    T* one = all.row(i / columns) + ids[i % columns];
+    T* other = few.row(i / columns) + i % columns;
+    if constexpr (put) {
+      *one = *other;
+    } else {
+      *other = *one;
+      store(one, 0.0f);
+    }
+  }
+}
+
+template <bool put>
+void move(Run& run, Tensor all, Tensor few, std::span<const int64_t> ids) {
+  Scratch scratch(run);
+  const int64_t* columns = on_device(run, ids);
+  with_float(all.dtype, [&](auto of_all) {
+    using T = decltype(of_all);
+    launch(run, move_columns<T, put>, dim3(walking_blocks(run, few.numel(), kThreads)),
+           dim3(kThreads), 0, Rows<T>(all), Rows<T>(few), columns, few.rows(), few.cols());
+  });
+}
+
+}  // namespace
+
+void gather_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> token) {
+  const char* op = "gather_rows";
+  need(!y.empty() && !x.empty() && x.dtype == y.dtype && x.cols() == y.cols() &&
+           y.rows() == static_cast<int64_t>(token.size()),
+       op, "x and y of one width and dtype, with a token for each row of y", {{"y", y}, {"x", x}});
+  need_rows(run, op, "token", token, x);
+  Scratch scratch(run);
+  const int32_t* list = on_device(run, token);
+  const int64_t bytes = bytes_of(x.dtype, x.cols());
+  with_pieces(largest_piece({y, x}, {bytes}), [&](auto piece) {
+    using P = decltype(piece);
+    const int64_t pieces = bytes / static_cast<int64_t>(sizeof(P));
+    const RowShape shape(pieces * kStep, 2);
+    launch(run, gather<P>, shape.blocks(y.rows()), shape.block(), 0, Rows<P>(y), Rows<P>(x), list,
+           y.rows(), pieces);
+  });
+}
+
+void sum_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
+              std::span<const int32_t> row) {
+  sum(run, y, x, bounds, row, false, "sum_rows");
+}
+
+void sum_rows_acc(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
+                  std::span<const int32_t> row) {
+  sum(run, y, x, bounds, row, true, "sum_rows_acc");
+}
+
+void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
+  const char* op = "put_columns";
+  need_columns(run, op, ids, x, y);
+  need(y.dtype == DType::f32, op, "f32", {{"y", y}});
+  move<true>(run, y, x, ids);
+}
+
+void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
+  const char* op = "take_columns";
+  need_columns(run, op, ids, y, x);
+  need(is_float(x), op, "f32 or bf16", {{"x", x}});
+  move<false>(run, x, y, ids);
+}
+
+}  // namespace moe::ops::cuda

@@ -1,0 +1,122 @@
+// Softmax and logsumexp over rows of f32 logits with their adjoints. The maximum is taken out
+// before any exponential, so no logit overflows; a row with a NaN or +inf is NaN throughout.
+#include "ops/cuda/rowwise/row.h"
+
+namespace moe::ops::cuda {
+namespace {
+
+constexpr int kHeld = 2;  // steps of a row that a thread keeps
+using Held = HeldRow<float, kHeld>;
+
+// s_c = e^(z_c - m) / sum, lse = m + log(sum), m = max_c z_c. Divided, not multiplied by the
+// reciprocal: equal logits then have equal scores that add up to 1 where 1 / cols is a number of
+// f32.  s may be null, or z
+__global__ void softmax_rows(Rows<float> s, float* lse, Rows<float> z, int64_t rows, int64_t cols,
+                             bool steps) {
+  __shared__ float shared[33];
+  const OwnRow own(rows);
+  const Held held(z.row(own.r), cols, steps, -INFINITY);
+  float most = -INFINITY;
+  held.each([&](const Step<float>& v, int64_t) {
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) most = fmaxf(most, v[i]);
+  });
+  most = row_max(most, shared);
+  float sum = 0;
+  held.each([&](const Step<float>& v, int64_t) {
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) sum += expf(v[i] - most);
+  });
+  sum = row_sum(sum, shared);
+  if (!own.live) return;
+  if (lse != nullptr && threadIdx.x == 0) lse[own.r] = most + logf(sum);
+  if (s.empty()) return;
+  held.each([&](const Step<float>& v, int64_t c) {
+    Step<float> out;
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) out.set(i, expf(v[i] - most) / sum);
+    out.store(s.row(own.r), c, cols, steps);
+  });
+}
+
+// dz_c = s_c (ds_c - <ds, s> + dlse)
+__global__ void softmax_rows_backward(Rows<float> dz, Rows<float> ds, const float* dlse,
+                                      Rows<float> s, int64_t rows, int64_t cols, bool steps) {
+  __shared__ float shared[33];
+  const OwnRow own(rows);
+  const Held of_ds(ds.row(own.r), cols, steps);
+  float dot = 0;
+  of_ds.each([&](const Step<float>& grad, int64_t c) {
+    Step<float> v;
+    v.load(s.row(own.r), c, cols, steps);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) dot += grad[i] * v[i];
+  });
+  dot = row_sum(dot, shared);
+  if (!own.live) return;
+  const float shift = dlse != nullptr ? dot - dlse[own.r] : dot;
+  of_ds.each([&](const Step<float>& grad, int64_t c) {
+    Step<float> v;
+    v.load(s.row(own.r), c, cols, steps);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) v.set(i, v[i] * (grad[i] - shift));
+    v.store(dz.row(own.r), c, cols, steps);
+  });
+}
+
+// dz_c += dlse e^(z_c - lse)
+__global__ void logsumexp_rows_backward(Rows<float> dz, const float* dlse, Rows<float> z,
+                                        const float* lse, int64_t rows, int64_t cols, bool steps) {
+  const OwnRow own(rows);
+  if (!own.live) return;
+  const float shift = lse[own.r], factor = dlse[own.r];
+  for_steps(cols, [&](int64_t c) {
+    Step<float> v, grad;
+    v.load(z.row(own.r), c, cols, steps);
+    grad.load(dz.row(own.r), c, cols, steps);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) grad.set(i, grad[i] + factor * expf(v[i] - shift));
+    grad.store(dz.row(own.r), c, cols, steps);
+  });
+}
+
+bool is_matrix(const Tensor& t) { return !t.empty() && t.dtype == DType::f32 && t.cols() > 0; }
+float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
+
+}  // namespace
+
+void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
+  const char* op = "softmax_forward";
+  need(is_matrix(z) && (s.empty() || (is_matrix(s) && same_matrix(s, z))), op,
+       "z [N,E] f32 and s of its shape", {{"s", s}, {"z", z}});
+  need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
+  const RowShape shape(z.cols(), 1);
+  launch(run, softmax_rows, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(s),
+         numbers_of(lse), Rows<float>(z), z.rows(), z.cols(),
+         rows_in_steps({z}) && (s.empty() || rows_in_steps({s})));
+}
+
+void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
+  const char* op = "softmax_backward";
+  need(is_matrix(dz) && is_matrix(ds) && is_matrix(s) && same_matrix(dz, s) && same_matrix(ds, s),
+       op, "dz, ds and s [N,E] f32", {{"dz", dz}, {"ds", ds}, {"s", s}});
+  need(dlse.empty() || is_vector(dlse, s.rows()), op, "dlse [N] f32", {{"dlse", dlse}, {"s", s}});
+  const RowShape shape(s.cols(), 1);
+  launch(run, softmax_rows_backward, shape.blocks(s.rows()), shape.block(), 0, Rows<float>(dz),
+         Rows<float>(ds), numbers_of(dlse), Rows<float>(s), s.rows(), s.cols(),
+         rows_in_steps({dz, ds, s}));
+}
+
+void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor lse) {
+  const char* op = "logsumexp_backward_acc";
+  need(is_matrix(dz) && is_matrix(z) && same_matrix(dz, z), op, "dz and z [N,E] f32",
+       {{"dz", dz}, {"z", z}});
+  need(is_vector(dlse, z.rows()) && is_vector(lse, z.rows()), op, "dlse and lse [N] f32",
+       {{"dlse", dlse}, {"lse", lse}, {"z", z}});
+  const RowShape shape(z.cols(), 1);
+  launch(run, logsumexp_rows_backward, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(dz),
+         dlse.as<float>(), Rows<float>(z), lse.as<float>(), z.rows(), z.cols(),
+         rows_in_steps({dz, z}));
+}
+
+}  // namespace moe::ops::cuda

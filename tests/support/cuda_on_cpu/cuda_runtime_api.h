@@ -1,0 +1,4 @@
+// As cuda_runtime.h.
+#pragma once
+
+#include <cuda_runtime.h>

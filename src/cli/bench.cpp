@@ -25,6 +25,7 @@ constexpr const char* kCaches = "what fits the caches can exceed the rate of rea
 struct Flags {
   BenchModelJob model;
   BenchTrainJob train;
+  BenchLayerJob layer;
   int threads = 0;
   bool model_json = false, json = false;  // before and behind the words below
   Given given, given_behind;
@@ -72,6 +73,18 @@ int run_train_bench(Flags& f) {
         t.ms.size(), t.tokens, name_of(t.dtype), t.threads, median(t.ms),
         *std::min_element(t.ms.begin(), t.ms.end()), *std::max_element(t.ms.begin(), t.ms.end()),
         t.tokens_per_second(), 100 * median(t.share), t.peak / 1e9);
+  return 0;
+}
+
+int run_layer(const Flags& f) {
+  const LayerTimings t = bench_layer(f.layer);
+  if (f.json) print_json(to_json(t));
+  else
+    fmt::print(
+        "forward and backward of {} tokens, {}: median {:.2f} ms of {}, {:.1f}% of the {:.0f} "
+        "GFLOP/s peak\n",
+        t.tokens, name_of(t.dtype), 1e3 * median(t.seconds), t.seconds.size(),
+        100 * t.flops / median(t.seconds) / t.peak, t.peak / 1e9);
   return 0;
 }
 
@@ -156,16 +169,19 @@ Action add_bench(CLI::App& app) {
   CLI::App* ops = app.add_subcommand("ops", "the engine's kernels against that")->group("Verbs");
   CLI::App* train =
       app.add_subcommand("train", "whole training steps on random tokens")->group("Verbs");
+  CLI::App* layer =
+      app.add_subcommand("layer", "an MoE layer, forward and backward")->group("Verbs");
   CLI::App* network =
       app.add_subcommand("network", "under mpirun: exchanges between processes")->group("Verbs");
-  for (CLI::App* sub : {peak, ops, train, network}) {
+  for (CLI::App* sub : {peak, ops, train, layer, network}) {
     FieldList list;
     if (sub == peak || sub == ops) add_threads(list, f->threads);
     list.add("json", f->json, "one JSON value on standard output");
     if (sub == train) list.add(fields(f->train));
+    if (sub == layer) list.add(fields(f->layer));
     add_flags(*sub, std::move(list), f->given_behind);
   }
-  return [f, &app, peak, ops, train] {
+  return [f, &app, peak, ops, train, layer] {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     if (chosen.empty()) {
       if (f->given.has("prompt") && f->given.has("prompts"))
@@ -179,6 +195,7 @@ Action add_bench(CLI::App& app) {
     if (peak->parsed()) return run_peak(*f);
     if (ops->parsed()) return run_ops(*f);
     if (train->parsed()) return run_train_bench(*f);
+    if (layer->parsed()) return run_layer(*f);
     return run_among([&](const comm::World& world) { return run_network(*f, world); });
   };
 }

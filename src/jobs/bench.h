@@ -56,6 +56,21 @@ struct StepTimings {
 StepTimings bench_train(BenchTrainJob, Given&, const Watch&);
 Json to_json(const StepTimings&);
 
+// An MoE layer by itself, forward and backward, without its losses.
+struct BenchLayerJob {
+  SetupOptions setup;
+  int64_t tokens = 4096, repeats = 10;
+};
+FieldList fields(BenchLayerJob&);
+struct LayerTimings {
+  int64_t tokens = 0;
+  std::vector<double> seconds;  // of each pass
+  double flops = 0, peak = 0;   // of a pass, three times those of its forward; FLOP/s
+  DType dtype = DType::f32;
+};
+LayerTimings bench_layer(BenchLayerJob);
+Json to_json(const LayerTimings&);
+
 // How fast a model reads a prompt and writes tokens, beside what this machine could do at most,
 // measured in the same run.
 struct BenchModelJob {

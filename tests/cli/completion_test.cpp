@@ -59,7 +59,7 @@ TEST(Completion, BashKnowsVerbsFlagsAndValues) {
   EXPECT_EQ(offered("moe generate --routing th"), Words{"threshold"});
   EXPECT_EQ(offered("moe recipes mix"), Words{"mixtral"});
   EXPECT_EQ(offered("moe completion f"), Words{"fish"});
-  EXPECT_EQ(offered("moe bench "), (Words{"peak", "ops", "train", "network"}));
+  EXPECT_EQ(offered("moe bench "), (Words{"peak", "ops", "train", "layer", "network"}));
   EXPECT_EQ(offered("moe bench train --warmup-s"), Words{"--warmup-steps"});
   EXPECT_EQ(offered("moe man tr"), Words{"train"});
 }

@@ -344,7 +344,8 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
          .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});
   }
   done.peak = measure_peak(run);
-  const double integers = mostly_quantised(model) ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
+  const bool of_bytes = run.device == nullptr && mostly_quantised(model);
+  const double integers = of_bytes ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
   done.products = integers > 0 ? "int8" : name_of(run.compute);
   done.limit = integers > 0 ? integers : done.peak.of(run.compute);
   if (large || job.memory.hot_set) done.hot = hot_set(model, session.runner().expert_rows());

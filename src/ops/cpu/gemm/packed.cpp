@@ -56,7 +56,8 @@ void limit_copies(std::span<Param* const> params, std::optional<int64_t> bytes) 
 
 int64_t copies_taken(std::span<Param* const> params) {
   int64_t bytes = 0;
-  for (const Param* w : params) bytes += packed_weight(*w).expert_bytes();
+  for (const Param* w : params)  // on a device another backend keeps its own there
+    if (auto* kept = dynamic_cast<PackedWeight*>(w->derived.get())) bytes += kept->expert_bytes();
   return bytes;
 }
 

@@ -40,7 +40,6 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     const std::string path = need_folder(folder, "moe_load: folder");
     LoadOptions asked;
     read_caller_options(fields(asked), options);
-    need_cpu(asked.compute, "the library");
     const int threads = thread_count(asked.compute.threads);
     LoadedModel loaded = open_adapted(path, asked.adapter, asked.memory);
     const DType dtype = asked.compute.dtype.value_or(natural_dtype(*loaded.model));

@@ -40,7 +40,8 @@ constexpr Function kFunctions[] = {
 }  // namespace
 
 FieldList fields(LoadOptions& o) {
-  FieldList list = fields(o.compute);
+  FieldList compute = fields(o.compute);
+  FieldList list = compute.take({"dtype", "threads"});  // the library computes on the CPU
   add_adapter(list, o.adapter);
   add_memory_limits(list, o.memory);
   return list;

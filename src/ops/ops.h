@@ -54,8 +54,8 @@ struct GatheredRows {
 template <class T>
 class List {
  public:
-  List(std::initializer_list<T> all) : begin_(all.begin()), size_(all.size()) {}  // NOLINT
-  List(std::span<const T> all) : begin_(all.data()), size_(all.size()) {}         // NOLINT
+  List(std::initializer_list<T> all) : begin_(std::data(all)), size_(all.size()) {}  // NOLINT
+  List(std::span<const T> all) : begin_(all.data()), size_(all.size()) {}            // NOLINT
   const T* begin() const { return begin_; }
   const T* end() const { return begin_ + size_; }
   size_t size() const { return size_; }

@@ -19,6 +19,9 @@
 
 namespace moe::ops {
 
+// Beside a sum of scores that something is divided by, which may be 0.
+constexpr float kRenormFloor = 1e-20f;
+
 // ---- select (ops/cpu/routing/select.cpp) --------------------------------------------------------
 // Only the `keep` best of `groups` equal groups of neighbouring experts count; a group's score is
 // the sum of its `best` largest.

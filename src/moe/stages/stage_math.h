@@ -9,8 +9,6 @@
 
 namespace moe {
 
-constexpr float kRenormFloor = 1e-20f;
-
 template <class... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;

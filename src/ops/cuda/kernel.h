@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops/cpu/check.h"
+#include "ops/check.h"
 #include "ops/cuda/functions.h"
 #include "tensor/run.h"
 

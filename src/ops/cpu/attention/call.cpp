@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "ops/cpu/attention/tasks.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops {
 namespace {

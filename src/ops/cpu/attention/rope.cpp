@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -150,13 +151,7 @@ void rope_acc(Run& run, List<Tensor> all, int64_t head_width, const CosSinTable&
               bool inverse) {
   choose_isa();
   const int64_t rotary = cos_sin.table.cols();
-  for (const Tensor& x : all) {
-    need(!x.empty() && is_float(x) && x.rows() == cos_sin.slot.numel(), "rope",
-         "x [N, H*C] f32 or bf16 with a place in the table for each row",
-         {{"x", x}, {"slot", cos_sin.slot}});
-    need(head_width >= rotary && x.cols() % head_width == 0, "rope",
-         "heads of head_width, which the table fits in", {{"x", x}, {"table", cos_sin.table}});
-  }
+  check_rope(all, head_width, cos_sin);
   for (const Tensor& x : all)
     parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
       HWY_DYNAMIC_DISPATCH(RopeRows)

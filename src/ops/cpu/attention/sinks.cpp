@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
+#include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
 namespace {

@@ -5,8 +5,8 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "ops/cpu/attention/store.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
+#include "ops/cpu/spans.h"
 #include "tensor/quant.h"
 
 namespace moe::ops {

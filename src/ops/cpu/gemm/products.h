@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "core/threads.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/primitives.h"
 #include "ops/cpu/gemm/repack.h"
+#include "ops/cpu/spans.h"
 #include "ops/ops.h"
 
 namespace moe::ops {

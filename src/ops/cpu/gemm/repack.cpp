@@ -5,9 +5,9 @@
 #include <mutex>
 #include <numeric>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/packed.h"
+#include "ops/cpu/spans.h"
 
 namespace moe::ops {
 namespace {

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/gemm/narrow_product.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/products.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/quant/quant_product.h"
+#include "ops/cpu/spans.h"
 #include "ops/memory.h"
 #include "tensor/quant.h"
 

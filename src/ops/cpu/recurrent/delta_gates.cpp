@@ -1,8 +1,8 @@
 // Decay and strength of a token at each head, from two numbers. Few of them: plain loops.
 #include <cmath>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
+#include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
 namespace {

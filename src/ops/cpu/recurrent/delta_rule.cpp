@@ -17,11 +17,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/recurrent/delta_rule.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {

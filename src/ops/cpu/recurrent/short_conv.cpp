@@ -11,10 +11,10 @@
 #include <cstring>
 #include <vector>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {

@@ -10,8 +10,6 @@
 namespace moe::ops::cpu {
 namespace {
 
-constexpr float kRenormFloor = 1e-20f;
-
 // f(token, slopes of its scope) on all threads.
 template <class F>
 void each_token_with(Run& run, std::span<const int64_t> bounds, std::span<const double> slopes,

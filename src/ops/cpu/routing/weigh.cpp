@@ -9,8 +9,6 @@
 namespace moe::ops::cpu {
 namespace {
 
-constexpr float kRenormFloor = 1e-20f;
-
 // f(n, slot, expert) for every selected pair of the tokens [begin, end), in token order.
 template <class F>
 void each_selected(Span tokens, Tensor choice, Tensor selected, F&& f) {

@@ -11,10 +11,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -184,8 +185,6 @@ namespace {
 HWY_EXPORT(ActRows);
 HWY_EXPORT(ActRowsBackward);
 
-bool fits(const Tensor& t, const Tensor& up) { return same_matrix(t, up) && t.dtype == up.dtype; }
-
 // Exponentials make an element worth several of a plain op.
 int64_t act_grain(int64_t cols) { return std::max<int64_t>(1, row_grain(cols) / 4); }
 
@@ -193,11 +192,7 @@ int64_t act_grain(int64_t cols) { return std::max<int64_t>(1, row_grain(cols) / 
 
 void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   choose_isa();
-  need(fits(hidden, up) && is_float(up) && (gate.empty() || fits(gate, up)), "ffn_act_forward",
-       "hidden, gate (or none) and up of one shape and dtype, f32 or bf16",
-       {{"hidden", hidden}, {"gate", gate}, {"up", up}});
-  need(weight.empty() || is_vector(weight, up.rows()), "ffn_act_forward", "weight [R] f32 or none",
-       {{"weight", weight}, {"up", up}});
+  check_ffn_act_forward(hidden, gate, up, weight);
   const float* w = weight.empty() ? nullptr : weight.as<float>();
   parallel_for(run.threads, up.rows(), act_grain(up.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(ActRows)(hidden, gate, up, w, act, begin, end);
@@ -207,17 +202,7 @@ void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor wei
 void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight,
                       Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   choose_isa();
-  const char* op = "ffn_act_backward";
-  need(is_float(up) && fits(dup, up) && fits(hidden, up) && fits(dhidden, up), op,
-       "dup, hidden, dhidden and up of one shape and dtype, f32 or bf16",
-       {{"dup", dup}, {"hidden", hidden}, {"dhidden", dhidden}, {"up", up}});
-  need(gate.empty() ? dgate.empty() : fits(gate, up) && fits(dgate, up), op,
-       "gate and dgate like up, or neither", {{"dgate", dgate}, {"gate", gate}, {"up", up}});
-  need(weight.empty()
-           ? dweight.empty()
-           : is_vector(weight, up.rows()) && (dweight.empty() || is_vector(dweight, up.rows())),
-       op, "weight and dweight [R] f32, or no dweight, or neither",
-       {{"dweight", dweight}, {"weight", weight}, {"up", up}});
+  check_ffn_act_backward(dgate, dup, hidden, dweight, dhidden, gate, up, weight);
   const float* w = weight.empty() ? nullptr : weight.as<float>();
   float* dw = dweight.empty() ? nullptr : dweight.as<float>();
   parallel_for(run.threads, up.rows(), act_grain(up.cols()), [&](int64_t begin, int64_t end, int) {

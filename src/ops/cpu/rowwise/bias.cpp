@@ -9,10 +9,11 @@
 
 #include <algorithm>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -95,22 +96,6 @@ HWY_EXPORT(ForwardRows);
 HWY_EXPORT(DotRows);
 HWY_EXPORT(SumRows);
 
-void check_bias(const char* op, const Param& bias, const GatheredRows& rows, const Tensor& weight,
-                std::span<const int64_t> offsets) {
-  const Tensor &b = bias.value, &y = rows.x;
-  const bool has_bias =
-      !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
-  need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op,
-       "rows [R, O] f32 or bf16, bias [O] or [E, O] f32", {{"rows", y}, {bias.name.c_str(), b}});
-  need_listed(op, rows);
-  need(weight.empty() || is_vector(weight, rows.rows()), op, "weight [R] f32 or none",
-       {{"weight", weight}, {"rows", y}});
-  const bool fits = offsets.size() == static_cast<size_t>(b.rows()) + 1 && offsets.front() == 0 &&
-                    offsets.back() == rows.rows() && std::is_sorted(offsets.begin(), offsets.end());
-  need(fits, op, "offsets [E + 1] that rise from 0 to the number of rows",
-       {{"rows", y}, {bias.name.c_str(), b}});
-}
-
 const float* pointer_or_null(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
 // f(group, begin, end) for each group's part of the rows a thread owns.
@@ -130,7 +115,7 @@ void for_group_rows(const Run& run, const GatheredRows& y, std::span<const int64
 void bias_forward_acc(Run& run, Tensor y, const Param& bias, Tensor weight,
                       std::span<const int64_t> offsets) {
   choose_isa();
-  check_bias("bias_forward_acc", bias, y, weight, offsets);
+  check_bias(run, "bias_forward_acc", bias, y, weight, offsets);
   const float* w = pointer_or_null(weight);
   for_group_rows(run, y, offsets, [&](int64_t e, int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(ForwardRows)(y, bias.value.row<float>(e), w, begin, end);
@@ -141,7 +126,7 @@ void bias_backward(Run& run, Tensor dweight_acc, Param& bias, GatheredRows dy, T
                    std::span<const int64_t> offsets) {
   choose_isa();
   const char* op = "bias_backward";
-  check_bias(op, bias, dy, weight, offsets);
+  check_bias(run, op, bias, dy, weight, offsets);
   need(dweight_acc.empty() || is_vector(dweight_acc, dy.rows()), op, "dweight [R] f32 or none",
        {{"dweight", dweight_acc}, {"dy", dy.x}});
   if (!dweight_acc.empty())

@@ -11,10 +11,11 @@
 #include <cmath>
 
 #include "core/rng.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -112,9 +113,7 @@ HWY_EXPORT(DropoutSpan);
 
 void dropout(Run& run, Tensor y, Tensor x, float p, RngKey key) {
   choose_isa();
-  need(same_matrix(x, y) && is_float(x) && is_float(y), "dropout",
-       "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
-  need(p >= 0 && p < 1, "dropout", "a probability p in [0, 1)", {{"x", x}});
+  check_dropout(y, x, p);
   if (p == 0 || key.empty()) {
     if (x.data != y.data || x.dtype != y.dtype) cast(run, y, x);
     return;

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 #include "tensor/quant.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,15 +62,6 @@ namespace {
 
 HWY_EXPORT(EmbeddingRows);
 HWY_EXPORT(EmbeddingColumnsBackward);
-
-void need_ids(const char* op, const Param& table, std::span<const int32_t> ids) {
-  const int64_t rows = table.value.rows();
-  for (size_t n = 0; n < ids.size(); ++n) {
-    if (ids[n] < 0 || ids[n] >= rows)
-      fail("{}: id {} at position {} is not a row of {} {}", op, ids[n], n, table.name,
-           describe(table.value));
-  }
-}
 
 // Rows of a table whose numbers lie in blocks, or in halves.
 void decoded_rows(Run& run, Tensor y, const Tensor& table, std::span<const int32_t> ids,
@@ -119,13 +111,7 @@ void add_to_rows(Run& run, Tensor grad, Tensor dy, std::span<const int32_t> ids)
 void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> ids, bool accumulate,
              const char* op) {
   choose_isa();
-  need(!y.empty() && y.dtype == DType::f32 && y.rows() == static_cast<int64_t>(ids.size()), op,
-       "y [N,D] f32 with an id for each row", {{"y", y}});
-  need(table.present() && table.value.dtype != DType::i32 && table.value.cols() == y.cols(), op,
-       "table [V,D] of floats or blocks", {{"y", y}, {"table", table.value}});
-  need(table.value.cols() % block_of(table.value.dtype).elements == 0, op, "rows of whole blocks",
-       {{"table", table.value}});
-  need_ids(op, table, ids);
+  check_embedding(run, op, y, table, ids, accumulate);
   if (!is_float(table.value)) {
     decoded_rows(run, y, table.value, ids, accumulate);
   } else {
@@ -133,9 +119,7 @@ void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> id
       HWY_DYNAMIC_DISPATCH(EmbeddingRows)(y, table.value, ids.data(), accumulate, begin, end);
     });
   }
-  if (table.own_rows == nullptr) return;
-  need(!accumulate, op, "a table without rows apart", {{"table", table.value}});
-  own_forward(y, *table.own_rows, ids);
+  if (table.own_rows != nullptr) own_forward(y, *table.own_rows, ids);
 }
 
 }  // namespace
@@ -153,10 +137,7 @@ void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32
   Param* own = table.own_rows != nullptr ? table.own_rows->rows : nullptr;
   const bool own_learn = own != nullptr && !own->grad.empty();
   if (table.grad.empty() && !own_learn) return;
-  const char* op = "embedding_backward";
-  need(!dy.empty() && dy.dtype == DType::f32 && dy.rows() == static_cast<int64_t>(ids.size()), op,
-       "dy [N,D] f32 with an id for each row", {{"dy", dy}});
-  need_ids(op, table, ids);
+  check_embedding_backward(run, table, dy, ids);
   std::vector<int32_t> rest;  // ids, -1 where a row stands apart
   if (own != nullptr) {
     const std::vector<int32_t> places = places_of(*table.own_rows, ids);
@@ -171,9 +152,6 @@ void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32
   }
   if (table.grad.empty()) return;
   settle_grad(run, table);
-  need(same_matrix(table.value, table.grad) && table.grad.dtype == DType::f32 &&
-           table.grad.cols() == dy.cols(),
-       op, "a gradient [V,D] f32", {{"dy", dy}, {"grad", table.grad}, {"table", table.value}});
   add_to_rows(run, table.grad, dy, ids);
 }
 

@@ -9,10 +9,11 @@
 
 #include <cstring>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -44,20 +45,10 @@ namespace {
 
 HWY_EXPORT(SumHeads);
 
-void check(const char* op, const Tensor& all, const Tensor& shared, const Tensor& own,
-           int64_t heads) {
-  const bool there = !all.empty() && !shared.empty() && !own.empty() && heads > 0;
-  need(there && is_float(all) && shared.dtype == all.dtype && own.dtype == all.dtype &&
-           shared.rows() == all.rows() && own.rows() == all.rows() && own.cols() % heads == 0 &&
-           all.cols() == heads * shared.cols() + own.cols(),
-       op, "[N,H*(R+W)], [N,R] and [N,H*W] of one dtype, f32 or bf16",
-       {{"all", all}, {"shared", shared}, {"own", own}});
-}
-
 }  // namespace
 
 void join_heads(Run& run, Tensor y, Tensor shared, Tensor own, int64_t heads) {
-  check("join_heads", y, shared, own, heads);
+  check_heads("join_heads", y, shared, own, heads);
   const auto size = static_cast<int64_t>(size_of(y.dtype));
   const int64_t first = shared.cols() * size, rest = own.cols() / heads * size;
   parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
@@ -75,7 +66,7 @@ void join_heads(Run& run, Tensor y, Tensor shared, Tensor own, int64_t heads) {
 
 void split_heads(Run& run, Tensor dshared, Tensor down, Tensor dy, int64_t heads) {
   choose_isa();
-  check("split_heads", dy, dshared, down, heads);
+  check_heads("split_heads", dy, dshared, down, heads);
   const auto size = static_cast<int64_t>(size_of(dy.dtype));
   const int64_t first = dshared.cols() * size, rest = down.cols() / heads * size;
   parallel_for(run.threads, dy.rows(), row_grain(dy.cols()), [&](int64_t begin, int64_t end, int) {

@@ -10,10 +10,11 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -151,31 +152,12 @@ HWY_EXPORT(CrossEntropyRowsBackward);
 HWY_EXPORT(DivergenceRows);
 HWY_EXPORT(DivergenceRowsBackward);
 
-void need_targets(const char* op, const Tensor& logits, std::span<const int32_t> targets,
-                  bool may_be_elsewhere) {
-  if (static_cast<int64_t>(targets.size()) != logits.rows())
-    fail("{}: {} targets for logits {}", op, targets.size(), describe(logits));
-  for (size_t n = 0; n < targets.size(); ++n) {
-    if (targets[n] == kIgnoreTarget || (may_be_elsewhere && targets[n] == kTargetElsewhere))
-      continue;
-    if (targets[n] < 0 || targets[n] >= logits.cols()) {
-      fail("{}: target {} of row {} is not a column of logits {}", op, targets[n], n,
-           describe(logits));
-    }
-  }
-}
-
 }  // namespace
 
 void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
                            std::span<const int32_t> targets) {
   choose_isa();
-  const char* op = "cross_entropy_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0, op, "logits [N,V] f32",
-       {{"logits", logits}});
-  need(is_vector(nll, logits.rows()) && is_vector(lse, logits.rows()), op, "nll and lse [N] f32",
-       {{"nll", nll}, {"lse", lse}, {"logits", logits}});
-  need_targets(op, logits, targets, true);
+  check_cross_entropy_forward(run, nll, lse, logits, targets);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(CrossEntropyRows)
@@ -187,16 +169,7 @@ void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
                             std::span<const int32_t> targets, float scale,
                             std::span<const float> weights) {
   choose_isa();
-  const char* op = "cross_entropy_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits), op,
-       "logits [N,V] f32 and dlogits of its shape, f32 or bf16",
-       {{"dlogits", dlogits}, {"logits", logits}});
-  need(is_vector(lse, logits.rows()), op, "lse [N] f32", {{"lse", lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
-       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(op, logits, targets, true);
-  if (!weights.empty() && weights.size() != targets.size())
-    fail("{}: {} weights for {} targets", op, weights.size(), targets.size());
+  check_cross_entropy_backward(run, dlogits, logits, lse, targets, weights);
   const float* const of_rows = weights.empty() ? nullptr : weights.data();
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
@@ -208,15 +181,7 @@ void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
 void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits,
                         Tensor lse, std::span<const int32_t> targets) {
   choose_isa();
-  const char* op = "divergence_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0 &&
-           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
-       op, "teacher and logits [N,V] f32", {{"teacher", teacher}, {"logits", logits}});
-  need(is_vector(kl, logits.rows()) && is_vector(teacher_lse, logits.rows()) &&
-           is_vector(lse, logits.rows()),
-       op, "kl, teacher_lse and lse [N] f32",
-       {{"kl", kl}, {"teacher_lse", teacher_lse}, {"lse", lse}, {"logits", logits}});
-  need_targets(op, logits, targets, false);
+  check_divergence_forward(run, kl, teacher_lse, teacher, logits, lse, targets);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(DivergenceRows)
@@ -229,17 +194,7 @@ void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Te
                          Tensor teacher_lse, std::span<const int32_t> targets, float scale,
                          float share) {
   choose_isa();
-  const char* op = "divergence_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits) &&
-           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
-       op, "logits and teacher [N,V] f32 and dlogits of their shape, f32 or bf16",
-       {{"dlogits", dlogits}, {"logits", logits}, {"teacher", teacher}});
-  need(is_vector(lse, logits.rows()) && is_vector(teacher_lse, logits.rows()), op,
-       "lse and teacher_lse [N] f32",
-       {{"lse", lse}, {"teacher_lse", teacher_lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
-       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(op, logits, targets, false);
+  check_divergence_backward(run, dlogits, logits, lse, teacher, teacher_lse, targets);
   parallel_for(run.threads, logits.rows(), row_grain(logits.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(DivergenceRowsBackward)

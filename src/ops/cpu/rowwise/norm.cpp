@@ -11,10 +11,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -186,10 +187,6 @@ const float* factors(Run& run, const Tensor& w, float offset, int64_t cols) {
   return ones;
 }
 
-bool is_weight(const Tensor& w, int64_t cols) {
-  return !w.empty() && is_float(w) && w.dense() && w.numel() == cols;
-}
-
 // Parameter gradients of rows shared among threads: each thread sums its rows into its own copy,
 // and the copies are added in thread order.
 class GradPartials {
@@ -219,12 +216,7 @@ class GradPartials {
 void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps,
                       float offset) {
   choose_isa();
-  const char* op = "rms_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
-       {{"y", y}, {"x", x}});
-  need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
-       {{"weight", weight.value}, {"x", x}});
+  check_rms_norm_forward(y, rstd, x, weight);
   const ArenaScope scope(run.scratch);
   const float* w = factors(run, weight.value, offset, x.cols());
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
@@ -235,14 +227,7 @@ void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& we
 void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
                        float offset) {
   choose_isa();
-  const char* op = "rms_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
-       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
-  need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
-       {{"weight", weight.value}, {"x", x}});
-  need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op,
-       "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
+  check_rms_norm_backward(dx, weight, dy, x, rstd);
   const ArenaScope scope(run.scratch);
   const float* w = factors(run, weight.value, offset, x.cols());
   const GradPartials dw(run, weight);
@@ -257,14 +242,7 @@ void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, 
 void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
                         const Param& bias, float eps) {
   choose_isa();
-  const char* op = "layer_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
-       {{"y", y}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
-       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()) && (!bias.present() || is_weight(bias.value, x.cols())),
-       op, "weight [D], and bias [D] or none",
-       {{"weight", weight.value}, {"bias", bias.value}, {"x", x}});
+  check_layer_norm_forward(y, mean, rstd, x, weight, bias);
   const ArenaScope scope(run.scratch);
   const float *w = widened(run, weight.value), *b = widened(run, bias.value);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
@@ -276,16 +254,7 @@ void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, 
 void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
                          Tensor mean, Tensor rstd) {
   choose_isa();
-  const char* op = "layer_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
-       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
-       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
-  need((weight.grad.empty() || is_vector(weight.grad, x.cols())) &&
-           (bias.grad.empty() || is_vector(bias.grad, x.cols())),
-       op, "gradients of weight and bias [D] f32 or none",
-       {{"weight", weight.grad}, {"bias", bias.grad}, {"x", x}});
+  check_layer_norm_backward(dx, weight, bias, dy, x, mean, rstd);
   const ArenaScope scope(run.scratch);
   const float* w = widened(run, weight.value);
   const GradPartials dw(run, weight), db(run, bias);

@@ -9,12 +9,12 @@
 
 #include <cmath>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/pack.h"
 #include "ops/cpu/gemm/repack.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {

@@ -10,10 +10,11 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -48,39 +49,11 @@ namespace {
 
 HWY_EXPORT(SumRows);
 
-void need_rows(const char* op, const char* list, std::span<const int32_t> rows, const Tensor& x) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= x.rows())
-      fail("{}: {}[{}] = {} is not a row of x {}", op, list, i, rows[i], describe(x));
-  }
-}
-
-void need_columns(const char* op, std::span<const int64_t> ids, const Tensor& few,
-                  const Tensor& all) {
-  need(!few.empty() && !all.empty() && few.dtype == all.dtype && few.rows() == all.rows() &&
-           few.cols() == static_cast<int64_t>(ids.size()),
-       op, "x and y of one dtype and as many rows, with an id for each column",
-       {{"few", few}, {"all", all}});
-  for (const int64_t id : ids)
-    if (id < 0 || id >= all.cols()) fail("{}: {} is no column of {}", op, id, describe(all));
-}
-
 void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
          std::span<const int32_t> row, bool accumulate, const char* op) {
   choose_isa();
-  need(!y.empty() && !x.empty() && is_float(y) && is_float(x) && x.cols() == y.cols(), op,
-       "x and y of one width, f32 or bf16", {{"y", y}, {"x", x}});
-  const int64_t rows = y.rows(), listed = static_cast<int64_t>(row.size());
-  if (static_cast<int64_t>(bounds.size()) != rows + 1)
-    fail("{}: {} bounds for y {}; needs one more than rows", op, bounds.size(), describe(y));
-  for (int64_t n = 0; n < rows; ++n) {
-    const int32_t from = bounds[static_cast<size_t>(n)], to = bounds[static_cast<size_t>(n) + 1];
-    if (from < 0 || to < from || to > listed)
-      fail("{}: bounds [{}, {}) of y's row {} do not lie in the list of {} rows", op, from, to, n,
-           listed);
-  }
-  need_rows(op, "row", row, x);
-  parallel_for(run.threads, rows, row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
+  check_sum_rows(run, op, y, x, bounds, row);
+  parallel_for(run.threads, y.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(SumRows)(y, x, bounds.data(), row.data(), accumulate, begin, end);
   });
 }
@@ -88,11 +61,7 @@ void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 }  // namespace
 
 void gather_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> token) {
-  const char* op = "gather_rows";
-  need(!y.empty() && !x.empty() && x.dtype == y.dtype && x.cols() == y.cols() &&
-           y.rows() == static_cast<int64_t>(token.size()),
-       op, "x and y of one width and dtype, with a token for each row of y", {{"y", y}, {"x", x}});
-  need_rows(op, "token", token, x);
+  check_gather_rows(run, y, x, token);
   const size_t bytes = static_cast<size_t>(x.cols()) * size_of(x.dtype);
   parallel_for(run.threads, y.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
@@ -114,9 +83,7 @@ void sum_rows_acc(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 }
 
 void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
-  const char* op = "put_columns";
-  need_columns(op, ids, x, y);
-  need(y.dtype == DType::f32, op, "f32", {{"y", y}});
+  check_put_columns(run, y, x, ids);
   parallel_for(run.threads, y.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)
       for (size_t t = 0; t < ids.size(); ++t) y.row<float>(r)[ids[t]] = x.row<float>(r)[t];
@@ -124,9 +91,7 @@ void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
 }
 
 void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
-  const char* op = "take_columns";
-  need_columns(op, ids, y, x);
-  need(is_float(x), op, "f32 or bf16", {{"x", x}});
+  check_take_columns(run, y, x, ids);
   const size_t size = size_of(x.dtype);
   parallel_for(run.threads, x.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r)

@@ -9,10 +9,11 @@
 
 #include <cmath>
 
-#include "ops/cpu/check.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/spans.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -90,7 +91,6 @@ HWY_EXPORT(SoftmaxRows);
 HWY_EXPORT(SoftmaxRowsBackward);
 HWY_EXPORT(LogSumExpRowsBackward);
 
-bool is_f32(const Tensor& t) { return !t.empty() && t.dtype == DType::f32 && t.cols() > 0; }
 // An exponential, and what a short row costs beside its elements, weigh as much as eight elements
 // of a copy.
 int64_t softmax_grain(int64_t cols) { return row_grain(8 * cols); }
@@ -100,10 +100,7 @@ const float* values_of(const Tensor& t) { return t.empty() ? nullptr : t.as<floa
 
 void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
   choose_isa();
-  const char* op = "softmax_forward";
-  need(is_f32(z) && (s.empty() || (is_f32(s) && same_matrix(s, z))), op,
-       "z [N,E] f32 and s of its shape", {{"s", s}, {"z", z}});
-  need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
+  check_softmax_forward(s, lse, z);
   parallel_for(run.threads, z.rows(), softmax_grain(z.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(SoftmaxRows)
@@ -113,10 +110,7 @@ void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
 
 void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
   choose_isa();
-  const char* op = "softmax_backward";
-  need(is_f32(dz) && is_f32(ds) && is_f32(s) && same_matrix(dz, s) && same_matrix(ds, s), op,
-       "dz, ds and s [N,E] f32", {{"dz", dz}, {"ds", ds}, {"s", s}});
-  need(dlse.empty() || is_vector(dlse, s.rows()), op, "dlse [N] f32", {{"dlse", dlse}, {"s", s}});
+  check_softmax_backward(dz, ds, dlse, s);
   parallel_for(run.threads, s.rows(), softmax_grain(s.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(SoftmaxRowsBackward)(dz, ds, values_of(dlse), s, begin, end);
@@ -125,11 +119,7 @@ void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
 
 void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor lse) {
   choose_isa();
-  const char* op = "logsumexp_backward_acc";
-  need(is_f32(dz) && is_f32(z) && same_matrix(dz, z), op, "dz and z [N,E] f32",
-       {{"dz", dz}, {"z", z}});
-  need(is_vector(dlse, z.rows()) && is_vector(lse, z.rows()), op, "dlse and lse [N] f32",
-       {{"dlse", dlse}, {"lse", lse}, {"z", z}});
+  check_logsumexp_backward(dz, dlse, z, lse);
   parallel_for(run.threads, z.rows(), softmax_grain(z.cols()),
                [&](int64_t begin, int64_t end, int) {
                  HWY_DYNAMIC_DISPATCH(LogSumExpRowsBackward)

@@ -1,6 +1,7 @@
 // Rotary positions as ops/cpu/attention/rope.cpp has them; the angles are taken there.
 #include "ops/cpu/functions.h"
 #include "ops/cuda/kernel.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -72,13 +73,7 @@ CosSinTable cos_sin_table(Run& run, Arena& memory, std::span<const int32_t> posi
 void rope_acc(Run& run, List<Tensor> all, int64_t head_width, const CosSinTable& cos_sin,
               bool inverse) {
   const int64_t rotary = cos_sin.table.cols(), half = rotary / 2;
-  for (const Tensor& x : all) {
-    need(!x.empty() && is_float(x) && x.rows() == cos_sin.slot.numel(), "rope",
-         "x [N, H*C] f32 or bf16 with a place in the table for each row",
-         {{"x", x}, {"slot", cos_sin.slot}});
-    need(head_width >= rotary && x.cols() % head_width == 0, "rope",
-         "heads of head_width, which the table fits in", {{"x", x}, {"table", cos_sin.table}});
-  }
+  check_rope(all, head_width, cos_sin);
   const Turn turn{cos_sin.table.as<float>(), cos_sin.slot.as<int32_t>(),
                   static_cast<int>(head_width), static_cast<int>(half), inverse ? -1.0f : 1.0f};
   for (const Tensor& x : all) {

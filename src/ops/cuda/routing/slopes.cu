@@ -4,7 +4,6 @@
 namespace moe::ops::cuda {
 namespace {
 
-constexpr double kRenormFloor = static_cast<double>(1e-20f);
 constexpr int kWarps = 8;  // tokens a block at a time
 constexpr int kBlocks = 64;
 
@@ -54,7 +53,8 @@ __device__ inline double weighed(const Shares& in, int64_t n, const double* slop
   }
   sum = warp_total(sum);
   if (in.of == ShareOf::scores) return sum;
-  whole = warp_total(all) + (in.of == ShareOf::normalised_scores ? kRenormFloor : 0);
+  whole = warp_total(all) +
+          (in.of == ShareOf::normalised_scores ? static_cast<double>(kRenormFloor) : 0);
   return sum / whole;
 }
 

@@ -4,7 +4,6 @@
 namespace moe::ops::cuda {
 namespace {
 
-constexpr float kRenormFloor = 1e-20f;
 constexpr int kThreads = 128;
 
 // A token's slots.

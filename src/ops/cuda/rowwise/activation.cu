@@ -6,6 +6,7 @@
 // [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 - s). Multiplications that are added are fused
 // by name, so that forward and backward make the same bits of a hidden number.
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -139,7 +140,6 @@ void with_act(Act act, F&& f) {
   }
 }
 
-bool fits(const Tensor& t, const Tensor& up) { return same_matrix(t, up) && t.dtype == up.dtype; }
 float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
 constexpr int kSteps = 2;  // of a thread
@@ -147,11 +147,7 @@ constexpr int kSteps = 2;  // of a thread
 }  // namespace
 
 void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act) {
-  need(fits(hidden, up) && is_float(up) && (gate.empty() || fits(gate, up)), "ffn_act_forward",
-       "hidden, gate (or none) and up of one shape and dtype, f32 or bf16",
-       {{"hidden", hidden}, {"gate", gate}, {"up", up}});
-  need(weight.empty() || is_vector(weight, up.rows()), "ffn_act_forward", "weight [R] f32 or none",
-       {{"weight", weight}, {"up", up}});
+  check_ffn_act_forward(hidden, gate, up, weight);
   const RowShape shape(up.cols(), kSteps);
   const bool steps = rows_in_steps({hidden, up}) && (gate.empty() || rows_in_steps({gate}));
   with_float(up.dtype, [&](auto of_a) {
@@ -166,17 +162,7 @@ void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor wei
 
 void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight,
                       Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act) {
-  const char* op = "ffn_act_backward";
-  need(is_float(up) && fits(dup, up) && fits(hidden, up) && fits(dhidden, up), op,
-       "dup, hidden, dhidden and up of one shape and dtype, f32 or bf16",
-       {{"dup", dup}, {"hidden", hidden}, {"dhidden", dhidden}, {"up", up}});
-  need(gate.empty() ? dgate.empty() : fits(gate, up) && fits(dgate, up), op,
-       "gate and dgate like up, or neither", {{"dgate", dgate}, {"gate", gate}, {"up", up}});
-  need(weight.empty()
-           ? dweight.empty()
-           : is_vector(weight, up.rows()) && (dweight.empty() || is_vector(dweight, up.rows())),
-       op, "weight and dweight [R] f32, or no dweight, or neither",
-       {{"dweight", dweight}, {"weight", weight}, {"up", up}});
+  check_ffn_act_backward(dgate, dup, hidden, dweight, dhidden, gate, up, weight);
   const RowShape shape(up.cols(), kSteps);
   const bool steps =
       rows_in_steps({dup, hidden, dhidden, up}) && (gate.empty() || rows_in_steps({dgate, gate}));

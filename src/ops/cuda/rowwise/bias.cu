@@ -1,7 +1,7 @@
 // Bias of a bank of experts, forward and backward. The gradient sums the rows of an expert in a
 // number of strips, and then the strips.
-#include "ops/cuda/rowwise/lists.h"
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -103,19 +103,6 @@ __global__ void sum_groups(float* parts, Listed<T> dy, const float* weight, Grou
   float total = 0;
   for (int t = 0; t < kDown; ++t) total += sums[t][own];
   parts[(int64_t{e} * strips + s) * cols + column] = total;
-}
-
-void check_bias(Run& run, const char* op, const Param& bias, const GatheredRows& rows,
-                const Tensor& weight, std::span<const int64_t> offsets) {
-  const Tensor &b = bias.value, &y = rows.x;
-  const bool has_bias =
-      !b.empty() && b.dtype == DType::f32 && b.dense() && (b.rank == 1 || b.rank == 2);
-  need(has_bias && !y.empty() && is_float(y) && y.cols() == b.cols(), op,
-       "rows [R, O] f32 or bf16, bias [O] or [E, O] f32", {{"rows", y}, {bias.name.c_str(), b}});
-  if (rows.listed()) need_rows(run, op, "row", rows.row, y);
-  need(weight.empty() || is_vector(weight, rows.rows()), op, "weight [R] f32 or none",
-       {{"weight", weight}, {"rows", y}});
-  need_offsets(run, op, offsets, b, rows);
 }
 
 float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/kernel.h"
 #include "ops/cuda/philox.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -52,9 +53,7 @@ __global__ void drop_numbers(Rows<Y> y, Rows<X> x, int64_t numbers, int64_t cols
 }  // namespace
 
 void dropout(Run& run, Tensor y, Tensor x, float p, RngKey key) {
-  need(same_matrix(x, y) && is_float(x) && is_float(y), "dropout",
-       "x and y of one shape, f32 or bf16", {{"y", y}, {"x", x}});
-  need(p >= 0 && p < 1, "dropout", "a probability p in [0, 1)", {{"x", x}});
+  check_dropout(y, x, p);
   if (p == 0 || key.empty()) {
     if (x.data != y.data || x.dtype != y.dtype) cast(run, y, x);
     return;

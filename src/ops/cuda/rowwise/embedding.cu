@@ -2,8 +2,8 @@
 // id in their order; then one group of threads adds all rows of an id, so that no two add to the
 // same memory and sums do not depend on how threads come along.
 #include "ops/cuda/block_formats.h"
-#include "ops/cuda/rowwise/lists.h"
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -77,15 +77,7 @@ __global__ void look_up(Rows<float> y, const char* table, int64_t row_bytes, con
 void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> ids, bool accumulate,
              const char* op) {
   const Tensor& value = table.value;
-  need(!y.empty() && y.dtype == DType::f32 && y.rows() == static_cast<int64_t>(ids.size()), op,
-       "y [N,D] f32 with an id for each row", {{"y", y}});
-  need(table.present() && holds_weights(value.dtype) && value.cols() == y.cols(), op,
-       "table [V,D] of floats or blocks", {{"y", y}, {"table", value}});
-  need(value.cols() % block_of(value.dtype).elements == 0, op, "rows of whole blocks",
-       {{"table", value}});
-  need_ids(run, op, table, ids);
-  need(table.own_rows == nullptr || !accumulate, op, "a table without rows apart",
-       {{"table", value}});
+  check_embedding(run, op, y, table, ids, accumulate);
   Scratch scratch(run);
   const Apart apart = apart_of(run, table, false);
   const int32_t* list = on_device(run, ids);
@@ -208,17 +200,11 @@ void embedding_backward(Run& run, Param& table, Tensor dy, std::span<const int32
   const Targets targets{table.value.rows(), !table.grad.empty(),
                         own != nullptr && !own->grad.empty()};
   if (!targets.table && !targets.apart) return;
-  const char* op = "embedding_backward";
+  check_embedding_backward(run, table, dy, ids);
   const int64_t tokens = static_cast<int64_t>(ids.size());
-  need(!dy.empty() && dy.dtype == DType::f32 && dy.rows() == tokens, op,
-       "dy [N,D] f32 with an id for each row", {{"dy", dy}});
-  need_ids(run, op, table, ids);
   bool steps = rows_in_steps({dy});
   for (Param* p : {targets.table ? &table : nullptr, targets.apart ? own : nullptr}) {
     if (p == nullptr) continue;
-    need(same_matrix(p->value, p->grad) && p->grad.dtype == DType::f32 &&
-             p->grad.cols() == dy.cols(),
-         op, "a gradient [V,D] f32", {{"dy", dy}, {"grad", p->grad}, {"table", p->value}});
     settle_grad(run, *p);
     steps = steps && rows_in_steps({p->grad});
   }

@@ -2,6 +2,7 @@
 // over all. Each is the other's adjoint.
 #include "ops/cuda/rowwise/pieces.h"
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -60,12 +61,7 @@ struct Widths {
 
 Widths widths_of(const char* op, const Tensor& all, const Tensor& shared, const Tensor& own,
                  int64_t heads) {
-  const bool there = !all.empty() && !shared.empty() && !own.empty() && heads > 0;
-  need(there && is_float(all) && shared.dtype == all.dtype && own.dtype == all.dtype &&
-           shared.rows() == all.rows() && own.rows() == all.rows() && own.cols() % heads == 0 &&
-           all.cols() == heads * shared.cols() + own.cols(),
-       op, "[N,H*(R+W)], [N,R] and [N,H*W] of one dtype, f32 or bf16",
-       {{"all", all}, {"shared", shared}, {"own", own}});
+  check_heads(op, all, shared, own, heads);
   return {static_cast<int>(heads), bytes_of(all.dtype, shared.cols()),
           bytes_of(all.dtype, own.cols() / heads)};
 }

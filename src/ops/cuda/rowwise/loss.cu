@@ -1,8 +1,8 @@
 // Cross-entropy over rows of f32 logits, and the divergence from a teacher's. Maximum and sum of a
 // row are made in one pass: a thread's sum is scaled when its maximum grows, so that no logit
 // overflows.
-#include "ops/cuda/rowwise/lists.h"
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -132,12 +132,7 @@ __global__ void divergence_rows_backward(Rows<A> dlogits, Logits student, Logits
 
 void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
                            std::span<const int32_t> targets) {
-  const char* op = "cross_entropy_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0, op, "logits [N,V] f32",
-       {{"logits", logits}});
-  need(is_vector(nll, logits.rows()) && is_vector(lse, logits.rows()), op, "nll and lse [N] f32",
-       {{"nll", nll}, {"lse", lse}, {"logits", logits}});
-  need_targets(run, op, logits, targets, true);
+  check_cross_entropy_forward(run, nll, lse, logits, targets);
   Scratch scratch(run);
   const RowShape shape(logits.cols(), kSteps, kMost);
   launch(run, cross_entropy_rows, shape.blocks(logits.rows()), shape.block(), 0, nll.as<float>(),
@@ -148,15 +143,7 @@ void cross_entropy_forward(Run& run, Tensor nll, Tensor lse, Tensor logits,
 void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
                             std::span<const int32_t> targets, float scale,
                             std::span<const float> weights) {
-  const char* op = "cross_entropy_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits), op,
-       "logits [N,V] f32 and dlogits of its shape, f32 or bf16",
-       {{"dlogits", dlogits}, {"logits", logits}});
-  need(is_vector(lse, logits.rows()), op, "lse [N] f32", {{"lse", lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
-       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(run, op, logits, targets, true);
-  need_weights(op, weights, targets);
+  check_cross_entropy_backward(run, dlogits, logits, lse, targets, weights);
   Scratch scratch(run);
   const int32_t* wanted = on_device(run, targets);
   const float* counted = weights.empty() ? nullptr : on_device(run, weights);
@@ -171,15 +158,7 @@ void cross_entropy_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse,
 
 void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher, Tensor logits,
                         Tensor lse, std::span<const int32_t> targets) {
-  const char* op = "divergence_forward";
-  need(!logits.empty() && logits.dtype == DType::f32 && logits.cols() > 0 &&
-           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
-       op, "teacher and logits [N,V] f32", {{"teacher", teacher}, {"logits", logits}});
-  need(is_vector(kl, logits.rows()) && is_vector(teacher_lse, logits.rows()) &&
-           is_vector(lse, logits.rows()),
-       op, "kl, teacher_lse and lse [N] f32",
-       {{"kl", kl}, {"teacher_lse", teacher_lse}, {"lse", lse}, {"logits", logits}});
-  need_targets(run, op, logits, targets, false);
+  check_divergence_forward(run, kl, teacher_lse, teacher, logits, lse, targets);
   Scratch scratch(run);
   const RowShape shape(logits.cols(), kSteps, kMost);
   launch(run, divergence_rows, shape.blocks(logits.rows()), shape.block(), 0, kl.as<float>(),
@@ -190,17 +169,7 @@ void divergence_forward(Run& run, Tensor kl, Tensor teacher_lse, Tensor teacher,
 void divergence_backward(Run& run, Tensor dlogits, Tensor logits, Tensor lse, Tensor teacher,
                          Tensor teacher_lse, std::span<const int32_t> targets, float scale,
                          float share) {
-  const char* op = "divergence_backward";
-  need(same_matrix(dlogits, logits) && logits.dtype == DType::f32 && is_float(dlogits) &&
-           same_matrix(teacher, logits) && teacher.dtype == DType::f32,
-       op, "logits and teacher [N,V] f32 and dlogits of their shape, f32 or bf16",
-       {{"dlogits", dlogits}, {"logits", logits}, {"teacher", teacher}});
-  need(is_vector(lse, logits.rows()) && is_vector(teacher_lse, logits.rows()), op,
-       "lse and teacher_lse [N] f32",
-       {{"lse", lse}, {"teacher_lse", teacher_lse}, {"logits", logits}});
-  need(dlogits.data != logits.data || dlogits.dtype == DType::f32, op,
-       "memory of its own for bf16 dlogits", {{"dlogits", dlogits}, {"logits", logits}});
-  need_targets(run, op, logits, targets, false);
+  check_divergence_backward(run, dlogits, logits, lse, teacher, teacher_lse, targets);
   Scratch scratch(run);
   const int32_t* wanted = on_device(run, targets);
   const RowShape shape(logits.cols(), kSteps, kMost);

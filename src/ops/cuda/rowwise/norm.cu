@@ -2,6 +2,7 @@
 // between their statistics and their use. The two differ by the mean that layer norm takes out
 // (`centred`) and by its bias.
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -197,9 +198,6 @@ __global__ void __launch_bounds__(kMostBackward)
   }
 }
 
-bool is_weight(const Tensor& w, int64_t cols) {
-  return !w.empty() && is_float(w) && w.dense() && w.numel() == cols;
-}
 bool fits_steps(std::initializer_list<Tensor> all, const Tensor& w, const Tensor& b) {
   return rows_in_steps(all) && (w.empty() || in_steps({w})) && (b.empty() || in_steps({b}));
 }
@@ -261,53 +259,25 @@ void backward(Run& run, Tensor dx, Param& weight, Param* bias, Tensor dy, Tensor
 
 void rms_norm_forward(Run& run, Tensor y, Tensor rstd, Tensor x, const Param& weight, float eps,
                       float offset) {
-  const char* op = "rms_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
-       {{"y", y}, {"x", x}});
-  need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
-       {{"weight", weight.value}, {"x", x}});
+  check_rms_norm_forward(y, rstd, x, weight);
   forward<false>(run, y, nullptr, rstd, x, weight.value, {}, eps, offset);
 }
 
 void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
                        float offset) {
-  const char* op = "rms_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
-       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
-  need(is_vector(rstd, x.rows()), op, "rstd [N] f32", {{"rstd", rstd}, {"x", x}});
-  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
-       {{"weight", weight.value}, {"x", x}});
-  need(weight.grad.empty() || is_vector(weight.grad, x.cols()), op,
-       "a weight gradient [D] f32 or none", {{"grad", weight.grad}, {"x", x}});
+  check_rms_norm_backward(dx, weight, dy, x, rstd);
   backward<false>(run, dx, weight, nullptr, dy, x, nullptr, rstd, offset);
 }
 
 void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
                         const Param& bias, float eps) {
-  const char* op = "layer_norm_forward";
-  need(same_matrix(x, y) && is_float(x) && is_float(y), op, "x and y of one shape, f32 or bf16",
-       {{"y", y}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
-       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()) && (!bias.present() || is_weight(bias.value, x.cols())),
-       op, "weight [D], and bias [D] or none",
-       {{"weight", weight.value}, {"bias", bias.value}, {"x", x}});
+  check_layer_norm_forward(y, mean, rstd, x, weight, bias);
   forward<true>(run, y, mean.as<float>(), rstd, x, weight.value, bias.value, eps, 0);
 }
 
 void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
                          Tensor mean, Tensor rstd) {
-  const char* op = "layer_norm_backward";
-  need(same_matrix(x, dy) && same_matrix(x, dx) && is_float(x) && is_float(dy) && is_float(dx), op,
-       "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
-  need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
-       {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
-  need((weight.grad.empty() || is_vector(weight.grad, x.cols())) &&
-           (bias.grad.empty() || is_vector(bias.grad, x.cols())),
-       op, "gradients of weight and bias [D] f32 or none",
-       {{"weight", weight.grad}, {"bias", bias.grad}, {"x", x}});
+  check_layer_norm_backward(dx, weight, bias, dy, x, mean, rstd);
   backward<true>(run, dx, weight, &bias, dy, x, mean.as<float>(), rstd, 0);
 }
 

@@ -1,8 +1,8 @@
 // Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the
 // other's adjoint. And moving columns to and from where a few of them stand together.
-#include "ops/cuda/rowwise/lists.h"
 #include "ops/cuda/rowwise/pieces.h"
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -47,10 +47,7 @@ __global__ void sum_of_rows(Rows<Y> y, Rows<X> x, const int32_t* bounds, const i
 
 void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
          std::span<const int32_t> row, bool accumulate, const char* op) {
-  need(!y.empty() && !x.empty() && is_float(y) && is_float(x) && x.cols() == y.cols(), op,
-       "x and y of one width, f32 or bf16", {{"y", y}, {"x", x}});
-  need_bounds(run, op, bounds, y, row.size());
-  need_rows(run, op, "row", row, x);
+  check_sum_rows(run, op, y, x, bounds, row);
   Scratch scratch(run);
   const int32_t *from = on_device(run, bounds), *list = on_device(run, row);
   const RowShape shape(y.cols(), 1);
@@ -97,11 +94,7 @@ void move(Run& run, Tensor all, Tensor few, std::span<const int64_t> ids) {
 }  // namespace
 
 void gather_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> token) {
-  const char* op = "gather_rows";
-  need(!y.empty() && !x.empty() && x.dtype == y.dtype && x.cols() == y.cols() &&
-           y.rows() == static_cast<int64_t>(token.size()),
-       op, "x and y of one width and dtype, with a token for each row of y", {{"y", y}, {"x", x}});
-  need_rows(run, op, "token", token, x);
+  check_gather_rows(run, y, x, token);
   Scratch scratch(run);
   const int32_t* list = on_device(run, token);
   const int64_t bytes = bytes_of(x.dtype, x.cols());
@@ -125,16 +118,12 @@ void sum_rows_acc(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 }
 
 void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
-  const char* op = "put_columns";
-  need_columns(run, op, ids, x, y);
-  need(y.dtype == DType::f32, op, "f32", {{"y", y}});
+  check_put_columns(run, y, x, ids);
   move<true>(run, y, x, ids);
 }
 
 void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
-  const char* op = "take_columns";
-  need_columns(run, op, ids, y, x);
-  need(is_float(x), op, "f32 or bf16", {{"x", x}});
+  check_take_columns(run, y, x, ids);
   move<false>(run, x, y, ids);
 }
 

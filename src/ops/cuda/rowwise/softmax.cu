@@ -1,6 +1,7 @@
 // Softmax and logsumexp over rows of f32 logits with their adjoints. The maximum is taken out
 // before any exponential, so no logit overflows; a row with a NaN or +inf is NaN throughout.
 #include "ops/cuda/rowwise/row.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -80,16 +81,12 @@ __global__ void logsumexp_rows_backward(Rows<float> dz, const float* dlse, Rows<
   });
 }
 
-bool is_matrix(const Tensor& t) { return !t.empty() && t.dtype == DType::f32 && t.cols() > 0; }
 float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
 }  // namespace
 
 void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
-  const char* op = "softmax_forward";
-  need(is_matrix(z) && (s.empty() || (is_matrix(s) && same_matrix(s, z))), op,
-       "z [N,E] f32 and s of its shape", {{"s", s}, {"z", z}});
-  need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
+  check_softmax_forward(s, lse, z);
   const RowShape shape(z.cols(), 1);
   launch(run, softmax_rows, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(s),
          numbers_of(lse), Rows<float>(z), z.rows(), z.cols(),
@@ -97,10 +94,7 @@ void softmax_forward(Run& run, Tensor s, Tensor lse, Tensor z) {
 }
 
 void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
-  const char* op = "softmax_backward";
-  need(is_matrix(dz) && is_matrix(ds) && is_matrix(s) && same_matrix(dz, s) && same_matrix(ds, s),
-       op, "dz, ds and s [N,E] f32", {{"dz", dz}, {"ds", ds}, {"s", s}});
-  need(dlse.empty() || is_vector(dlse, s.rows()), op, "dlse [N] f32", {{"dlse", dlse}, {"s", s}});
+  check_softmax_backward(dz, ds, dlse, s);
   const RowShape shape(s.cols(), 1);
   launch(run, softmax_rows_backward, shape.blocks(s.rows()), shape.block(), 0, Rows<float>(dz),
          Rows<float>(ds), numbers_of(dlse), Rows<float>(s), s.rows(), s.cols(),
@@ -108,11 +102,7 @@ void softmax_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s) {
 }
 
 void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor lse) {
-  const char* op = "logsumexp_backward_acc";
-  need(is_matrix(dz) && is_matrix(z) && same_matrix(dz, z), op, "dz and z [N,E] f32",
-       {{"dz", dz}, {"z", z}});
-  need(is_vector(dlse, z.rows()) && is_vector(lse, z.rows()), op, "dlse and lse [N] f32",
-       {{"dlse", dlse}, {"lse", lse}, {"z", z}});
+  check_logsumexp_backward(dz, dlse, z, lse);
   const RowShape shape(z.cols(), 1);
   launch(run, logsumexp_rows_backward, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(dz),
          dlse.as<float>(), Rows<float>(z), lse.as<float>(), z.rows(), z.cols(),

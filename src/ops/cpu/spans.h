@@ -1,39 +1,13 @@
-// How the entry points of ops refuse what does not fit, and how they split rows and flat ranges
-// among threads.
+// How ops split rows and flat ranges among threads.
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "core/threads.h"
-#include "ops/ops.h"
+#include "ops/check.h"
 #include "tensor/run.h"
 
 namespace moe::ops {
-
-struct Named {
-  const char* name;
-  Tensor tensor;
-};
-
-// Throws Error: "<op>: needs <rule>; got <name> <shape>, ...".
-[[noreturn]] void refuse(const char* op, const char* rule, std::initializer_list<Named> got);
-
-inline void need(bool ok, const char* op, const char* rule, std::initializer_list<Named> got) {
-  if (!ok) refuse(op, rule, got);
-}
-
-inline bool is_float(const Tensor& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; }
-inline bool same_matrix(const Tensor& a, const Tensor& b) {
-  return !a.empty() && !b.empty() && a.rows() == b.rows() && a.cols() == b.cols();
-}
-// A vector of n f32 without gaps.
-inline bool is_vector(const Tensor& t, int64_t n) {
-  return !t.empty() && t.dtype == DType::f32 && t.dense() && t.numel() == n;
-}
-
-// Refuses a list that names rows which are not there.
-void need_listed(const char* op, const GatheredRows& rows);
 
 // Elements below which another thread costs more than it brings.
 constexpr int64_t kGrainElements = 16384;

@@ -1,4 +1,4 @@
-#include "ops/cpu/check.h"
+#include "ops/check.h"
 
 #include <string>
 

@@ -40,8 +40,7 @@ constexpr Function kFunctions[] = {
 }  // namespace
 
 FieldList fields(LoadOptions& o) {
-  FieldList compute = fields(o.compute);
-  FieldList list = compute.take({"dtype", "threads"});  // the library computes on the CPU
+  FieldList list = cpu_fields(o.compute);
   add_adapter(list, o.adapter);
   add_memory_limits(list, o.memory);
   return list;

@@ -26,6 +26,7 @@
 #include "infer/eval_routing.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
+#include "ops/devices.h"
 #include "text/chat_request.h"
 #include "text/jsonl.h"
 
@@ -279,7 +280,7 @@ int run_chat(const Flags& f) {
   const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
-          device_of(f.compute));
+          ops::device_of(f.compute.device));
   const bool large = prepare_memory(
       f.model, session_use(*loaded.model, options.session, run.compute, context, context), {},
       f.memory, "take --cache-dtype q8_0 or a smaller model", on_screen());

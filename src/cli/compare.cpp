@@ -56,7 +56,7 @@ Action add_compare(CLI::App& app) {
   list.add(measuring_fields(f->compare));
   add_top_k_experts(list, f->compare.top_k_experts);
   list.at("top_k_experts").help = "experts a token takes in AFTER; 0: the model's number";
-  list.add(fields(f->compare.compute));
+  list.add(cpu_fields(f->compare.compute));
   add_memory(list, f->compare.memory);
   list.add("html", f->compare.html, "write the figures and their charts as a self-contained page");
   list.add("json", f->json, "one JSON object on standard output");

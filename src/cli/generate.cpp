@@ -23,6 +23,7 @@
 #include "jobs/forward_memory.h"
 #include "jobs/launch.h"
 #include "jobs/replies.h"
+#include "ops/devices.h"
 #include "text/utf8.h"
 #include "train/checkpoint.h"
 
@@ -196,10 +197,13 @@ int run_generate(const Flags& f, const comm::World& world) {
   MemoryOptions memory = f.memory;
   share_memory(memory.limits, world);
   LoadedModel loaded;
-  comm::together(group, [&] { loaded = open_adapted(f.model, f.adapter, memory.limits, group); });
+  comm::together(group, [&] {
+    comm::need_one_process(group, f.compute.device);
+    loaded = open_adapted(f.model, f.adapter, memory.limits, group);
+  });
   Model& model = *loaded.model;
   Run run(thread_count(world.threads_of(f.compute.threads)), compute_dtype(f.compute, model),
-          device_of(f.compute));
+          ops::device_of(f.compute.device));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
   GenerateOptions said = options;
   check_same_launch(group, fields(said), [&] {

@@ -14,6 +14,7 @@
 #include "infer/eval_routing.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
+#include "ops/devices.h"
 
 namespace moe::cli {
 namespace {
@@ -60,7 +61,7 @@ int run_serve(const Flags& f) {
   serve::NamedAdapters adapters = serve::attach_adapters(*loaded.model, f.adapters, name);
   const ModelConfig& config = loaded.model->config();
   Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
-          device_of(f.compute));
+          ops::device_of(f.compute.device));
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
   const auto use = [&](int64_t tokens) {
     return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens,

@@ -294,4 +294,9 @@ void check_same(const Group& group, const Facts& facts) {
   });
 }
 
+void need_one_process(const Group& group, DeviceKind device) {
+  if (group.size > 1 && device != DeviceKind::cpu)
+    fail_usage("@device cuda works in one process; start it without mpirun, or leave @device out");
+}
+
 }  // namespace moe::comm

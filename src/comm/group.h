@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_kind.h"
 #include "core/error.h"
 
 namespace moe::comm {
@@ -153,5 +154,8 @@ void alike(const Group&, const std::function<void()>& work);
 // `facts` have the same names everywhere. Collective.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 void check_same(const Group&, const Facts& facts);
+
+// Fails (usage) for several processes with a device, which none of them shares out.
+void need_one_process(const Group&, DeviceKind);
 
 }  // namespace moe::comm

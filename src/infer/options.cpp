@@ -1,8 +1,6 @@
 #include "infer/options.h"
 
-#include "core/error.h"
 #include "infer/eval_routing.h"
-#include "ops/devices.h"
 #include "options/common.h"
 
 namespace moe {
@@ -13,7 +11,7 @@ const std::vector<std::string> kCacheDtypes = {"f32", "bf16", "f16", "q8_0"};
 
 }  // namespace
 
-FieldList fields(ComputeOptions& o) {
+FieldList cpu_fields(ComputeOptions& o) {
   FieldList list;
   list.add_named(
       "dtype", kComputeDtypes, [&o] { return o.dtype ? std::string(name_of(*o.dtype)) : "auto"; },
@@ -21,6 +19,11 @@ FieldList fields(ComputeOptions& o) {
       "f32 or bf16 products; auto: bf16 where most weights are of 2 bytes and this machine "
       "multiplies bf16, else f32");
   add_threads(list, o.threads);
+  return list;
+}
+
+FieldList fields(ComputeOptions& o) {
+  FieldList list = cpu_fields(o);
   add_device(list, o.device);
   return list;
 }
@@ -28,14 +31,6 @@ FieldList fields(ComputeOptions& o) {
 DType compute_dtype(const ComputeOptions& o, const Model& model) {
   if (o.device == DeviceKind::cpu) return o.dtype.value_or(natural_dtype(model));
   return o.dtype.value_or(is_compact(model) ? DType::bf16 : DType::f32);
-}
-
-Device* device_of(const ComputeOptions& o) {
-  return o.device == DeviceKind::cpu ? nullptr : &ops::cuda_device();
-}
-
-void need_cpu(const ComputeOptions& o, std::string_view what) {
-  if (o.device != DeviceKind::cpu) fail_usage("{} runs on the CPU only; leave @device out", what);
 }
 
 void add_top_k_experts(FieldList& list, int64_t& top_k_experts) {

@@ -14,12 +14,10 @@ struct ComputeOptions {
   DeviceKind device = DeviceKind::cpu;
 };
 FieldList fields(ComputeOptions&);
+// The same of what computes on the CPU alone.
+FieldList cpu_fields(ComputeOptions&);
 // On a GPU bf16 where weights are of 2 bytes or quantised: it multiplies no blocks of bytes.
 DType compute_dtype(const ComputeOptions&, const Model&);
-// Null: the CPU.
-Device* device_of(const ComputeOptions&);
-// For what runs on the CPU alone: fails (usage) where another device is asked for.
-void need_cpu(const ComputeOptions&, std::string_view what);
 FieldList fields(SessionOptions&);
 // Those of its session among them.
 FieldList fields(GenerateOptions&);

@@ -14,6 +14,7 @@
 #include "infer/eval_routing.h"
 #include "jobs/train_memory.h"
 #include "model/cost.h"
+#include "ops/devices.h"
 #include "ops/memory.h"
 #include "ops/ops.h"
 #include "text/bpe_train.h"
@@ -317,7 +318,7 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
   }
   const double load = seconds_since(start);
   Run run(thread_count(job.compute.threads), compute_dtype(job.compute, model),
-          device_of(job.compute));
+          ops::device_of(job.compute.device));
   MemoryNeed beside;
   beside.add("measuring", ops::read_buffer_bytes());
   const int64_t capacity = longest + job.speed.tokens;

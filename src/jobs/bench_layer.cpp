@@ -9,7 +9,6 @@
 #include "model/cost.h"
 #include "ops/devices.h"
 #include "tensor/on_host.h"
-#include "train/trainer.h"
 
 namespace moe {
 namespace {
@@ -61,8 +60,8 @@ LayerTimings bench_layer(BenchLayerJob job) {
     fail_usage("recipe '{}' has no experts to be timed", config.routing.recipe);
   Model model(config);
   model.initialise(o.seed);
-  Run run(o.threads, o.dtype, o.device == DeviceKind::cpu ? nullptr : &ops::cuda_device());
-  const OnDeviceWhile there(run.device, {&model});
+  Run run(o.threads, o.dtype, ops::device_of(o.device));
+  const ModelsOn there(run.device, {&model});
   model.enable_grads();
   MoeLayer& layer = model.block(0).ffn;
   const RoutingSpec spec = train_spec(config.routing);

@@ -20,7 +20,6 @@ SessionOptions timed_options(const ModelConfig& config, int64_t top_k) {
 }
 
 DType dtype_of(const LoadedModel& loaded, const CompareJob& job) {
-  need_cpu(job.compute, "compare");
   return job.compute.dtype.value_or(natural_dtype(*loaded.model));
 }
 

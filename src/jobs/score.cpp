@@ -11,6 +11,7 @@
 #include "hub/adapter.h"
 #include "infer/eval_routing.h"
 #include "jobs/launch.h"
+#include "ops/devices.h"
 #include "text/corpus.h"
 #include "train/checkpoint.h"
 
@@ -93,6 +94,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
   LoadedModel loaded;
   std::optional<Corpus> text;
   comm::together(group, [&] {
+    comm::need_one_process(group, job.compute.device);
     loaded = open_adapted(job.model, job.adapter, job.memory.limits, group);
     text.emplace(std::vector<std::string>{job.text}, *loaded.tokenizer);
   });
@@ -113,7 +115,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
         fmt::format("note: routed {} this loss is too low for a text read from left to right: {}",
                     name_of(plan.routing), plan.not_causal_because));
   const int64_t windows = scored_windows(corpus.size(), plan.options);
-  Run run(thread_count(job.compute.threads), dtype, device_of(job.compute));
+  Run run(thread_count(job.compute.threads), dtype, ops::device_of(job.compute.device));
   MemoryNeed beside;
   beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));
   prepare_memory(job.model, scored_use(*loaded.model, plan.options, dtype), beside, job.memory,

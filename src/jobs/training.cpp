@@ -160,6 +160,7 @@ void Training::prepare(const Watch& watch) {
   const bool names_text = !o.data.empty();
   if (o.out.empty())
     fail_usage("@out is missing: name the folder that the model shall be written to");
+  comm::need_one_process(group_, o.train.device);
   layout_ = comm::Layout(group_, o.train.expert_parallel);
   if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
   if (o.resume && holds_model(o.out)) {

@@ -127,11 +127,8 @@ void Model::take(Param& param) {
 
 // Memory of the Model's own for as many zeros as `shape` has numbers.
 void* Model::zeroed_like(const Tensor& shape) {
-  const auto bytes = static_cast<size_t>(shape.bytes());
-  if (!is_on_device_) return std::memset(memory_.alloc_bytes(bytes), 0, bytes);
-  void* memory = on_device_->memory().alloc_bytes(bytes);
-  on_device_->device().fill(memory, 0, bytes);
-  return memory;
+  Arena& memory = is_on_device_ ? on_device_->memory() : memory_;
+  return memory.alloc_zeroed_bytes(static_cast<size_t>(shape.bytes()));
 }
 
 void Model::move_to(Device* device) {
@@ -353,6 +350,22 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
     ops::embedding_backward(run, positions_, dh, pass.batch.positions);
   if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, dh, dh, by);
   ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
+}
+
+ModelsOn::ModelsOn(Device* where, std::initializer_list<Model*> models) {
+  for (Model* model : models) {
+    if (model == nullptr) continue;
+    before_.push_back({model, model->device()});
+    model->move_to(where);
+  }
+}
+
+// A device that failed is told of by who waits for it next.
+ModelsOn::~ModelsOn() {
+  try {
+    for (const Before& b : before_) b.model->move_to(b.device);
+  } catch (...) {
+  }
 }
 
 }  // namespace moe

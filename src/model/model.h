@@ -91,6 +91,8 @@ class Model {
   // Its parameters to a device, or back to the CPU (null), where they come as they are by then.
   // Gradients that are enabled behind it lie on the device, and stay there.
   void move_to(Device* device);
+  // Null: the CPU.
+  Device* device() const { return is_on_device_ ? &on_device_->device() : nullptr; }
 
   // Fills `saved`; saved.hidden [N,D] holds the result.
   void forward(Run&, const Pass&, ModelSaved& saved);
@@ -141,6 +143,22 @@ class Model {
   Param lm_head_bias_;              // [V], absent without
   std::vector<Block*> moe_blocks_;  // MoE layers in order
   std::vector<Param*> params_;
+};
+
+// Models are on a device, or on the CPU (null), for as long as this lives; then where they were.
+class ModelsOn {
+ public:
+  ModelsOn(Device* where, std::initializer_list<Model*> models);  // some of which may be null
+  ~ModelsOn();
+  ModelsOn(const ModelsOn&) = delete;
+  ModelsOn& operator=(const ModelsOn&) = delete;
+
+ private:
+  struct Before {
+    Model* model;
+    Device* device;
+  };
+  std::vector<Before> before_;
 };
 
 }  // namespace moe

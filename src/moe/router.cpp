@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <cstring>
 #include <numeric>
 
 #include "core/error.h"
@@ -20,14 +19,6 @@ constexpr double kThresholdRate = 0.05;
 
 bool z_reads_clean(const RoutingSpec& spec, const Router::Saved& saved) {
   return spec.losses.z_of_clean && !saved.clean.empty();
-}
-
-Tensor copied(const Run& run, Arena& arena, Tensor from) {
-  Tensor to = arena.alloc(from.dtype, {from.rows(), from.cols()});
-  if (run.device != nullptr && run.device->owns(from.data))
-    run.device->copy(to.data, from.data, static_cast<size_t>(from.bytes()));
-  else std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes()));
-  return to;
 }
 
 // Scores, and what the z-loss is made of where it or its gradient is wanted.
@@ -59,7 +50,7 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   ArenaScope scope(run.scratch);
   Tensor sent = r.selected;  // [N,K]
   if (!std::holds_alternative<KeepSecond>(spec.second)) {
-    sent = copied(run, buffer ? run.scratch : run.saved, r.selected);
+    sent = (buffer ? run.scratch : run.saved).copy(r.selected);
     second_forward(run, sent, r.weights, spec.second, r.key);
   }
   if (pass.wanted.counts)
@@ -83,7 +74,7 @@ RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
   ArenaScope scope(run.scratch);
   Tensor weights = r.weights;
   if (renormalises_after_drop(spec.weigh)) {
-    weights = copied(run, run.scratch, r.weights);
+    weights = run.scratch.copy(r.weights);
     ops::weigh_kept_forward(run, weights, r.kept);
   }
   return ops::make_plan(run, r.choice, kept_of(spec, r), weights, r.experts);
@@ -115,8 +106,7 @@ void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& sav
   logit.forward(run, saved.logits, saved.x, spec.logits, saved.made);
   const auto* learned = std::get_if<LearnedNoise>(&spec.noise);
   if (!learned || saved.key.empty()) return;
-  if (spec.losses.load || spec.losses.z_of_clean)
-    saved.clean = copied(run, run.saved, saved.logits);
+  if (spec.losses.load || spec.losses.z_of_clean) saved.clean = run.saved.copy(saved.logits);
   saved.raw = run.saved.alloc(DType::f32, {tokens, spec.experts});
   ops::matmul_forward_f32(run, saved.raw, saved.x, noise, all);
   learned_noise_forward_acc(run, saved.logits, saved.raw, *learned, saved.key);

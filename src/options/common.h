@@ -1,6 +1,7 @@
 // Fields that many verbs have, and what they come to.
 #pragma once
 
+#include "core/device_kind.h"
 #include "core/memory.h"
 #include "options/fields.h"
 
@@ -11,7 +12,6 @@ void add_threads(FieldList&, int& threads);
 int thread_count(int asked);
 
 // "device": what computes.
-enum class DeviceKind : uint8_t { cpu, cuda };
 std::string_view name_of(DeviceKind);
 FieldEntry add_device(FieldList&, DeviceKind& device);
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -74,12 +75,27 @@ Tensor Arena::alloc(DType dtype, std::initializer_list<int64_t> shape) {
   return t;
 }
 
+void* Arena::alloc_zeroed_bytes(size_t bytes) {
+  void* p = alloc_bytes(bytes);
+  if (device_ != nullptr) device_->fill(p, 0, bytes);
+  else std::memset(p, 0, bytes);
+  return p;
+}
+
 Tensor Arena::alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape) {
-  Tensor t = alloc(dtype, shape);
-  const auto bytes = static_cast<size_t>(t.bytes());
-  if (device_ != nullptr) device_->fill(t.data, 0, bytes);
-  else std::memset(t.data, 0, bytes);
+  Tensor t(nullptr, dtype, shape);
+  t.data = alloc_zeroed_bytes(static_cast<size_t>(t.bytes()));
   return t;
+}
+
+Tensor Arena::copy(const Tensor& from) {
+  assert(from.dense());
+  Tensor to = from;
+  const auto bytes = static_cast<size_t>(from.bytes());
+  to.data = alloc_bytes(bytes);
+  if (device_ != nullptr) device_->copy(to.data, from.data, bytes);
+  else std::memcpy(to.data, from.data, bytes);
+  return to;
 }
 
 void Arena::rewind(Mark mark) {

@@ -36,8 +36,11 @@ class Arena {
   Device* device() const { return device_; }
   // 64-byte aligned, on a device 256; a size of 0 gives a valid pointer.
   void* alloc_bytes(size_t bytes);
+  void* alloc_zeroed_bytes(size_t bytes);
   Tensor alloc(DType dtype, std::initializer_list<int64_t> shape);
   Tensor alloc_zeroed(DType dtype, std::initializer_list<int64_t> shape);
+  // A copy, without gaps, of what lies in memory of the same kind without gaps.
+  Tensor copy(const Tensor& from);
   // A copy of what the CPU has.
   template <class T>
   std::span<T> put(std::span<const T> from) {

@@ -195,26 +195,6 @@ SafetensorsItem item_of(const State& state, const comm::Group& group, Device* de
           }};
 }
 
-// A model that is being trained on a device comes to the CPU to be saved.
-class OnCpuWhile {
- public:
-  OnCpuWhile(Model& model, Device* device) : model_(model), device_(device) {
-    if (device_ != nullptr) model_.move_to(nullptr);
-  }
-  ~OnCpuWhile() {
-    try {
-      if (device_ != nullptr) model_.move_to(device_);
-    } catch (...) {  // the next step says what is wrong with the device
-    }
-  }
-  OnCpuWhile(const OnCpuWhile&) = delete;
-  OnCpuWhile& operator=(const OnCpuWhile&) = delete;
-
- private:
-  Model& model_;
-  Device* device_;
-};
-
 // The first paths of a list.
 std::string few(const std::vector<std::string>& paths) {
   constexpr size_t kShown = 2;
@@ -508,7 +488,7 @@ void restore(Trainer& trainer, const Checkpoint& c) {
 void save_tuned(const std::string& folder, const Trainer& trainer, Model& model,
                 const Tokenizer& tokenizer, const std::string& from,
                 const std::map<std::string, std::string>& metadata) {
-  const OnCpuWhile here(model, trainer.run().device);
+  const ModelsOn cpu(nullptr, {&model});  // which files are written from
   if (trainer.trainable().adapters().empty())
     return save_model(folder, model, tokenizer, DType::f32, metadata);
   std::filesystem::create_directories(folder);

@@ -16,10 +16,7 @@ namespace {
 // A dense zeroed tensor with the shape of `like`.
 Tensor zeros_like(Arena& arena, const Tensor& like) {
   Tensor t = like;
-  const auto bytes = static_cast<size_t>(like.bytes());
-  t.data = arena.alloc_bytes(bytes);
-  if (Device* device = arena.device()) device->fill(t.data, 0, bytes);
-  else std::memset(t.data, 0, bytes);
+  t.data = arena.alloc_zeroed_bytes(static_cast<size_t>(like.bytes()));
   return t;
 }
 

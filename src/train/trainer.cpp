@@ -39,13 +39,6 @@ double sum_in_order(const Run& run, const Tensor& of) {
   return sum;
 }
 
-Device* device_of(const TrainOptions& options, const comm::Layout& layout) {
-  if (options.device == DeviceKind::cpu) return nullptr;
-  if (layout.all().size > 1)
-    fail_usage("@device cuda trains in one process; start it without mpirun, or leave @device out");
-  return &ops::cuda_device();
-}
-
 bool all_finite(const Tensor& h) {
   for (int64_t n = 0; n < h.rows(); ++n)
     for (int64_t d = 0; d < h.cols(); ++d)
@@ -116,23 +109,6 @@ struct EvalWindows {
 };
 
 }  // namespace
-
-OnDeviceWhile::OnDeviceWhile(Device* device, std::initializer_list<Model*> models) {
-  if (device == nullptr) return;
-  for (Model* model : models)
-    if (model != nullptr) {
-      model->move_to(device);
-      models_.push_back(model);
-    }
-}
-
-// A device that failed has told it already.
-OnDeviceWhile::~OnDeviceWhile() {
-  try {
-    for (Model* model : models_) model->move_to(nullptr);
-  } catch (...) {
-  }
-}
 
 // What a step adds up over its micro-batches.
 struct Trainer::Sums {
@@ -212,8 +188,8 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
       plan_(corpus, {options_.context, options_.batch, options_.accumulate}, options_.shuffle,
             options_.seed, options_.mix),
       moe_layers_(model.config().moe_layer_count()),
-      run_(options_.threads, options_.dtype, device_of(options_, layout)),
-      on_device_(run_.device, {&model, teacher}),
+      run_(options_.threads, options_.dtype, ops::device_of(options_.device)),
+      there_(run_.device, {&model, teacher}),
       trainable_(model, options_),
       optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout,
                  run_.saved.device()) {

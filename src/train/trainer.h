@@ -98,19 +98,6 @@ class DivergedError : public Error {
 // all of them do the same with the same numbers. Where experts are spread over processes
 // (comm/layout.h), each keeps and moves its own. step, rehearse and evaluate are collective
 // (comm/group.h).
-// Models are where a run computes for as long as this lives; then on the CPU again.
-class OnDeviceWhile {
- public:
-  // null: on the CPU; models may be null
-  OnDeviceWhile(Device* device, std::initializer_list<Model*> models);
-  ~OnDeviceWhile();
-  OnDeviceWhile(const OnDeviceWhile&) = delete;
-  OnDeviceWhile& operator=(const OnDeviceWhile&) = delete;
-
- private:
-  std::vector<Model*> models_;
-};
-
 class Trainer {
  public:
   // Gives gradients to what options.tune names. Usage errors when the options do not fit the model
@@ -215,7 +202,7 @@ class Trainer {
   std::optional<RoutingSpec> train_routing_, eval_routing_, teacher_routing_;
   int64_t moe_layers_ = 0;
   Run run_;
-  OnDeviceWhile on_device_;
+  ModelsOn there_;  // where the run computes
   Trainable trainable_;
   Optimizer optimizer_;
   TextBatch text_;  // of the micro-batch under way

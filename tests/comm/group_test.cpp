@@ -12,6 +12,14 @@ namespace {
 
 using namespace test;
 
+TEST(Devices, AreOfOneProcess) {
+  comm::Group alone, several;
+  several.size = 2;
+  EXPECT_NO_THROW(comm::need_one_process(alone, DeviceKind::cuda));
+  EXPECT_NO_THROW(comm::need_one_process(several, DeviceKind::cpu));
+  EXPECT_THROW(comm::need_one_process(several, DeviceKind::cuda), Error);
+}
+
 TEST(Group, OfOneProcessIsTheIdentity) {
   const comm::Group alone;
   EXPECT_EQ(alone.rank, 0);

@@ -179,8 +179,8 @@ struct TensorInfo {
 };
 
 constexpr const char* kSupported =
-    "F32, F16, BF16, I32, Q8_0, Q5_0, Q5_1, Q4_0, Q4_1, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, IQ4_NL, "
-    "IQ4_XS and MXFP4 are";
+    "F32, F16, BF16, I32, Q8_0, Q5_0, Q5_1, Q4_0, Q4_1, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, Q2_0, "
+    "IQ4_NL, IQ4_XS and MXFP4 are";
 
 TensorInfo read_entry(Cursor& in) {
   const uint64_t start = in.at();

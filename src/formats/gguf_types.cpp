@@ -45,6 +45,8 @@ constexpr Type kTypes[] = {
     {35, "TQ2_0", {}},
     {39, "MXFP4", DType::mxfp4},
     {40, "NVFP4", {}},
+    {41, "Q1_0", {}},
+    {42, "Q2_0", DType::q2_0},
 };
 
 }  // namespace

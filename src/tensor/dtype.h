@@ -31,6 +31,7 @@ enum class DType : uint8_t {
   iq4_xs,  // read, not made
   q3_k,
   q2_k,
+  q2_0,
   u8,
   f8_e4m3
 };
@@ -60,6 +61,7 @@ constexpr BlockFormat block_of(DType dtype) {
     case DType::iq4_xs: return {256, 136};
     case DType::q3_k: return {256, 110};
     case DType::q2_k: return {256, 84};
+    case DType::q2_0: return {64, 18};
     case DType::u8:
     case DType::f8_e4m3: return {1, 1};
   }

@@ -5,6 +5,7 @@
 #include "tensor/quant_k.h"
 #include "tensor/quant_rounding.h"
 #include "tensor/quant_table.h"
+#include "tensor/quant_two.h"
 
 namespace moe {
 namespace {
@@ -224,6 +225,7 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
     case DType::iq4_xs: return read_blocks(out, in, from, n, read_iq4_xs);
     case DType::q3_k: return read_blocks(out, in, from, n, read_q3_k);
     case DType::q2_k: return read_blocks(out, in, from, n, read_q2_k);
+    case DType::q2_0: return read_blocks(out, in, from, n, read_q2_0);
     case DType::i32:
     case DType::u8:
     case DType::f8_e4m3: break;
@@ -260,6 +262,7 @@ void quantise(void* out, const float* in, DType to, int64_t n, const float* impo
     case DType::q6_k: return weighed(write_q6_k);
     case DType::q3_k: return weighed(write_q3_k);
     case DType::q2_k: return weighed(write_q2_k);
+    case DType::q2_0: return weighed(write_q2_0);
     case DType::iq4_nl: return weighed(write_iq4_nl);
     case DType::iq4_xs: fail("{} is read, not made", name_of(to));
     case DType::i32:

@@ -133,7 +133,7 @@ TEST(Gguf, TheFirstOfSeveralFilesOpensAll) {
 TEST(Gguf, TensorsSurviveInEveryType) {
   for (const DType dtype :
        {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
-        DType::q5_1, DType::q4_k, DType::q6_k, DType::iq4_nl, DType::mxfp4}) {
+        DType::q5_1, DType::q4_k, DType::q6_k, DType::iq4_nl, DType::mxfp4, DType::q2_0}) {
     SCOPED_TRACE(name_of(dtype));
     TempFolder folder;
     Arena arena;

@@ -114,6 +114,7 @@ void gguf_seeds(const std::string& folder) {
              {item("token_embd.weight", DType::q8_0, {3, 32}, 3),
               item("blk.0.ffn_up.weight", DType::mxfp4, {3, 32}, 3),
               item("blk.0.ffn_down.weight", DType::iq4_xs, {1, 256}, 1),
+              item("blk.0.attn_k.weight", DType::q2_0, {2, 64}, 2),
               item("blk.0.ffn_up_exps.weight", DType::q4_k, {2, 2, 256}, 4),
               item("output_norm.weight", DType::f32, {5}, 1),
               item("blk.0.attn_q.weight", DType::f16, {2, 3}, 2)});

@@ -55,7 +55,7 @@ TEST(Embedding, ReadsTablesOfEveryType) {
   const auto ids = drawn_ids(67, 11);
   const int64_t cols = 512;
   for (DType dtype : {DType::f16, DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
-                      DType::q4_k, DType::q6_k}) {
+                      DType::q4_k, DType::q6_k, DType::q2_0}) {
     Arena arena;
     const Tensor numbers = draw(arena, DType::f32, {11, cols}, 1),
                  read = arena.alloc(DType::f32, {11, cols});

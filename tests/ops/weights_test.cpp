@@ -22,8 +22,9 @@ namespace {
 
 using Offsets = std::vector<int64_t>;
 
-constexpr DType kTypes[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0, DType::q4_0,
-                            DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q6_k};
+constexpr DType kTypes[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0,
+                            DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                            DType::q4_k, DType::q6_k, DType::q2_0};
 
 // A bank in a file's type, and the same numbers as f32 in memory.
 struct Twins {

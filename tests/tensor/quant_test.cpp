@@ -21,9 +21,10 @@
 namespace moe {
 namespace {
 
-constexpr DType kAll[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0,  DType::q4_0,
-                          DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k,  DType::q5_k,
-                          DType::q6_k, DType::q3_k, DType::q2_k, DType::mxfp4, DType::iq4_nl};
+constexpr DType kAll[] = {DType::f32,  DType::bf16,  DType::f16,    DType::q8_0,
+                          DType::q4_0, DType::q4_1,  DType::q5_0,   DType::q5_1,
+                          DType::q4_k, DType::q5_k,  DType::q6_k,   DType::q3_k,
+                          DType::q2_k, DType::mxfp4, DType::iq4_nl, DType::q2_0};
 constexpr DType kOnlyRead[] = {DType::iq4_xs};
 
 std::vector<uint8_t> from_hex(const std::string& text) {
@@ -238,7 +239,8 @@ TEST(Quant, ErrorsAreThoseOfTheFormats) {
       {DType::q8_0, {4e-3, 7e-3}},   {DType::q4_0, {0.08, 0.1}},   {DType::q4_1, {0.07, 0.09}},
       {DType::q5_0, {0.035, 0.055}}, {DType::q5_1, {0.03, 0.045}}, {DType::q4_k, {0.05, 0.08}},
       {DType::q5_k, {0.025, 0.04}},  {DType::q6_k, {0.01, 0.02}},  {DType::mxfp4, {0.1, 0.13}},
-      {DType::iq4_nl, {0.07, 0.08}}, {DType::q3_k, {0.12, 0.17}},  {DType::q2_k, {0.2, 0.3}}};
+      {DType::iq4_nl, {0.07, 0.08}}, {DType::q3_k, {0.12, 0.17}},  {DType::q2_k, {0.2, 0.3}},
+      {DType::q2_0, {0.3, 0.4}}};
   for (const auto& [dtype, bound] : bounds) {
     const double error = rms(x, round_trip(x, dtype));
     EXPECT_GE(error, bound.first) << name_of(dtype);
@@ -262,6 +264,84 @@ TEST(Quant, WhatFitsIsKept) {
     x[i] = 0.125f * static_cast<float>(static_cast<int>(i % 32 * 8) - 121);
   for (size_t i = 0; i < x.size(); i += 32) x[i] = -0.125f * 127;
   EXPECT_EQ(round_trip(x, DType::q8_0), x);
+}
+
+// A half, then four numbers a byte, the first in the lowest bits: -d, 0, d and 2d.
+TEST(Quant, TwoBitsAreWhereTheFormatHasThem) {
+  std::vector<uint8_t> block(18, 0x55);  // ones: zeros
+  block[0] = 0x00, block[1] = 0x38;      // 0.5
+  block[2] = 0xE4;                       // 0, 1, 2, 3
+  block[3] = 0x1B;                       // 3, 2, 1, 0
+  block[17] = 0xC5;                      // 1, 1, 0, 3
+  std::vector<float> want(64);
+  const float first[] = {-0.5f, 0, 0.5f, 1, 1, 0.5f, 0, -0.5f};
+  std::copy(std::begin(first), std::end(first), want.begin());
+  want[62] = -0.5f, want[63] = 1;
+  EXPECT_EQ(dequantised(block, DType::q2_0), want);
+  EXPECT_EQ(quantised(want, DType::q2_0), block);
+  block[1] = 0xB8;  // -0.5
+  for (float& x : want) x = -x;
+  EXPECT_EQ(dequantised(block, DType::q2_0), want);
+  EXPECT_EQ(quantised(want, DType::q2_0), block);
+}
+
+// Numbers of a block of q2_0 come back as they were, whichever of the four it has and whatever the
+// columns count.
+TEST(Quant, WhatTwoBitsHoldIsKept) {
+  const std::vector<float> importance = made_importance(64);
+  const uint16_t halves[] = {0x3800, 0xB955, 0x0001, 0x83FF, 0x0401, 0x7BFF, 0xFBFF, 0x2E67};
+  for (const uint16_t half : halves)
+    for (uint32_t codes = 1; codes < 16; ++codes)
+      for (uint64_t seed = 0; seed < 5; ++seed) {
+        std::vector<uint32_t> of;
+        for (uint32_t q = 0; q < 4; ++q)
+          if (codes >> q & 1) of.push_back(q);
+        std::vector<uint8_t> block(18);
+        std::memcpy(block.data(), &half, 2);
+        for (size_t j = 0; j < 64; ++j) {
+          // Some have but one number that is not like the others.
+          const size_t which = seed == 0 ? (j == 41 ? of.size() - 1 : 0)
+                                         : uniform_index(RngKey::from_seed(seed), j, of.size());
+          block[2 + j / 4] = static_cast<uint8_t>(block[2 + j / 4] | of[which] << 2 * (j % 4));
+        }
+        const std::vector<float> x = dequantised(block, DType::q2_0);
+        ASSERT_EQ(round_trip(x, DType::q2_0), x) << half << " " << codes;
+        ASSERT_EQ(round_trip(x, DType::q2_0, importance.data()), x) << half << " " << codes;
+      }
+}
+
+// ggml makes the largest magnitude the step and rounds.
+TEST(Quant, TwoBitsAreFitted) {
+  const auto simple = [](const std::vector<float>& x) {
+    std::vector<float> out(x.size());
+    for (size_t b = 0; b < x.size(); b += 64) {
+      float d = 0;
+      for (size_t j = b; j < b + 64; ++j) d = std::max(d, std::abs(x[j]));
+      d = f16_to_f32(f32_to_f16(d));
+      for (size_t j = b; j < b + 64; ++j)
+        out[j] = d * std::clamp(std::nearbyint(d > 0 ? x[j] / d : 0), -1.0f, 2.0f);
+    }
+    return out;
+  };
+  for (const std::string name : kRows) {
+    if (name == "large") continue;  // that step is beyond a half
+    const std::vector<float> x = golden_row(name);
+    const double most = name == "outlier" ? 1 : 0.8;  // but for one number nothing is left
+    EXPECT_LE(rms(x, round_trip(x, DType::q2_0)), most * rms(x, simple(x))) << name;
+  }
+  // No step of either sign does better, by more than the half's rounding.
+  const std::vector<float> x = drawn(64, 12);
+  double typical = 0;
+  for (const float v : x) typical += double{v} * v / 64;
+  std::vector<float> weight(64);
+  for (size_t i = 0; i < 64; ++i)
+    weight[i] = static_cast<float>(std::sqrt(typical + double{x[i]} * x[i]));
+  const double got = rms(x, round_trip(x, DType::q2_0), weight);
+  for (float d = -4; d < 4; d += 0.001f) {
+    std::vector<float> y(64);
+    for (size_t i = 0; i < 64; ++i) y[i] = d * std::clamp(std::nearbyint(x[i] / d), -1.0f, 2.0f);
+    ASSERT_LE(got, (1 + 1e-5) * rms(x, y, weight)) << d;
+  }
 }
 
 TEST(Quant, ZerosStayZero) {

@@ -456,7 +456,7 @@ INSTANTIATE_TEST_SUITE_P(All, OverQuantised,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
                                          DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k,
                                          DType::mxfp4, DType::iq4_nl, DType::iq4_xs, DType::q3_k,
-                                         DType::q2_k),
+                                         DType::q2_k, DType::q2_0),
                          [](const auto& item) { return std::string(name_of(item.param)); });
 
 TEST(Trainable, PartsAddUpToTheModel) {

@@ -66,6 +66,13 @@ __device__ float number_of_32(const uint8_t* b, int j) {
   return 0;
 }
 
+// That of 64: byte i holds numbers 4 i to 4 i + 3, the lowest bits first.
+template <DType format>
+__device__ float number_of_64(const uint8_t* b, int j) {
+  static_assert(format == DType::q2_0);
+  return product(half_at(b), (b[2 + j / 4] >> 2 * (j % 4) & 3) - 1);
+}
+
 // Those of 256: run r = j / 32 of eight, number i = j % 32 of it.
 template <DType format>
 __device__ float number_of_256(const uint8_t* b, int j) {
@@ -108,6 +115,7 @@ __device__ float number_at(const void* row, int64_t c) {
   const auto* block = static_cast<const uint8_t*>(row) + c / shape.elements * shape.bytes;
   const int j = static_cast<int>(c % shape.elements);
   if constexpr (shape.elements == 256) return number_of_256<format>(block, j);
+  else if constexpr (shape.elements == 64) return number_of_64<format>(block, j);
   else return number_of_32<format>(block, j);
 }
 
@@ -130,6 +138,7 @@ void with_blocks(DType dtype, F&& f) {
   one.template operator()<DType::iq4_xs>();
   one.template operator()<DType::q3_k>();
   one.template operator()<DType::q2_k>();
+  one.template operator()<DType::q2_0>();
 }
 
 }  // namespace moe::ops::cuda

@@ -76,6 +76,9 @@ HWY_INLINE __m256i step_of(const char* bits, int vector) {
   bits += 32 * vector;
   if constexpr (kType == DType::q8_0)
     return _mm256_xor_si256(load(bits + kStep * 64), _mm256_set1_epi8(-128));
+  if constexpr (kType == DType::q2_0)
+    return _mm256_and_si256(_mm256_srli_epi16(load(bits + kStep / 4 * 64), kStep % 4 * 2),
+                            _mm256_set1_epi8(0x03));
   const __m256i both = load(bits + kStep % 4 * 64);
   const __m256i lower =
       _mm256_and_si256(kStep < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0x0F));

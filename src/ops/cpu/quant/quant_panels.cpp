@@ -159,6 +159,20 @@ void pack_block_k23(const uint8_t* super, bool three, int j, const Place& to) {
   }
 }
 
+// Numbers 32 half.. of a block of 64 of q2_0. A byte of it holds the four numbers of a step, a byte
+// of a panel one number of four steps: four bytes are four by four pairs of bits, which change
+// places across the diagonal, first within each two by two, then these.
+void pack_block_q2_0(const uint8_t* block, int half, const Place& to) {
+  to.put_half(0, half_at(block));
+  for (int i = 0; i < 2; ++i) {
+    uint32_t w = word_at(block + 2 + 8 * half + 4 * i);
+    const uint32_t near = (w ^ w >> 6) & 0x00CC00CCu;
+    w ^= near ^ near << 6;
+    const uint32_t far = (w ^ w >> 12) & 0x0000F0F0u;
+    to.put_word(i, w ^ far ^ far << 12);
+  }
+}
+
 // Where a k-type's half d and, if it has mins, dmin stand in a super-block.
 constexpr int d_place(DType dtype) {
   switch (dtype) {
@@ -185,6 +199,8 @@ void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t 
     const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes, column};
     if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
     else if constexpr (kType == DType::iq4_xs) pack_block_iq4_xs(source, static_cast<int>(b), to);
+    else if constexpr (kType == DType::q2_0)
+      pack_block_q2_0(source + b / 2 * block_of(kType).bytes, static_cast<int>(b % 2), to);
     else if constexpr (kType == DType::q2_k || kType == DType::q3_k)
       pack_block_k23(source, kType == DType::q3_k, static_cast<int>(b), to);
     else if constexpr (kFormat.is_k())
@@ -237,6 +253,7 @@ void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, 
     case DType::q6_k: return pack_groups<DType::q6_k>(to, from, row_bytes, out, in, groups);
     case DType::q3_k: return pack_groups<DType::q3_k>(to, from, row_bytes, out, in, groups);
     case DType::q2_k: return pack_groups<DType::q2_k>(to, from, row_bytes, out, in, groups);
+    case DType::q2_0: return pack_groups<DType::q2_0>(to, from, row_bytes, out, in, groups);
     case DType::mxfp4: return pack_groups<DType::mxfp4>(to, from, row_bytes, out, in, groups);
     case DType::iq4_nl: return pack_groups<DType::iq4_nl>(to, from, row_bytes, out, in, groups);
     case DType::iq4_xs: return pack_groups<DType::iq4_xs>(to, from, row_bytes, out, in, groups);

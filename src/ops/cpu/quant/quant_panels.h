@@ -6,15 +6,18 @@
 // the bits of its blocks of 32 inner numbers. Step s of a block is its numbers 4s..4s+3; 64 bytes
 // hold a step of all columns: byte 4n + t is number 4s + t of column n. Bits are q + offset, never
 // negative, or where in a table of such numbers they stand (mxfp4, iq4_*):
-//   q8_0: 8 steps of bytes.    Others: 4 times 64 bytes of nibbles, the lower four bits of step i
-//                              below those of step 4 + i; then
+//   q8_0: 8 steps of bytes.
+//   q2_0: 2 times 64 bytes, step s at bits 2 (s % 4) of the (s / 4)-th.
+//   Others: 4 times 64 bytes of nibbles, the lower four bits of step i below those of step 4 + i;
+//   then
 //   q5_*: 64 bytes, bit s of each is the fifth bit of step s;
 //     q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
-// Scales: q8_0, q4_0, q5_0, iq4_nl: f16 d[16] for each block; q4_1, q5_1: f16 d[16], m[16]; mxfp4:
-// 16 bytes, exponents; k-types and iq4_xs, for a chunk: f16 d[16], dmin[16] (where there are no
-// mins: unused), then for each block rows of 16 bytes: scale and min; of iq4_xs the scale, signed;
-// of q6_k the scales of its two halves, signed; of q2_k the scales of its halves, then their mins.
-// q3_k lies in panels of q6_k, which can say all that it says.
+// Scales: q8_0, q4_0, q5_0, iq4_nl: f16 d[16] for each block; of q2_0, whose blocks are twice as
+// long, d stands for each half; q4_1, q5_1: f16 d[16], m[16]; mxfp4: 16 bytes, exponents; k-types
+// and iq4_xs, for a chunk: f16 d[16], dmin[16] (where there are no mins: unused), then for each
+// block rows of 16 bytes: scale and min; of iq4_xs the scale, signed; of q6_k the scales of its two
+// halves, signed; of q2_k the scales of its halves, then their mins. q3_k lies in panels of q6_k,
+// which can say all that it says.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +53,7 @@ constexpr PanelFormat panel_format(DType dtype) {
   switch (panel_type(dtype)) {
     case DType::q8_0: return {512, 32, Scale::half, false, 7};
     case DType::q4_0: return {256, 32, Scale::half, false, 3};
+    case DType::q2_0: return {128, 32, Scale::half, false, 0};
     case DType::q4_1: return {256, 64, Scale::half, true, -1};
     case DType::q5_0: return {320, 32, Scale::half, false, 4};
     case DType::q5_1: return {320, 64, Scale::half, true, -1};

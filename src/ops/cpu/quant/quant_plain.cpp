@@ -29,6 +29,12 @@ void unpack_bytes(uint8_t* __restrict q, const uint8_t* __restrict bits, DType d
     std::memcpy(q, bits, 512);
     return;
   }
+  if (dtype == DType::q2_0) {
+    for (int s = 0; s < 8; ++s)
+      for (int i = 0; i < 64; ++i)
+        q[s * 64 + i] = static_cast<uint8_t>(bits[s / 4 * 64 + i] >> 2 * (s % 4) & 3);
+    return;
+  }
   for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
   for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
   const PanelFormat format = panel_format(dtype);

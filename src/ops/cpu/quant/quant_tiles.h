@@ -41,6 +41,7 @@ auto with_panel_type(DType dtype, F&& f) {
     case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
     case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
     case DType::q2_k: return f(std::integral_constant<DType, DType::q2_k>());
+    case DType::q2_0: return f(std::integral_constant<DType, DType::q2_0>());
     case DType::mxfp4: return f(std::integral_constant<DType, DType::mxfp4>());
     case DType::iq4_nl: return f(std::integral_constant<DType, DType::iq4_nl>());
     case DType::iq4_xs: return f(std::integral_constant<DType, DType::iq4_xs>());

@@ -41,6 +41,10 @@ HWY_INLINE T load_as(const P* p) {
 template <DType kType, int kStep>
 HWY_INLINE __m512i step_of(const char* bits) {
   if constexpr (kType == DType::q8_0) return _mm512_loadu_si512(bits + kStep * 64);
+  if constexpr (kType == DType::q2_0) {
+    const __m512i four = _mm512_loadu_si512(bits + kStep / 4 * 64);
+    return _mm512_and_si512(_mm512_srli_epi16(four, kStep % 4 * 2), _mm512_set1_epi8(0x03));
+  }
   constexpr PanelFormat kFormat = panel_format(kType);
   constexpr int kAndOr = 0xEA;  // (a & b) | c
   const __m512i both = _mm512_loadu_si512(bits + kStep % 4 * 64);

@@ -81,7 +81,8 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   if (stored.mixed) stored.dtype = DType::f32;
   const WeightKind kind = kind_of(*model.model, first);
   std::optional<DType> wanted;
-  const bool in_mix = asked && asked->mix != nullptr && kind == WeightKind::product;
+  const bool in_mix = asked && asked->mix != nullptr &&
+                      (kind == WeightKind::product || kind == WeightKind::embedding);
   if (asked)
     wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1,
                                   model.model->config(), options.importance != nullptr)

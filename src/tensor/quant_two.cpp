@@ -96,11 +96,12 @@ void read_q2_0(float* out, const uint8_t* block) {
   scale_run<kTwoBlock>(out, q, load_half(block));
 }
 
+// Where the importance of the columns is known it alone counts: with so few values, large numbers
+// that count more on top of it, as in the other types, make the outputs worse.
 void write_q2_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
-  float weight[kTwoBlock], alike[kTwoBlock];
-  std::fill_n(alike, kTwoBlock, 1.0f);
-  weigh<kTwoBlock>(weight, x, importance == nullptr ? alike : importance, 1);
-  const float d = fit_step(x, weight);
+  float by_size[kTwoBlock];
+  if (importance == nullptr) weigh_by_size<kTwoBlock>(by_size, x);
+  const float d = fit_step(x, importance == nullptr ? by_size : importance);
   store_half(block, d);
   int q[kTwoBlock];
   if (rounding != nullptr) {

@@ -40,13 +40,17 @@ TEST(QuantPolicy, ProductsFallBackAsLlamaCppDoes) {
     EXPECT_EQ(choice(product, 100, asked), "f16!");
   }
   EXPECT_EQ(choice(product, 576, DType::q5_k), "q5_1!");
+  EXPECT_EQ(choice(product, 576, DType::q2_0), "q2_0");
+  EXPECT_EQ(choice(product, 96, DType::q2_0), "q4_0!");
+  EXPECT_EQ(choice(product, 100, DType::q2_0), "f16!");
   for (const DType half : {DType::f32, DType::bf16, DType::f16})
     EXPECT_EQ(choice(product, 100, half), name_of(half));
 }
 
 TEST(QuantPolicy, TheHeadKeepsMoreBits) {
   using enum WeightKind;
-  for (const DType asked : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k}) {
+  for (const DType asked :
+       {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k, DType::q2_0}) {
     EXPECT_EQ(choice(lm_head, 512, asked), "q6_k!");
     EXPECT_EQ(choice(lm_head, 576, asked), "q8_0!");
     EXPECT_EQ(choice(lm_head, 100, asked), "f16!");

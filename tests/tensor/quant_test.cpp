@@ -330,17 +330,12 @@ TEST(Quant, TwoBitsAreFitted) {
     EXPECT_LE(rms(x, round_trip(x, DType::q2_0)), most * rms(x, simple(x))) << name;
   }
   // No step of either sign does better, by more than the half's rounding.
-  const std::vector<float> x = drawn(64, 12);
-  double typical = 0;
-  for (const float v : x) typical += double{v} * v / 64;
-  std::vector<float> weight(64);
-  for (size_t i = 0; i < 64; ++i)
-    weight[i] = static_cast<float>(std::sqrt(typical + double{x[i]} * x[i]));
-  const double got = rms(x, round_trip(x, DType::q2_0), weight);
+  const std::vector<float> x = drawn(64, 12), importance = made_importance(64);
+  const double got = rms(x, round_trip(x, DType::q2_0, importance.data()), importance);
   for (float d = -4; d < 4; d += 0.001f) {
     std::vector<float> y(64);
     for (size_t i = 0; i < 64; ++i) y[i] = d * std::clamp(std::nearbyint(x[i] / d), -1.0f, 2.0f);
-    ASSERT_LE(got, (1 + 1e-5) * rms(x, y, weight)) << d;
+    ASSERT_LE(got, (1 + 1e-5) * rms(x, y, importance)) << d;
   }
 }
 

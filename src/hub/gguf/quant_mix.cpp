@@ -10,7 +10,7 @@ namespace moe {
 
 // The matrices that rules name. Those of experts and of shared experts count like those of a dense
 // FFN.
-enum class MixMatrix { values, fused, keys, output, down, experts };
+enum class MixMatrix { values, fused, keys, output, down, experts, embedding };
 
 // A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
 struct MixSlot {
@@ -117,6 +117,8 @@ constexpr MixRule kFourTable[] = {
 // count.
 constexpr MixRule kFourPlain[] = {{MixMatrix::down, first_eighth_weighed, DType::q4_1}};
 constexpr MixRule kFivePlain[] = {{MixMatrix::down, first_eighth_weighed, DType::q5_1}};
+// A row of the embedding is all that the layers are told of a token.
+constexpr MixRule kEmbeddingInFour[] = {{MixMatrix::embedding, everywhere, DType::q4_k}};
 constexpr MixRule kExpertsInFour[] = {{MixMatrix::experts, everywhere, DType::mxfp4}};
 
 constexpr QuantMix kMixes[] = {
@@ -136,6 +138,7 @@ constexpr QuantMix kMixes[] = {
     {"q3_k_m", "q3_k", DType::q3_k, 12, "3.4 bits, 4.5 in half of the matrices", kThreeMedium},
     {"q3_k_s", "", DType::q3_k, 11, "3.4 bits", kThreeSmall},
     {"q2_k", "", DType::q2_k, 10, "2.6 bits, 3.4 in half of the matrices", kTwo},
+    {"q2_0", "", DType::q2_0, 41, "2.3 bits, one scale for 64 numbers: coarse", kEmbeddingInFour},
     {"mxfp4_moe", "mxfp4", DType::q8_0, 38, "experts in 4.25 bits, the rest in 8.5: as gpt-oss",
      kExpertsInFour},
 };
@@ -145,9 +148,9 @@ struct NotMade {
   std::string_view begin, type, instead;
 };
 constexpr NotMade kNotMade[] = {
-    {"q2_k_s", "a mix of Q2_K", "q2_k, the smallest that is made here"},
+    {"q2_k_s", "a mix of Q2_K", "q2_k"},
     {"iq", "the IQ types", "q4_k_m, or q3_k_m or q2_k where it must be small"},
-    {"tq", "the ternary types", "q2_k, the smallest that is made here"},
+    {"tq", "the ternary types", "q2_0, the smallest that is made here"},
     {"nvfp4", "NVFP4", "mxfp4_moe"},
 };
 
@@ -160,6 +163,7 @@ std::string lower(std::string_view name) {
 
 std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
   if (fused) return MixMatrix::fused;
+  if (param.part == Part::embedding) return MixMatrix::embedding;
   if (param.kind == ParamKind::down) return MixMatrix::down;
   if (param.part != Part::attention) return std::nullopt;
   switch (param.kind) {

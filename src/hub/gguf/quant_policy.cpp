@@ -8,6 +8,7 @@ namespace {
 constexpr std::string_view kSmall = "norms, biases, routers and positions stay f32";
 constexpr std::string_view kHead = "the head keeps more bits";
 constexpr std::string_view kNot256 = "rows are no multiple of 256";
+constexpr std::string_view kNot64 = "rows are no multiple of 64";
 constexpr std::string_view kNot32 = "rows are no multiple of 32";
 
 bool fits(DType dtype, int64_t cols) { return cols % block_of(dtype).elements == 0; }
@@ -15,6 +16,7 @@ bool fits(DType dtype, int64_t cols) { return cols % block_of(dtype).elements ==
 // The type whose blocks are smaller and whose error is about that of the one that does not fit.
 DType smaller_blocks(DType dtype) {
   switch (dtype) {
+    case DType::q2_0:
     case DType::q2_k:
     case DType::q3_k: return DType::q4_0;
     case DType::q4_k: return DType::q5_0;
@@ -24,9 +26,13 @@ DType smaller_blocks(DType dtype) {
   }
 }
 
+std::string_view no_multiple_of(int64_t block) {
+  return block == 256 ? kNot256 : block == 64 ? kNot64 : kNot32;
+}
+
 TypeChoice fitting(TypeChoice choice, int64_t cols) {
   while (!fits(choice.dtype, cols)) {
-    choice.why = block_of(choice.dtype).elements == 256 ? kNot256 : kNot32;
+    choice.why = no_multiple_of(block_of(choice.dtype).elements);
     choice.dtype = smaller_blocks(choice.dtype);
   }
   return choice;

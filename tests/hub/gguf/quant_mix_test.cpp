@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "core/rng.h"
 #include "formats/gguf.h"
 #include "hub/configs.h"
 #include "hub/convert.h"
@@ -162,6 +163,14 @@ TEST(QuantMix, ThreeBitsAndTwo) {
   EXPECT_EQ(type("q3_k_m", "attn_qkv", 9, dense(32)), "q4_k");
 }
 
+TEST(QuantMix, TwoBitsOfOneScaleAreForLayers) {
+  std::map<std::string, int> want = {{"q2_0", 224}, {"q4_k", 1}};
+  EXPECT_EQ(counts("q2_0", dense(32, 32, 8)), want);
+  want = {{"q2_0", 224 - 64}, {"q4_k", 1}, {"q8_0", 64}};
+  EXPECT_EQ(counts("q2_0", of_experts(8, 32)), want);
+  EXPECT_EQ(type("q2_0", "ffn_down_exps", 0, of_experts(16, 32)), "q2_0");
+}
+
 // Where the importance of the columns is known, llama.cpp gives the first layers an offset in place
 // of five bits, and iq4_nl no more than it has.
 TEST(QuantMix, WhatIsWeighedHasOtherRules) {
@@ -190,10 +199,10 @@ TEST(QuantMix, FileTypes) {
   std::map<std::string, int64_t> got;
   for (const QuantMix& m : quant_mixes()) got[std::string(m.name)] = m.file_type;
   const std::map<std::string, int64_t> want = {
-      {"q2_k", 10},   {"q3_k_s", 11},    {"q3_k_m", 12}, {"q3_k_l", 13},
-      {"iq4_nl", 25}, {"mxfp4_moe", 38}, {"q4_0", 2},    {"q4_1", 3},
-      {"q8_0", 7},    {"q5_0", 8},       {"q5_1", 9},    {"q4_k_s", 14},
-      {"q4_k_m", 15}, {"q5_k_s", 16},    {"q5_k_m", 17}, {"q6_k", 18}};
+      {"q2_k", 10},      {"q3_k_s", 11}, {"q3_k_m", 12}, {"q3_k_l", 13}, {"iq4_nl", 25},
+      {"mxfp4_moe", 38}, {"q4_0", 2},    {"q4_1", 3},    {"q8_0", 7},    {"q5_0", 8},
+      {"q5_1", 9},       {"q4_k_s", 14}, {"q4_k_m", 15}, {"q5_k_s", 16}, {"q5_k_m", 17},
+      {"q6_k", 18},      {"q2_0", 41}};
   EXPECT_EQ(got, want);
 }
 
@@ -248,6 +257,38 @@ TEST(QuantMix, AConvertedModelHasThem) {
     EXPECT_TRUE(said);
     EXPECT_GT(open_model(folder / "m.gguf", {}).model->params().size(), 0u) << "and is read";
   }
+}
+
+// Rows of 64 in most matrices, of 96 on the way down.
+TEST(QuantMix, AModelInTwoBitsIsMadeAndRead) {
+  ModelConfig c = dense(2, 2, 2);
+  c.width = 64;
+  c.head_width = 32;
+  c.dense_width = 96;
+  Model model(c);
+  uint64_t index = 0;
+  for (Param* param : model.params())
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = 0.1f * normal(RngKey::from_seed(3), index++);
+  const TempFolder folder;
+  save_model(folder / "in", model, *make_tokenizer("bytes"));
+  LoadedModel loaded = open_model(folder / "in", {});
+  const ConvertReport report =
+      convert_model(loaded, folder / "in", folder / "m.gguf", {.dtype = mix("q2_0"), .threads = 2});
+  const Gguf file = Gguf::open(folder / "m.gguf");
+  EXPECT_EQ(file.integer("general.file_type", 0, 1 << 20), 41);
+  const auto type_of = [&](const char* name) { return name_of(file.get(name).dtype); };
+  for (const char* two : {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"})
+    EXPECT_EQ(type_of(fmt::format("blk.1.{}.weight", two).c_str()), "q2_0") << two;
+  EXPECT_EQ(type_of("blk.1.ffn_down.weight"), "q4_0");
+  EXPECT_EQ(type_of("token_embd.weight"), "q5_0");
+  EXPECT_EQ(type_of("output.weight"), "q8_0");
+  EXPECT_TRUE(std::ranges::any_of(report.rows, [](const ConvertedRow& row) {
+    return row.why == "rows are no multiple of 64";
+  }));
+  const LoadedModel read = open_model(folder / "m.gguf", {});
+  EXPECT_TRUE(std::ranges::any_of(
+      read.model->params(), [](const Param* param) { return param->value.dtype == DType::q2_0; }));
 }
 
 }  // namespace

@@ -51,6 +51,19 @@ void need_columns(const Run& run, const char* op, std::span<const int64_t> ids, 
     if (id < 0 || id >= all.cols()) fail("{}: {} is no column of {}", op, id, describe(all));
 }
 
+// Of a matrix with `columns` columns, some of each row, in their order.
+void need_kept(const char* op, const Tensor& kept, int64_t columns) {
+  for (int64_t n = 0; n < kept.rows(); ++n) {
+    const int32_t* list = kept.row<int32_t>(n);
+    bool rises = list[0] >= 0 && list[kept.cols() - 1] < columns;
+    for (int64_t i = 1; i < kept.cols(); ++i) rises &= list[i - 1] < list[i];
+    if (!rises) fail("{}: row {} of kept does not rise within [0, {})", op, n, columns);
+  }
+}
+bool are_indices(const Tensor& t, int64_t rows) {
+  return !t.empty() && t.dtype == DType::i32 && t.rank == 2 && t.rows() == rows && t.cols() > 0;
+}
+
 void need_ids(const Run& run, const char* op, const Param& table, std::span<const int32_t> ids) {
   if (!can_be_read(run, ids)) return;
   const int64_t rows = table.value.rows();
@@ -284,6 +297,45 @@ void check_take_columns(const Run& run, const Tensor& y, const Tensor& x,
   const char* op = "take_columns";
   need_columns(run, op, ids, y, x);
   need(is_float(x), op, "f32 or bf16", {{"x", x}});
+}
+
+void check_keep_columns(const Tensor& h, const Tensor& kept) {
+  const char* op = "keep_columns";
+  need(!h.empty() && is_float(h) && are_indices(kept, h.rows()), op,
+       "h [N,F] f32 or bf16, kept [N,K] i32", {{"h", h}, {"kept", kept}});
+  need_kept(op, kept, h.cols());
+}
+
+void check_kept_neurons(const Tensor& y, const Tensor& x, const Param& gate, const Param& up,
+                        const Param& down, const Tensor& kept) {
+  const char* op = "kept_neurons_forward";
+  need(same_matrix(x, y) && is_float(x) && y.dtype == DType::f32 && are_indices(kept, x.rows()), op,
+       "y [N,D] f32, x [N,D] f32 or bf16, kept [N,K] i32", {{"y", y}, {"x", x}, {"kept", kept}});
+  for (const Param* p : {&gate, &up, &down}) {
+    const Tensor& w = p->value;
+    if (p == &gate && w.empty()) continue;
+    need(!w.empty() && holds_weights(w.dtype) && (w.rank == 2 || (w.rank == 3 && w.shape[0] == 1)),
+         op, "weights [F,D] or [1,F,D] of floats or blocks", {{p->name.c_str(), w}});
+    need(w.cols() == x.cols() && w.rows() == up.value.rows() &&
+             w.cols() % block_of(w.dtype).elements == 0,
+         op, "weights of one shape, as wide as x, in rows of whole blocks",
+         {{p->name.c_str(), w}, {"up", up.value}, {"x", x}});
+    need(!p->is_adapted(), op, "weights without a term beside them", {{p->name.c_str(), w}});
+  }
+  need_kept(op, kept, up.value.rows());
+}
+
+void check_top_set(const Tensor& choice, const Tensor& s) {
+  need(is_f32(s) && are_indices(choice, s.rows()) && choice.cols() <= s.cols(), "top_set",
+       "s [N,E] f32, choice [N,K] i32, K <= E", {{"choice", choice}, {"s", s}});
+}
+
+void need_numbers(int64_t first, int64_t tokens) {
+  if (first < tokens)
+    fail(
+        "the router's score of token {} of {} is not a number: the model diverged before this "
+        "layer; lower the learning rate or raise @clip's grip",
+        first, tokens);
 }
 
 void check_embedding(const Run& run, const char* op, const Tensor& y, const Param& table,

@@ -52,6 +52,13 @@ void check_put_columns(const Run& run, const Tensor& y, const Tensor& x,
                        std::span<const int64_t> ids);
 void check_take_columns(const Run& run, const Tensor& y, const Tensor& x,
                         std::span<const int64_t> ids);
+void check_keep_columns(const Tensor& h, const Tensor& kept);
+void check_kept_neurons(const Tensor& y, const Tensor& x, const Param& gate, const Param& up,
+                        const Param& down, const Tensor& kept);
+void check_top_set(const Tensor& choice, const Tensor& s);
+// Refuses scores of a router, `first` being the first of `tokens` that has one which is not a
+// number; `tokens` where there is none.
+void need_numbers(int64_t first, int64_t tokens);
 void check_embedding(const Run& run, const char* op, const Tensor& y, const Param& table,
                      std::span<const int32_t> ids, bool accumulate);
 void check_embedding_backward(const Run& run, const Param& table, const Tensor& dy,

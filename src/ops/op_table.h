@@ -99,6 +99,11 @@ MOE_OP(device, void, put_columns, (Run & run, Tensor y, Tensor x, std::span<cons
        (run, y, x, ids))
 MOE_OP(device, void, take_columns, (Run & run, Tensor y, Tensor x, std::span<const int64_t> ids),
        (run, y, x, ids))
+MOE_OP(host, void, keep_columns, (Run & run, Tensor h, Tensor kept), (run, h, kept))
+MOE_OP(host, void, kept_neurons_forward,
+       (Run & run, Tensor y, Tensor x, const Param& gate, const Param& up, const Param& down,
+        Tensor kept, Act act),
+       (run, y, x, gate, up, down, kept, act))
 MOE_OP(device, void, join_heads, (Run & run, Tensor y, Tensor shared, Tensor own, int64_t heads),
        (run, y, shared, own, heads))
 MOE_OP(device, void, split_heads,
@@ -180,6 +185,7 @@ MOE_OP(device, double, measure_read_bandwidth, (Run & run, double seconds), (run
 MOE_OP(device, void, top_experts,
        (Run & run, Tensor choice, Tensor s, Tensor bias, const ExpertGroups* groups),
        (run, choice, s, bias, groups))
+MOE_OP(host, void, top_set, (Run & run, Tensor choice, Tensor s), (run, choice, s))
 MOE_OP(host, void, top_tokens,
        (Run & run, Tensor selected, Tensor cutoff, Tensor choice, Tensor s,
         std::span<const int64_t> scopes, std::span<const int64_t> take),

@@ -187,6 +187,16 @@ void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight,
 void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden,
                       Tensor gate, Tensor up, Tensor weight, Act act);
 
+// ---- neurons that are chosen one by one (ops/cpu/kept/kept_neurons.cpp) -------------------------
+// y[n] = sum over i in kept[n] of a_i down_i, a_i = act(<gate_i, x[n]>) <up_i, x[n]>, with
+// swiglu_oai as in ffn_act_forward; without a gate (absent): a_i = act(<up_i, x[n]>). All sums run
+// in f32, that over i in an order that hangs on K alone: the law of rows holds in bits. The rows of
+// the neurons are read where they lie, in each of the three of any float or quantised type, and
+// those that no token keeps are not read. y [N,D] f32; x [N,D] f32|bf16; gate, up, down [F,D] or
+// [1,F,D]: row i is neuron i's, of down what it writes; kept [N,K] i32, each row rising
+void kept_neurons_forward(Run&, Tensor y, Tensor x, const Param& gate, const Param& up,
+                          const Param& down, Tensor kept, Act act);
+
 // ---- dispatch and combine (ops/cpu/rowwise/rows.cpp) --------------------------------------------
 // y[r,:] = x[token[r],:], for rows that have to travel; products gather theirs themselves.  y
 // [R,D]; x [N,D], same dtype
@@ -202,6 +212,9 @@ void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
 void put_columns(Run&, Tensor y, Tensor x, std::span<const int64_t> ids);
 // y[:,t] = x[:,ids[t]], whose place is zero from then on.  y [N,T]; x [N,V] f32|bf16, y's dtype
 void take_columns(Run&, Tensor y, Tensor x, std::span<const int64_t> ids);
+// h[n,i] = 0 for every i that is not in kept[n]; in place.  h [N,F] f32|bf16; kept [N,K] i32, each
+// row rising
+void keep_columns(Run&, Tensor h, Tensor kept);
 
 // ---- heads of shared and own numbers (ops/cpu/rowwise/heads.cpp) --------------------------------
 // y[n,h] = (shared[n], own[n,h]).  y [N,H*(R+W)], shared [N,R], own [N,H*W], same dtype

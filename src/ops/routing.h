@@ -32,6 +32,9 @@ struct ExpertGroups {
 // the token, where a score is not a number. bias [E] f32 or absent; `groups` null: all experts
 // compete
 void top_experts(Run&, Tensor choice, Tensor s, Tensor bias, const ExpertGroups* groups = nullptr);
+// choice[n] = the K experts of token n with the largest s by rising index: a set, for a K too large
+// to rank (ops/cpu/routing/top_set.cpp). Throws as top_experts does
+void top_set(Run&, Tensor choice, Tensor s);
 // Every expert takes the take[i] tokens of scope i, [scopes[i], scopes[i+1]), that score highest
 // for it: selected 1 or 0 for every pair of choice, in which each expert stands once (K = E);
 // cutoff[e] = mean over scopes that have tokens of the lowest score that e took.  cutoff [E] f32

@@ -1,7 +1,8 @@
-// gather_rows and sum_rows against their twins, and as each other's adjoint; columns that are put
-// and taken.
+// gather_rows and sum_rows against their twins, and as each other's adjoint; columns that are put,
+// taken and dropped.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -151,6 +152,31 @@ TEST(Rows, ColumnsArePutAndTaken) {
     }
     EXPECT_TRUE(all.intact() && few.intact());
     EXPECT_THROW(ops::take_columns(run, few.view, all.view, std::vector<int64_t>{0, 1, 17}), Error);
+  }
+}
+
+TEST(Rows, AllColumnsButThoseKeptAreDropped) {
+  const std::vector<std::vector<int32_t>> lists = {
+      {0, 1, 2}, {14, 15, 16}, {0, 8, 16}, {1, 2, 15}, {5, 6, 12}};
+  for (DType dtype : kFloats) {
+    moe::Run run(2);
+    Arena arena;
+    const Fenced h(arena, dtype, 5, 17, 1);
+    const Tensor kept = arena.alloc(DType::i32, {5, 3});
+    auto want = values(h.view);
+    for (size_t n = 0; n < 5; ++n) {
+      std::copy_n(lists[n].begin(), 3, kept.row<int32_t>(static_cast<int64_t>(n)));
+      for (size_t i = 0; i < 17; ++i)
+        if (std::find(lists[n].begin(), lists[n].end(), i) == lists[n].end()) want[n * 17 + i] = 0;
+    }
+    ops::keep_columns(run, h.view, kept);
+    EXPECT_EQ(values(h.view), want);
+    EXPECT_TRUE(h.intact());
+    kept.row<int32_t>(4)[1] = 12;
+    EXPECT_THROW(ops::keep_columns(run, h.view, kept), Error) << "a list that does not rise";
+    kept.row<int32_t>(4)[1] = 6;
+    kept.row<int32_t>(4)[2] = 17;
+    EXPECT_THROW(ops::keep_columns(run, h.view, kept), Error) << "a column that is not there";
   }
 }
 

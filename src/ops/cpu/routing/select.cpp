@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "core/error.h"
 #include "ops/cpu/functions.h"
+#include "ops/op_checks.h"
 #include "tensor/each_token.h"
 
 namespace moe::ops::cpu {
@@ -129,12 +129,7 @@ void top_experts(Run& run, Tensor choice, Tensor s, Tensor bias, const ExpertGro
     for (int64_t n = begin; n < end; ++n)
       if (!ranking.rank(choice.row<int32_t>(n), k, s.row<float>(n), b)) first = std::min(first, n);
   });
-  const int64_t first = *std::min_element(broken.begin(), broken.end());
-  if (first < tokens)
-    fail(
-        "the router's score of token {} of {} is not a number: the model diverged before this "
-        "layer; lower the learning rate or raise @clip's grip",
-        first, tokens);
+  need_numbers(*std::min_element(broken.begin(), broken.end()), tokens);
 }
 
 void select_all(Run&, Tensor selected) {

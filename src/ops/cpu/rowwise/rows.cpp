@@ -1,5 +1,6 @@
 // Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the
-// other's adjoint. And moving columns to and from where a few of them stand together.
+// other's adjoint. And moving columns to and from where a few of them stand together,
+// or dropping all but those.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -100,6 +101,24 @@ void take_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {
         std::memcpy(static_cast<char*>(y.data) + r * y.row_bytes + t * size, from, size);
         std::memset(from, 0, size);
       }
+  });
+}
+
+void keep_columns(Run& run, Tensor h, Tensor kept) {
+  check_keep_columns(h, kept);
+  const auto size = static_cast<int64_t>(size_of(h.dtype));
+  parallel_for(run.threads, h.rows(), row_grain(h.cols()), [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      char* row = static_cast<char*>(h.data) + n * h.row_bytes;
+      const int32_t* list = kept.row<int32_t>(n);
+      int64_t from = 0;
+      // what lies before each of the kept ones, then what lies behind the last
+      for (int64_t i = 0; i <= kept.cols(); ++i) {
+        const int64_t to = i < kept.cols() ? list[i] : h.cols();
+        if (from < to) std::memset(row + from * size, 0, static_cast<size_t>((to - from) * size));
+        from = to + 1;
+      }
+    }
   });
 }
 

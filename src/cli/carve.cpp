@@ -44,11 +44,14 @@ void print_written(const CarveReply& r) {
              100 * mean_of(layers, &CarvedLayer::agreement),
              mean_of(layers, &CarvedLayer::largest_load),
              mean_of(layers, &CarvedLayer::smallest_load));
-  fmt::print(
-      "{}: {} cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN works "
-      "for a token (method {})\n",
-      r.out, r.layers_carved(), o.experts, o.shared, o.active, o.experts - o.shared,
-      100 * active_ffn_share(r.dense, o), o.method);
+  if (r.carved.by_neuron())
+    fmt::print("{}: {}, {} (method {})\n", r.out, r.layers_carved(), r.shape(), o.method);
+  else
+    fmt::print(
+        "{}: {} cut into {} slices each, {} always on and {} of {} chosen: {:.1f}% of the FFN "
+        "works for a token (method {})\n",
+        r.out, r.layers_carved(), o.experts, o.shared, o.active, o.experts - o.shared,
+        100 * active_ffn_share(r.dense, o), o.method);
   fmt::print("{} parameters, {} of them for a token (dense: {}); calibrated on {} tokens in {}\n",
              human_count(static_cast<double>(params.total())),
              human_count(static_cast<double>(params.active())),

@@ -57,6 +57,57 @@ struct Calibration {
   }
 };
 
+// How the choices of a layer compare with those of the largest sums of |hidden|.
+class Agreement {
+ public:
+  explicit Agreement(const Carving& c)
+      : c_(c), slices_(c.shape.experts + 1), slice_of_(c.partition.expert_of()) {
+    for (int32_t& s : slice_of_) s = s < 0 ? static_cast<int32_t>(c.shape.experts) : s;
+  }
+
+  // choice [*,A] of tokens from `first` on
+  void see(int64_t first, Tensor choice) {
+    // Ranking each neuron of each token would take as long as all the rest.
+    const int64_t step = c_.carved.by_neuron ? kEvery : 1, experts = slices_ - 1;
+    Activations some;
+    const int64_t count = (choice.rows() + step - 1) / step;
+    some.hidden = c_.a.hidden.slice_rows(first, first + choice.rows());
+    some.hidden.row_bytes *= step;
+    some.hidden.shape[0] = count;
+    some.up = some.x = some.hidden;
+    const std::vector<float> mass = slice_mass(c_.run, some, slice_of_, slices_);
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    for (int64_t n = 0; n < count; ++n) {
+      const float* m = mass.data() + n * slices_;
+      all_ += std::accumulate(m, m + slices_, 0.0);
+      shared_ += static_cast<double>(m[experts]);
+      std::iota(order.begin(), order.end(), 0);
+      const auto cut = order.begin() + c_.active;
+      const auto first_is_better = [&](int32_t a, int32_t b) {
+        return m[a] != m[b] ? m[a] > m[b] : a < b;
+      };
+      std::nth_element(order.begin(), cut, order.end(), first_is_better);
+      std::vector<bool> best(order.size());
+      std::for_each(order.begin(), cut, [&](int32_t e) { best[static_cast<size_t>(e)] = true; });
+      const int32_t* chosen = choice.row<int32_t>(n * step);
+      for (int64_t k = 0; k < c_.active; ++k) agreed_ += best[static_cast<size_t>(chosen[k])];
+    }
+    tokens_ += count;
+  }
+  double share() const {
+    return static_cast<double>(agreed_) / static_cast<double>(tokens_ * c_.active);
+  }
+  double shared_mass() const { return all_ > 0 ? shared_ / all_ : 0; }
+
+ private:
+  static constexpr int64_t kEvery = 16;  // tokens of which one is looked at
+  const Carving& c_;
+  int64_t slices_;
+  std::vector<int32_t> slice_of_;
+  double all_ = 0, shared_ = 0;
+  int64_t agreed_ = 0, tokens_ = 0;
+};
+
 class Walk {
  public:
   Walk(Run& run, Model& dense, Model& carved, const Calibration& text, const CarveOptions& options,
@@ -105,9 +156,7 @@ class Walk {
     stages_.router->run(c);
     stages_.fit->run(c);
 
-    MoeLayer::Saved saved;
-    c.carved.forward(run_, y_, x, {}, pass_, saved);
-    CarvedLayer measured = measure(c, saved, i);
+    CarvedLayer measured = measure(c, i);
     ops::add(run_, u_, u_, y_);
     leave(block, h_, u_);
     measured.seconds =
@@ -181,40 +230,27 @@ class Walk {
             .pass = pass_};
   }
 
-  // y_ becomes the carved output less the dense one and back again.
-  CarvedLayer measure(Carving& c, const MoeLayer::Saved& saved, int64_t i) {
+  // y_ becomes the carved output.
+  CarvedLayer measure(Carving& c, int64_t i) {
     CarvedLayer out{.layer = i, .active = c.active};
     const int64_t experts = c.shape.experts, tokens = c.tokens();
+    std::vector<int64_t> counts(static_cast<size_t>(experts));
+    Agreement agreed(c);
+    c.forward(y_, [&](int64_t first, const MoeLayer::Saved& saved) {
+      const int32_t* own = saved.router.counts.as<int32_t>();
+      for (int64_t e = 0; e < experts; ++e) counts[static_cast<size_t>(e)] += own[e];
+      agreed.see(first, saved.router.choice);
+    });
     Tensor gap = run_.saved.alloc(DType::f32, {tokens, y_.cols()});
     for (int64_t r = 0; r < tokens; ++r)
       for (int64_t d = 0; d < y_.cols(); ++d)
         gap.row<float>(r)[d] = y_.row<float>(r)[d] - c.a.out.row<float>(r)[d];
     out.error = norm_of(run_, gap) / std::max(norm_of(run_, c.a.out), 1e-30);
-
-    std::vector<int32_t> slice_of = c.partition.expert_of();
-    for (int32_t& s : slice_of) s = s < 0 ? static_cast<int32_t>(experts) : s;
-    const std::vector<float> mass = slice_mass(run_, c.a, slice_of, experts + 1);
-    double all = 0, shared = 0;
-    int64_t agreed = 0;
-    std::vector<int32_t> order(static_cast<size_t>(experts));
-    for (int64_t n = 0; n < tokens; ++n) {
-      const float* m = mass.data() + n * (experts + 1);
-      all += std::accumulate(m, m + experts + 1, 0.0);
-      shared += static_cast<double>(m[experts]);
-      std::iota(order.begin(), order.end(), 0);
-      const auto cut = order.begin() + c.active;
-      std::partial_sort(order.begin(), cut, order.end(),
-                        [&](int32_t a, int32_t b) { return m[a] != m[b] ? m[a] > m[b] : a < b; });
-      const int32_t* chosen = saved.router.choice.row<int32_t>(n);
-      for (int64_t k = 0; k < c.active; ++k)
-        agreed += std::find(order.begin(), cut, chosen[k]) != cut;
-    }
-    out.shared_mass = all > 0 ? shared / all : 0;
-    out.agreement = static_cast<double>(agreed) / static_cast<double>(tokens * c.active);
-    const int32_t* counts = saved.router.counts.as<int32_t>();
+    out.shared_mass = agreed.shared_mass();
+    out.agreement = agreed.share();
     const double even = static_cast<double>(tokens * c.active) / static_cast<double>(experts);
-    out.largest_load = *std::max_element(counts, counts + experts) / even;
-    out.smallest_load = *std::min_element(counts, counts + experts) / even;
+    out.largest_load = static_cast<double>(*std::max_element(counts.begin(), counts.end())) / even;
+    out.smallest_load = static_cast<double>(*std::min_element(counts.begin(), counts.end())) / even;
     return out;
   }
 
@@ -227,6 +263,43 @@ class Walk {
   Tensor h_, u_, y_;  // [N,D] f32: the carved model's stream, after attention, what its FFN gives
   Tensor dense_h_;    // [N,D] f32: the dense model's stream; absent unless a stage follows it
 };
+
+}  // namespace
+
+CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DType weights) {
+  if (!find_carve_method(asked.method).by_neuron) return asked;
+  CarveOptions o = asked;
+  if (!(o.budget > 0 && o.budget <= 1))
+    fail_usage(
+        "@budget is {}; it is the share of the FFN's bytes that a decoded token reads, above 0 and "
+        "at most 1",
+        o.budget);
+  o.shared = 0;
+  o.experts = dense.dense_width;
+  o.active = neurons_for(dense, weights, o.budget);
+  if (o.active < 1) {
+    const auto [row, sketch] = sketch_bytes(dense, weights);
+    fail_usage(
+        "@budget {}: the sketch alone reads {:.3f} of the bytes of an FFN in {}; give more than "
+        "that",
+        o.budget, sketch / row, name_of(weights));
+  }
+  return o;
+}
+
+namespace {
+
+void check_neurons(const ModelConfig& dense, const CarveOptions& o) {
+  if (!o.router.empty() || !(o.fit.empty() || o.fit == "none" || o.fit == "refit"))
+    fail_usage("method '{}' has its own router; leave @router out", o.method);
+  if (dense.ffn_bias)
+    fail_usage(
+        "this model's FFNs have biases, which method '{}' does not know yet; take another @method",
+        o.method);
+  if (dense.width % block_of(kSketchType).elements != 0)
+    fail_usage("a sketch has rows of whole blocks of {} numbers, and the model's width is {}",
+               block_of(kSketchType).elements, dense.width);
+}
 
 }  // namespace
 
@@ -254,6 +327,7 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
     fail_usage("@shared {} and @active {} are more than @experts {}; take at most {} active ones",
                o.shared, o.active, o.experts, o.experts - o.shared);
   o.layers.check(dense.layers);
+  if (find_carve_method(o.method).by_neuron) check_neurons(dense, o);
   if (o.marks < 1 || o.marks > dense.dense_width)
     fail_usage("@marks is {}; it must be 1 to {}, the width of the FFN", o.marks,
                dense.dense_width);
@@ -268,6 +342,7 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
 
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   const CarveStages stages = carve_stages(o);
+  const bool by_neuron = find_carve_method(o.method).by_neuron;
   ModelConfig c = dense;
   const int64_t width = dense.dense_width / o.experts;
   c.model_type.clear();
@@ -275,7 +350,7 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   c.shared_experts = o.shared;
   c.shared_width = o.shared > 0 ? width : 0;
   c.shared_gate = false;
-  c.expert_down_bias = !dense.ffn_bias && stages.fit->down_bias;
+  c.expert_down_bias = !dense.ffn_bias && !by_neuron && stages.fit->down_bias;
   o.layers.set(c);
   c.routing.recipe = stages.router->recipe;
   c.routing = default_options(find_recipe(stages.router->recipe), o.experts - o.shared, o.active,
@@ -288,6 +363,13 @@ double active_ffn_share(const ModelConfig& dense, const CarveOptions& o) {
              layers = static_cast<double>(dense.layers);
   return 1 - carved / layers * static_cast<double>(o.experts - o.shared - o.active) /
                  static_cast<double>(o.experts);
+}
+
+double share_read(const ModelConfig& dense, const CarveOptions& o, DType weights) {
+  const double taken = static_cast<double>(o.shared + o.active) / static_cast<double>(o.experts);
+  if (!find_carve_method(o.method).by_neuron) return taken;
+  const auto [row, sketch] = sketch_bytes(dense, weights);
+  return taken + sketch / row;
 }
 
 MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType compute) {
@@ -305,16 +387,24 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   const bool follows = stages.follows_dense();
   const int64_t streams = n * d * 4 * (follows ? 6 : 3),
                 dense_ffn = n * (d * a + f * a * (dense.gated ? 3 : 2) + d * 4);
-  const int64_t experts = (o.experts - o.shared) * carved.expert_width,
-                active = (o.active + o.shared) * carved.expert_width;
-  const int64_t marks = n * f / 8, energies = n * f * a,
-                measured =
-                    n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
-  need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) +
-                              n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
+  if (carved.by_neuron()) {
+    // of a window: products, logits and scores; choices and their weights; what is computed
+    need.add("activations", streams + dense_ffn + n * d * 4 +
+                                o.window * (f * (4 * 4 + 3 * a) + o.active * 3 * 4) +
+                                o.window / 16 * f * 4);
+    need.add("sketch", d * d * (2 * 4 + 2 * 8));
+  } else {
+    const int64_t experts = (o.experts - o.shared) * carved.expert_width,
+                  active = (o.active + o.shared) * carved.expert_width;
+    const int64_t marks = n * f / 8, energies = n * f * a,
+                  measured =
+                      n * d * 4 + n * active * a * (dense.gated ? 3 : 2) + n * o.active * d * 4;
+    need.add("activations", streams + dense_ffn + marks + std::max(energies, measured) +
+                                n * experts / std::max<int64_t>(1, carved.expert_width) * 8);
+  }
   if (stages.fit->run == refit) {  // its features, and its system of a variable a neuron and an
-                                   // expert, in f32 and solved in double
-    const int64_t columns = f + o.experts + 1;
+                                   // expert that has a bias, in f32 and solved in double
+    const int64_t columns = f + (carved.by_neuron() ? 0 : o.experts + 1);
     need.add("fit", n * columns * a + columns * (columns + d) * (4 + 8) + n * d * (4 + a));
   }
   need.add("kernels", int64_t{8} << 20);

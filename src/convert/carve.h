@@ -29,7 +29,10 @@ struct CarveOptions {
   int64_t shared = 0;             // S slices that are always on
   int64_t active = 1;             // A of the E - S others that a token takes
   int64_t experts = 8;            // E slices in all; divides the FFN's width F
-  LayerChoice layers;             // those that are carved
+  // of a method by neuron, in place of the three: which share of the bytes of a carved FFN a
+  // decoded token reads, its sketch among them
+  double budget = 0;
+  LayerChoice layers;  // those that are carved
   // another router than the method's own (carve_routers()); empty: the method's
   std::string router;
   // another fit of the outputs than the method's own (carve_fits()); empty: the method's
@@ -44,9 +47,12 @@ struct CarveOptions {
 // A method is a partition of the neurons, a router and a fit of the outputs.
 struct CarveMethod {
   std::string_view name, partition, router, fit, what;
+  bool by_neuron = false;  // every neuron is an expert (moe/neurons.h)
 };
 std::span<const CarveMethod> carve_methods();
 const std::vector<std::string>& carve_method_names();
+// Throws (usage), offering the nearest, where there is no such method.
+const CarveMethod& find_carve_method(std::string_view name);
 const std::vector<std::string>& carve_routers();
 const std::vector<std::string>& carve_fits();
 // Whether carving writes routers of this recipe: its experts are then those of a trained model.
@@ -77,6 +83,10 @@ struct CarveHooks {
   std::function<void(const CarvedLayer&)> on_layer = {};
 };
 
+// The options with the shape that `budget` comes to where the weights are written in this type; of
+// other methods as they are. Throws (usage) where the sketch alone reads more.
+CarveOptions with_shape(const ModelConfig& dense, const CarveOptions&, DType weights);
+
 // How many tokens of text the options ask for.
 inline int64_t calibration_tokens(const CarveOptions& options) {
   return options.window * options.windows;
@@ -89,8 +99,10 @@ void check_carve(const ModelConfig& dense, const CarveOptions&);
 
 // What the carved model will be. The options must have been checked.
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions&);
-// The share of the neurons of all FFNs that works for a token.
+// The share of the neurons of all FFNs that works for a token. By neuron their sketch comes on top.
 double active_ffn_share(const ModelConfig& dense, const CarveOptions&);
+// The share of the bytes of a carved FFN that a decoded token reads of weights of this type.
+double share_read(const ModelConfig& dense, const CarveOptions&, DType weights);
 
 // What carve() takes of memory, the dense model's weights and the result's among it; `compute`: of
 // the calibration's products.

@@ -11,16 +11,15 @@ namespace moe {
 namespace {
 
 constexpr CarveStage kPartitions[] = {
-    {"marks", by_marks},
-    {"weights", by_weights},
-    {"random", by_chance},
-    {"energy", by_energy, true},
+    {"marks", by_marks},         {"weights", by_weights}, {"random", by_chance},
+    {"energy", by_energy, true}, {"neurons", by_itself},
 };
 constexpr RouterStage kRouters[] = {
     {"analytic", analytic_router, "cmoe"},
     {"similarity", similarity_router, "carved"},
     {"learned", learned_router, "carved"},
     {"energy", energy_router, "carved", true},
+    {.name = "sketch", .run = sketch_router, .recipe = "sketch", .by_neuron = true},
 };
 constexpr FitStage kFits[] = {
     {"none", no_fit},
@@ -38,6 +37,10 @@ constexpr CarveMethod kMethods[] = {
      "LLaMA-MoE)"},
     {"random", "random", "learned", "none",
      "neurons dealt out at random, scored by a linear map fitted to their activations (LLaMA-MoE)"},
+    {"sketch", "neurons", "sketch", "refit",
+     "ours: every neuron an expert, scored by a copy of its rows in two bits, the last matrix "
+     "refitted; takes @budget in place of @shared, @active and @experts",
+     true},
 };
 
 template <class Row, size_t N>
@@ -60,12 +63,20 @@ bool is_carved(std::string_view recipe) {
   return std::any_of(std::begin(kRouters), std::end(kRouters),
                      [&](const RouterStage& router) { return router.recipe == recipe; });
 }
+const CarveMethod& find_carve_method(std::string_view name) {
+  return find(kMethods, name, "method", "method");
+}
 const std::vector<std::string>& carve_method_names() {
   static const std::vector<std::string> names = names_of(kMethods);
   return names;
 }
 const std::vector<std::string>& carve_routers() {
-  static const std::vector<std::string> names = names_of(kRouters);
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> of_slices;
+    for (const RouterStage& router : kRouters)
+      if (!router.by_neuron) of_slices.emplace_back(router.name);
+    return of_slices;
+  }();
   return names;
 }
 const std::vector<std::string>& carve_fits() {
@@ -74,7 +85,7 @@ const std::vector<std::string>& carve_fits() {
 }
 
 CarveStages carve_stages(const CarveOptions& options) {
-  const CarveMethod& method = find(kMethods, options.method, "method", "method");
+  const CarveMethod& method = find_carve_method(options.method);
   return {
       &find(kPartitions, method.partition, "partition", "method"),
       &find(kRouters, options.router.empty() ? method.router : options.router, "router", "router"),

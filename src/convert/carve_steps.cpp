@@ -57,7 +57,49 @@ void by_weights(Carving& c) {
 }
 void by_chance(Carving& c) { c.partition = partition_at_random(c.shape, c.key); }
 
+namespace {
+
+// to[0] = from[0] transposed.  [1,D,F] f32
+void turn(Param& to, const Param& from) {
+  const Tensor out = to.value.at(0), in = from.value.at(0);
+  for (int64_t d = 0; d < in.rows(); ++d)
+    for (int64_t f = 0; f < in.cols(); ++f) out.row<float>(f)[d] = in.row<float>(d)[f];
+  to.touched();
+}
+
+void copy_whole(Param& to, const Param& from) {
+  std::memcpy(to.value.data, from.value.data, static_cast<size_t>(from.value.bytes()));
+  to.touched();
+}
+
+}  // namespace
+
+void Carving::forward(Tensor y, const std::function<void(int64_t, const MoeLayer::Saved&)>& see) {
+  const std::span<const int64_t> bounds = pass.batch.bounds;
+  // The scores of all neurons of all tokens would fill gigabytes.
+  const size_t sequences = carved.by_neuron ? 1 : bounds.size() - 1;
+  for (size_t s = 0; s + 1 < bounds.size(); s += sequences) {
+    const ArenaScope scope(run.saved);
+    const int64_t begin = bounds[s], end = bounds[s + sequences];
+    std::vector<int64_t> own;
+    for (size_t i = s; i <= s + sequences; ++i) own.push_back(bounds[i] - begin);
+    Pass piece = pass;
+    const auto part = [&](std::span<const int32_t> all) {
+      return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    };
+    piece.batch = {part(pass.batch.ids), part(pass.batch.positions), own};
+    MoeLayer::Saved saved;
+    carved.forward(run, y.slice_rows(begin, end), a.x.slice_rows(begin, end), {}, piece, saved);
+    see(begin, saved);
+  }
+}
+
 void write_slices(Carving& c) {
+  if (c.carved.by_neuron) {
+    if (c.dense.gate.present()) copy_whole(c.carved.experts.gate, c.dense.gate);
+    copy_whole(c.carved.experts.up, c.dense.up);
+    return turn(c.carved.experts.down, c.dense.down);
+  }
   const float share = c.carved.shared ? 0.0f : 1.0f / static_cast<float>(c.active);
   for (int64_t e = 0; e < c.shape.experts; ++e)
     write_expert(c.carved.experts, e, c.dense, c.partition.experts[static_cast<size_t>(e)], share);

@@ -29,6 +29,9 @@ struct Carving {
   std::optional<Marks> known_marks = {};
 
   int64_t tokens() const { return a.tokens(); }
+  // The carved layer over the text: y [N,D] f32, and `see` is told of pieces of whole windows in
+  // turn, of which `first` is the first token.
+  void forward(Tensor y, const std::function<void(int64_t first, const MoeLayer::Saved&)>& see);
   const Marks& marks();  // made when first asked for
 };
 
@@ -37,6 +40,8 @@ void by_marks(Carving&);
 void by_weights(Carving&);
 void by_chance(Carving&);
 void by_energy(Carving&);
+// Every neuron is an expert (sketch.cpp).
+void by_itself(Carving&);
 
 // Copies the dense rows and columns into the experts; a bias after `down` goes to the shared
 // expert, or in A-th parts to the others.
@@ -54,6 +59,8 @@ void similarity_router(Carving&);
 void learned_router(Carving&);
 // A linear map fitted to the roots of the experts' energies (energy.cpp).
 void energy_router(Carving&);
+// The neurons' own rows in few bits (sketch.cpp).
+void sketch_router(Carving&);
 
 // ---- third: what the experts give ---------------------------------------------------------------
 void no_fit(Carving&);
@@ -71,6 +78,7 @@ struct RouterStage {
   void (*run)(Carving&);
   std::string_view recipe;  // whose router it writes (moe/recipes/recipes.h)
   bool follows_dense = false;
+  bool by_neuron = false;  // of no slices
 };
 struct FitStage {
   std::string_view name;
@@ -78,6 +86,15 @@ struct FitStage {
   bool down_bias = false;  // it writes biases after `down`
   bool follows_dense = false;
 };
+// What a decoded token reads of one neuron of a layer: its rows in this type, and their sketch.
+struct SketchBytes {
+  double row, sketch;
+};
+SketchBytes sketch_bytes(const ModelConfig& dense, DType weights);
+// How many neurons a token may take where it reads this share of the FFN's bytes, the sketch among
+// them; below 1 where the sketch alone is more.
+int64_t neurons_for(const ModelConfig& dense, DType weights, double budget);
+
 struct CarveStages {
   const CarveStage* partition;
   const RouterStage* router;

@@ -25,12 +25,14 @@ std::string methods_help() {
 
 FieldList fields(CarveOptions& o) {
   FieldList list;
-  list.add("shared", o.shared, "S: slices of each FFN that are always on").required();
+  list.add("shared", o.shared, "S: slices of each FFN that are always on");
   list.add("active", o.active,
            "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN "
-           "works for a token")
-      .required();
-  list.add("experts", o.experts, "E: slices in all; divides the width of the FFN").required();
+           "works for a token");
+  list.add("experts", o.experts, "E: slices in all; divides the width of the FFN");
+  list.add("budget", o.budget,
+           "with @method sketch, in place of the three above: the share of the bytes of a carved "
+           "FFN that a decoded token reads, the sketch among them (0.75, 0.5, 0.25)");
   add_layers(list, o.layers);
   list.add("method", o.method, methods_help()).values(carve_method_names());
   list.add("router", o.router, "another router than the method's: analytic, similarity or learned")

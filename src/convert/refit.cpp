@@ -16,24 +16,29 @@
 namespace moe {
 namespace {
 
-constexpr double kRidge = 0.3;   // lambda
+// lambda: of slices; of neurons, which leave little to mend (docs/internals/carving.md)
+constexpr double kRidge = 0.3, kNeuronRidge = 3;
 constexpr double kFloor = 1e-6;  // of the mean diagonal: neurons that never work
 
 void store(float& to, float x) { to = x; }
 void store(bf16& to, float x) { to = to_bf16(x); }
 
-// features [N, F + E + shared], rows times the root of the token's weight.
+// Experts that have a bias.
+int64_t biases(const Carving& c) { return c.carved.by_neuron ? 0 : c.shape.experts; }
+
+// features [N, F + E + shared], rows times the root of the token's weight; choice [*,K] of tokens
+// from `first` on. Where every neuron is an expert there are no biases.
 template <class T>
-void fill_features(Carving& c, Tensor features, Tensor choice, std::span<const int32_t> expert_of,
-                   int64_t begin, int64_t end) {
-  const int64_t neurons = c.shape.neurons, experts = c.shape.experts;
-  std::vector<float> on(static_cast<size_t>(experts + 1));  // on[0]: shared
-  for (int64_t n = begin; n < end; ++n) {
+void fill_features(Carving& c, Tensor features, Tensor choice, int64_t first,
+                   std::span<const int32_t> expert_of, int64_t begin, int64_t end) {
+  const int64_t neurons = c.shape.neurons, experts = biases(c);
+  std::vector<float> on(static_cast<size_t>(c.shape.experts + 1));  // on[0]: shared
+  for (int64_t n = first + begin; n < first + end; ++n) {
     const float root = std::sqrt(c.token_weight[static_cast<size_t>(n)]);
     std::fill(on.begin(), on.end(), 0.0f);
     on[0] = root;
     for (int64_t k = 0; k < choice.cols(); ++k)
-      on[static_cast<size_t>(choice.row<int32_t>(n)[k]) + 1] = root;
+      on[static_cast<size_t>(choice.row<int32_t>(n - first)[k]) + 1] = root;
     const T* hidden = c.a.hidden.row<T>(n);
     T* out = features.row<T>(n);
     for (int64_t f = 0; f < neurons; ++f)
@@ -57,6 +62,11 @@ void weigh_rows(Carving& c, Tensor missing, Tensor given) {
 
 // `change` [F + E + shared, D] f32
 void add_change(Carving& c, Tensor change) {
+  if (c.carved.by_neuron) {
+    const Tensor down = c.carved.experts.down.value.at(0);  // [F,D]
+    ops::add(c.run, down, down, change);
+    return c.carved.experts.down.touched();
+  }
   const int64_t width = change.cols(), neurons = c.shape.neurons;
   const auto add = [&](ExpertBank& bank, int64_t e, std::span<const int32_t> members,
                        int64_t bias_row) {
@@ -77,32 +87,33 @@ void add_change(Carving& c, Tensor change) {
 
 void refit(Carving& c) {
   Run& run = c.run;
-  ArenaScope saved_scope(run.saved), scope(run.scratch);
-  MoeLayer::Saved saved;
+  ArenaScope scope(run.scratch);
   const Tensor given = run.scratch.alloc(DType::f32, {c.tokens(), c.a.x.cols()});
-  c.carved.forward(run, given, c.a.x, {}, c.pass, saved);
-  weigh_rows(c, given, given);
-
   const std::vector<int32_t> expert_of = c.partition.expert_of();
-  const int64_t columns = c.shape.neurons + c.shape.experts + (c.carved.shared ? 1 : 0);
+  const int64_t columns = c.shape.neurons + biases(c) + (c.carved.shared ? 1 : 0);
   const Tensor features = run.scratch.alloc(c.a.x.dtype, {c.tokens(), columns});
-  parallel_for(run.threads, c.tokens(), 16, [&](int64_t begin, int64_t end, int) {
-    if (features.dtype == DType::bf16)
-      fill_features<bf16>(c, features, saved.router.choice, expert_of, begin, end);
-    else fill_features<float>(c, features, saved.router.choice, expert_of, begin, end);
+  c.forward(given, [&](int64_t first, const MoeLayer::Saved& saved) {
+    const Tensor choice = saved.router.choice;
+    parallel_for(run.threads, choice.rows(), 16, [&](int64_t begin, int64_t end, int) {
+      if (features.dtype == DType::bf16)
+        fill_features<bf16>(c, features, choice, first, expert_of, begin, end);
+      else fill_features<float>(c, features, choice, first, expert_of, begin, end);
+    });
   });
+  weigh_rows(c, given, given);
   Tensor missing = given;
   if (features.dtype != DType::f32)
     ops::cast(run, missing = run.scratch.alloc(features.dtype, {c.tokens(), given.cols()}), given);
   const Tensor gram = inner_products(run, run.scratch, features, features);
   const Tensor change = inner_products(run, run.scratch, features, missing);
+  const double lambda = c.carved.by_neuron ? kNeuronRidge : kRidge;
   double mean = 0;
   for (int64_t i = 0; i < columns; ++i)
     mean += static_cast<double>(gram.row<float>(i)[i]) / static_cast<double>(columns);
   std::vector<double> ridge(static_cast<size_t>(columns));
   for (int64_t i = 0; i < columns; ++i)
     ridge[static_cast<size_t>(i)] =
-        kRidge * static_cast<double>(gram.row<float>(i)[i]) + kFloor * mean;
+        lambda * static_cast<double>(gram.row<float>(i)[i]) + kFloor * mean;
   solve_ridge(run, change, gram, ridge);
   add_change(c, change);
 }

@@ -413,7 +413,7 @@ DType stored_dtype(const LoadedModel& model) {
       continue;
     const Tensor stored = model.source->file->get(tensor.name);
     const WeightKind kind = kind_of(*model.model, *tensor.pieces[0].param);
-    if (kind != WeightKind::small && kind != WeightKind::buffer)
+    if (kind != WeightKind::small && kind != WeightKind::buffer && kind != WeightKind::sketch)
       numbers[stored.dtype] += stored.numel();
   }
   const auto most =

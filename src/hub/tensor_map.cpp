@@ -302,6 +302,17 @@ Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& p
   return value;
 }
 
+// A sketch is multiplied in its own type, whatever the file has it in.
+Tensor sketched(Model& model, const Param& param, const std::vector<BoundPiece>& pieces) {
+  const Tensor wide = copied(model, param, pieces, DType::f32);
+  if (wide.cols() % block_of(kSketchType).elements != 0) return wide;
+  const Tensor value = allocate_like(model, param.value, kSketchType);
+  for (int64_t r = 0; r < wide.rows(); ++r)
+    quantise(static_cast<char*>(value.data) + r * value.row_bytes, wide.row<float>(r), kSketchType,
+             wide.cols());
+  return value;
+}
+
 void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& pieces) {
   const DType dtype = pieces[0].from.dtype;
   bool alike = true, as_it_is = true, transposed = false, cut = false;
@@ -312,7 +323,10 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
     cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
-  if (!is_large(param) || !alike || cut || (transposed && is_quantised(dtype))) {
+  if (is_sketch(param) && dtype != kSketchType)
+    return model.bind(param, sketched(model, param, pieces));
+  if (!(is_large(param) || is_sketch(param)) || !alike || cut ||
+      (transposed && is_quantised(dtype))) {
     model.bind(param, copied(model, param, pieces, DType::f32));
     return;
   }

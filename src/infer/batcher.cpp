@@ -128,8 +128,9 @@ struct Batcher::Step {
   bool replayed = false;
   int32_t adapter = 0;
 
-  void add(Text& text, int64_t position, std::span<const int32_t> ids, int64_t logits) {
-    parts.push_back({&text, {text.slot, ids, logits}, position, tokens, wanted});
+  void add(Text& text, int64_t position, std::span<const int32_t> ids, int64_t logits,
+           bool only_read) {
+    parts.push_back({&text, {text.slot, ids, logits, only_read}, position, tokens, wanted});
     tokens += std::ssize(ids);
     wanted += logits;
   }
@@ -270,7 +271,7 @@ void Batcher::add_rows(Step& step, Text& text, int64_t most) const {
   const int64_t position = runner_.cache().length(text.slot);
   if (!text.reads()) {
     const std::span<const int32_t> ids = text.generation.next();
-    return step.add(text, position, ids, std::ssize(ids));
+    return step.add(text, position, ids, std::ssize(ids), false);
   }
   const TextRequest& request = text.request;
   if (request.prompt_logprobs)
@@ -280,7 +281,7 @@ void Batcher::add_rows(Step& step, Text& text, int64_t most) const {
   step.add(
       text, position,
       std::span(request.prompt).subspan(static_cast<size_t>(text.read), static_cast<size_t>(count)),
-      request.prompt_logprobs ? count : last);
+      request.prompt_logprobs ? count : last, !request.prompt_logprobs && !step.replayed);
 }
 
 // Every reply goes on by a token. Of the prompts those that were begun on least go first, so that a
@@ -502,7 +503,7 @@ void Batcher::run_and_deliver(const Step& step) {
     for (const Part& part : step.parts) {
       Step alone;
       alone.adapter = step.adapter;
-      alone.add(*part.text, part.position, part.rows.ids, part.rows.logits);
+      alone.add(*part.text, part.position, part.rows.ids, part.rows.logits, part.rows.only_read);
       run_and_deliver(alone);
     }
     return;

@@ -1,6 +1,7 @@
 #include "infer/model_runner.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "core/error.h"
 #include "infer/eval_routing.h"
@@ -110,6 +111,8 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
                           const StepRouting& routing) {
   StepBatch step;
   for (const StepRows& r : rows) step.add(r, cache_.length(r.slot) - std::ssize(r.ids));
+  const auto only_read = std::make_unique<bool[]>(rows.size());
+  std::ranges::transform(rows, only_read.get(), &StepRows::only_read);
   const ArenaScope scope(run_.saved);
   ModelSaved saved;
   model_.forward(run_,
@@ -118,6 +121,7 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
                   .cache = &cache_,
                   .recorded = routing.recorded,
                   .wanted = {.counts = true},
+                  .only_read = {only_read.get(), rows.size()},
                   .same_everywhere = true,
                   .on_routing = routing.on_routing},
                  saved);

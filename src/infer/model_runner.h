@@ -34,6 +34,7 @@ struct StepRows {
   int32_t slot = 0;              // KvCache::open
   std::span<const int32_t> ids;  // that follow what the sequence holds; at least one
   int64_t logits = 1;  // after so many of the last of them logits are wanted; 0: a prompt goes on
+  bool only_read = false;  // a prompt's, none of which is drawn or judged (Pass::only_read)
 };
 
 // What a step may be asked for beside logits (moe::Pass).

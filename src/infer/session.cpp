@@ -27,14 +27,15 @@ std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t ro
         first = std::min(std::max(at, count - rows), end);
     const int64_t before = std::max<int64_t>(0, first - (count - rows));
     step(logits.subspan(static_cast<size_t>(before * vocab)),
-         ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first);
+         ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first,
+         rows == 1);
   }
   return logits;
 }
 
 std::span<const float> Session::decode(std::span<const int32_t> ids) {
   const std::span<float> logits = room_for_logits(ids, std::ssize(ids));
-  step(logits, ids, std::ssize(ids));
+  step(logits, ids, std::ssize(ids), false);
   return logits;
 }
 
@@ -67,8 +68,9 @@ std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t 
   return logits_;
 }
 
-void Session::step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted) {
-  const StepRows rows{slot_, ids, wanted};
+void Session::step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted,
+                   bool only_read) {
+  const StepRows rows{slot_, ids, wanted, only_read};
   try {
     runner_.step(logits, {&rows, 1});
   } catch (...) {  // what was taken back may be all

@@ -51,7 +51,7 @@ class Session {
 
  private:
   // logits [wanted,V]
-  void step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted);
+  void step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted, bool only_read);
   std::span<float> room_for_logits(std::span<const int32_t> ids, int64_t rows);
 
   std::unique_ptr<ModelRunner> own_;

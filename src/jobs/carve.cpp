@@ -92,8 +92,7 @@ ConversionReport how_carved(const CarveReply& r, const std::string& calibration)
   made.steps = {
       {"method", o.method},
       {"layers", r.layers_carved()},
-      {"slices", fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts,
-                             o.shared, o.active, o.experts - o.shared)},
+      {"slices", r.shape()},
       {"calibration", fmt::format("{}: {} tokens in {} windows, products in {}", calibration,
                                   r.result.tokens, o.windows, name_of(r.compute))}};
   for (const CarvedLayer& l : r.result.layers)
@@ -109,7 +108,7 @@ FieldList fields(CarveJob& job) {
       .positional()
       .required();
   list.add("OUT", job.out, kNewModelHelp).positional().required();
-  list.add(how.take({"shared", "active", "experts", "layers"}));
+  list.add(how.take({"shared", "active", "experts", "budget", "layers"}));
   list.add(fields(job.calibration,
                   "its first tokens show what the neurons do; nothing is trained on it"));
   list.add(std::move(how));
@@ -137,6 +136,22 @@ FieldList verify_fields(CarveJob& job) {
 
 void check_given(const CarveJob& job, const Given& given) {
   check_verify_options(job.verify, given);
+  const std::string& method = job.options.method;
+  const bool by_neuron = find_carve_method(method).by_neuron;
+  for (const char* name : {"shared", "active", "experts"}) {
+    if (by_neuron && given.has(name))
+      fail_usage("method '{}' has neurons for experts; give @budget in place of {}", method,
+                 field(name));
+    if (!by_neuron && !given.has(name))
+      fail_usage("method '{}' needs {}: how an FFN is cut (docs/carving.md)", method, field(name));
+  }
+  if (by_neuron && !given.has("budget"))
+    fail_usage("method '{}' needs @budget: the share of the FFN's bytes that a token reads",
+               method);
+  if (!by_neuron && given.has("budget"))
+    fail_usage("method '{}' has no @budget; @shared, @active and @experts say it", method);
+  if (by_neuron && job.sweep)
+    fail_usage("@sweep is of methods with slices, and '{}' has a @budget", method);
 }
 
 std::string CarveReply::layers_carved() const {
@@ -144,6 +159,19 @@ std::string CarveReply::layers_carved() const {
   return cut == dense.layers ? counted(cut, "layer")
                              : fmt::format("{} of {} layers", cut, dense.layers);
 }
+
+std::string CarveReply::shape() const {
+  const CarveOptions& o = options;
+  if (carved.by_neuron())
+    return fmt::format(
+        "{} neurons of each FFN, {} of them for a token: {:.1f}% of its bytes are "
+        "read, those of the sketch among them",
+        o.experts, o.active, 100 * read_share());
+  return fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared,
+                     o.active, o.experts - o.shared);
+}
+
+double CarveReply::read_share() const { return share_read(dense, options, type.type.dtype); }
 
 CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallbacks& callbacks) {
   const auto start = Clock::now();
@@ -154,12 +182,14 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   const ModelConfig asked = read_model_config(job.in);
   o.window = calibration_window(job.calibration, asked);
   o.windows = job.calibration.windows;
+  o = with_shape(asked, o, job.type.dtype.value_or(DType::bf16));
   check_carve(asked, o);
   check_memory(carving_need(asked, o, reply.compute), job.memory,
                marked("lower @windows or @window"), watch);
   const LoadedModel dense = load_model(job.in);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
+  o = with_shape(reply.dense, o, reply.type.type.dtype);
   const std::vector<int32_t> ids = read_calibration(job.calibration, dense, Windows::first).windows;
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
@@ -198,6 +228,7 @@ Json to_json(const CarveReply& r, const Spelling& spell) {
                 {"active", o.active},
                 {"experts", o.experts},
                 {"ffn_active", active_ffn_share(r.dense, o)},
+                {"ffn_bytes_read", r.read_share()},
                 {"tokens", r.result.tokens},
                 {"compute", name_of(r.compute)},
                 {"layers", layers},

@@ -36,6 +36,10 @@ struct CarveReply {
   double seconds() const { return load_seconds + carve_seconds + write_seconds; }
   // "30 layers", or "20 of 30 layers".
   std::string layers_carved() const;
+  // What a token takes of each FFN, in words.
+  std::string shape() const;
+  // The share of the bytes of a carved FFN that a decoded token reads.
+  double read_share() const;
 };
 struct CarveCallbacks {
   std::function<void(const CarvedLayer&)> on_layer = [](const CarvedLayer&) {};

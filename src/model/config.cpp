@@ -213,6 +213,11 @@ int64_t ModelConfig::moe_layer_count() const {
   return count;
 }
 
+bool ModelConfig::by_neuron() const {
+  return expert_width == 1 && shared_experts == 0 && !branch_norms && !ffn_bias &&
+         !expert_down_bias && moe_layer_count() > 0 && takes_a_set(train_spec(routing));
+}
+
 namespace {
 
 void validate_longrope(const ModelConfig& c) {

@@ -216,6 +216,8 @@ struct ModelConfig {
   int64_t state_numbers() const;
   bool has_states() const { return state_numbers() > 0; }
   int64_t moe_layer_count() const;
+  // Whether the experts of a layer are the neurons of one network (moe/neurons.h).
+  bool by_neuron() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;
   int64_t q_width() const { return heads * head_width; }

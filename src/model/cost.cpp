@@ -7,7 +7,7 @@ namespace {
 
 struct Numbers {
   PartCounts trained, matrices;
-  int64_t buffers = 0;
+  int64_t buffers = 0, sketch = 0;  // of the buffers those of sketches, which are matrices
 };
 
 Numbers numbers_of(const ModelConfig& c) {
@@ -15,7 +15,8 @@ Numbers numbers_of(const ModelConfig& c) {
   each_param(c, [&](const Param& p, int64_t layers) {
     const int64_t n = layers * p.value.numel();
     (p.is_trained() ? sums.trained[p.part] : sums.buffers) += n;
-    if (p.is_matrix()) sums.matrices[p.part] += n;
+    if (p.is_matrix() || is_sketch(p)) sums.matrices[p.part] += n;
+    if (is_sketch(p)) sums.sketch += n;
   });
   return sums;
 }
@@ -64,7 +65,8 @@ ParamCount count_params(const ModelConfig& c) {
   const Numbers sums = numbers_of(c);
   return {.parts = sums.trained,
           .experts_active = active(c, sums.trained[Part::experts]),
-          .buffers = sums.buffers};
+          .buffers = sums.buffers,
+          .sketch = sums.sketch};
 }
 
 FlopCount count_flops(const ModelConfig& c, int64_t context) {
@@ -72,19 +74,25 @@ FlopCount count_flops(const ModelConfig& c, int64_t context) {
 }
 
 double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int64_t expert_rows) {
-  const PartCounts matrices = numbers_of(c).matrices;
+  const Numbers numbers = numbers_of(c);
+  const PartCounts& matrices = numbers.matrices;
   const FlopCount per_token = flops_of(c, matrices, context);
+  const double no_way_back = 4 * static_cast<double>(numbers.sketch);
   const int64_t experts = c.routing.experts * c.moe_layer_count();
   const double rows = experts == 0 ? 0
                                    : 2 * static_cast<double>(expert_rows) *
                                          static_cast<double>(matrices[Part::experts] / experts);
-  return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows);
+  return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows) -
+         static_cast<double>(tokens) * no_way_back;
 }
 
 MemoryCount count_memory(const ModelConfig& c) {
   const ParamCount params = count_params(c);
-  const int64_t n = params.total(), buffers = 4 * params.buffers;  // buffers stay f32
-  int64_t cached = 0;                                              // numbers
+  // buffers stay f32, but for sketches whose rows are whole blocks
+  const int64_t sketch = c.width % block_of(kSketchType).elements == 0 ? params.sketch : 0;
+  const int64_t n = params.total(),
+                buffers = 4 * (params.buffers - sketch) + bytes_of(kSketchType, sketch);
+  int64_t cached = 0;  // numbers
   for (int64_t i = 0; i < c.layers; ++i) {
     const AttentionShape shape = c.attention(i);
     if (c.mixer(i) == Mixer::attention)

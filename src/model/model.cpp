@@ -33,7 +33,8 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
       x[i] = std::log(0.01f + (16 - 0.01f) * uniform(key, static_cast<uint64_t>(i)));
     return;
   }
-  if (role == Role::norm || role == Role::bias || role == Role::buffer) {
+  // A router's fixed matrix, which is a buffer, is drawn as one that learns.
+  if (role == Role::norm || role == Role::bias || (role == Role::buffer && value.rank < 2)) {
     const bool of_one =
         role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm ||
                                param.kind == ParamKind::scale);
@@ -86,6 +87,11 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
   if (experts_.size > 1 && experts_.size > config_.routing.experts)
     fail_usage("a layer's {} experts cannot lie on {} processes; each must hold one at least",
                config_.routing.experts, experts_.size);
+  if (experts_.size > 1 && config_.by_neuron())
+    fail_usage(
+        "the experts of a layer are the neurons of one network, which lies on one process; start "
+        "it "
+        "without mpirun");
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope) {

@@ -41,6 +41,7 @@ class List {
   void branch_norms(BranchNorms& norms) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
             bool down_bias) const;
+  void neurons(ExpertBank& bank) const;
 
   const ModelConfig& c;
 
@@ -164,10 +165,11 @@ void List::router(Router& router) const {
   };
   router.logit.act = c.act;
   const auto* linear = std::get_if<LinearLogits>(&spec.logits);
+  const Role matrix = is_fixed(spec.logits) ? Role::buffer : Role::matrix;
   if (needs_logits(spec.select))
-    own(router.logit.weight, ParamKind::weight, "ffn.router.weight", Role::matrix, {experts, d});
+    own(router.logit.weight, ParamKind::weight, "ffn.router.weight", matrix, {experts, d});
   if (!linear && c.gated)
-    own(router.logit.up, ParamKind::up, "ffn.router.up.weight", Role::matrix, {experts, d});
+    own(router.logit.up, ParamKind::up, "ffn.router.up.weight", matrix, {experts, d});
   if (linear && linear->bias)
     own(router.logit.bias, ParamKind::weight, "ffn.router.logit_bias", Role::bias, {experts});
   if (has_expert_scale(spec.weigh))
@@ -203,6 +205,17 @@ void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t ex
     add(bank.up_bias, part, ParamKind::up, name + "up.bias", Role::bias, {experts, width});
   if (down_bias)
     add(bank.down_bias, part, ParamKind::down, name + "down.bias", Role::bias, {experts, d});
+}
+
+// All neurons of a layer as one bank, whose rows are theirs.
+void List::neurons(ExpertBank& bank) const {
+  bank.act = c.act;
+  const auto rows = [&](Param& param, ParamKind kind, std::string_view name, Role role) {
+    add(param, Part::experts, kind, name, role, {1, c.routing.experts, c.width});
+  };
+  if (c.gated) rows(bank.gate, ParamKind::gate, "ffn.experts.gate.weight", Role::matrix);
+  rows(bank.up, ParamKind::up, "ffn.experts.up.weight", Role::matrix);
+  rows(bank.down, ParamKind::down, "ffn.experts.down.weight", Role::residual);
 }
 
 }  // namespace
@@ -247,6 +260,8 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
   const bool down_bias = c.ffn_bias || c.expert_down_bias;
   ffn.router.emplace().layer = layer;
   list.router(*ffn.router);
+  ffn.by_neuron = c.by_neuron();
+  if (ffn.by_neuron) return list.neurons(ffn.experts);
   list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width,
             down_bias);
   if (c.branch_norms) list.branch_norms(ffn.norms.emplace());
@@ -310,6 +325,10 @@ bool is_large(const Param& p) {
   const bool combine_weight = p.part == Part::shared && p.kind == ParamKind::weight;
   return p.is_matrix() && !is_multiplied_in_f32(p) && p.part != Part::positions &&
          !combine_weight && !is_convolution(p);
+}
+
+bool is_sketch(const Param& p) {
+  return p.part == Part::router && p.role == Role::buffer && p.value.rank == 2;
 }
 
 bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }

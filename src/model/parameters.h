@@ -102,6 +102,10 @@ bool is_hidden_matrix(const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
 // and decay of linear attention.
 bool is_multiplied_in_f32(const Param&);
+// Whether it is of a router that scores neurons by their own rows in few bits (recipe sketch): what
+// those become in files that have such types, and where they are multiplied.
+bool is_sketch(const Param&);
+constexpr DType kSketchType = DType::q2_0;
 // Whether it is the weights of a convolution, which no product takes.
 bool is_convolution(const Param&);
 

@@ -23,6 +23,7 @@ struct Sizes {
   int64_t n, a;      // tokens, bytes of an activation
   RoutingSpec spec;  // unused by dense models
   bool goes_back;
+  bool by_neuron;  // experts are neurons of one network, whose rows are tokens
 
   Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing,
         bool backward = true)
@@ -31,7 +32,8 @@ struct Sizes {
         n(training.batch * training.context),
         a(training.dtype == DType::bf16 ? 2 : kF32),
         spec(routing),
-        goes_back(backward) {}
+        goes_back(backward),
+        by_neuron(config.by_neuron()) {}
 
   // The sum over the scopes of a micro-batch of of(tokens in it).
   template <class F>
@@ -54,8 +56,11 @@ struct Sizes {
                               return expert_capacity(*buffer, tokens, spec.experts, spec.slots());
                             }));
   }
-  int64_t rows(bool moe) const { return moe ? pairs() : n; }
-  int64_t ffn_width(bool moe) const { return moe ? c.expert_width : c.dense_width; }
+  int64_t rows(bool moe) const { return moe && !by_neuron ? pairs() : n; }
+  int64_t ffn_width(bool moe) const {
+    if (!moe) return c.dense_width;
+    return by_neuron ? c.routing.experts : c.expert_width;
+  }
   int64_t shared_width() const { return c.shared_experts * c.shared_width; }
   bool spread(bool moe) const { return moe && shape.spread > 1; }
   // What the experts of a layer work on at a time.
@@ -106,7 +111,8 @@ int64_t saved_noise(const RoutingSpec& spec) {
 }
 
 int64_t saved_router(const Sizes& s) {
-  const int64_t plan = s.n * kF32 + s.rows(true) * 4 * kF32;  // bounds; token, row, pair, weight
+  // bounds; token, row, pair, weight
+  const int64_t plan = s.by_neuron ? 0 : s.n * kF32 + s.rows(true) * 4 * kF32;
   const bool holds_back = std::holds_alternative<BufferCapacity>(s.spec.capacity) ||
                           !std::holds_alternative<KeepSecond>(s.spec.second);
   // choice, selected, weights, kept
@@ -172,6 +178,8 @@ int64_t scratch_router(const Sizes& s) {
 
 int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
+  if (s.by_neuron)  // and what the neurons put out apart from its gradient
+    return scratch_bank(s, s.n, s.ffn_width(true)) + s.n * s.ffn_width(true) * s.a;
   const int64_t rows = s.rows(true), pieces = s.pieces(true);
   const int64_t bank = scratch_bank(s, rows / pieces, s.c.expert_width,
                                     std::max<int64_t>(1, s.c.routing.experts / pieces));
@@ -241,7 +249,7 @@ int64_t chunk_of_logits(const Sizes& s) {
 // Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
 int64_t scratch_forward(const Sizes& s, bool moe) {
   const int64_t hidden = s.rows(moe) / s.pieces(moe) * s.ffn_width(moe) * s.a;
-  if (!moe) return s.stream() + hidden;
+  if (!moe || s.by_neuron) return s.stream() + hidden;
   const int64_t numbers = s.rows(true) * s.c.width;
   return s.stream() + numbers * kF32 + hidden + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
          (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);

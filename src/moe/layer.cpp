@@ -1,10 +1,12 @@
 #include "moe/layer.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
 #include "moe/banks.h"
 #include "moe/exchange.h"
+#include "moe/neurons.h"
 #include "tensor/on_host.h"
 
 namespace moe {
@@ -82,6 +84,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
     experts.forward(run, y, saved.rows, saved.experts);
     return;
   }
+  if (by_neuron) return forward_by_neuron(run, y, x, pass, saved);
   const Branches of = branches(run, y, x, u, saved);
   saved.plan =
       router->forward(run, of.router, pass, pass.key_of(router->layer, Site::router), saved.router);
@@ -107,9 +110,52 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
   if (norms) join(run, y, of, saved);
 }
 
+// Who looks at the routing is shown a plan, which nothing here needs.
+void MoeLayer::forward_by_neuron(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
+  const RngKey key = pass.key_of(router->layer, Site::router);
+  const bool some_only_read =
+      std::find(pass.only_read.begin(), pass.only_read.end(), true) != pass.only_read.end();
+  if (pass.on_routing) saved.plan = router->forward(run, x, pass, key, saved.router);
+  else if (pass.recorded || !some_only_read) router->choose(run, x, pass, key, saved.router);
+  if (some_only_read) return forward_mixed(run, y, x, pass, saved);
+  neurons_forward(run, experts, y, x, saved.router.choice, pass.goes_back(), saved.experts);
+}
+
+// Chooses, where that is not done for all, for those tokens alone that do not take all neurons.
+void MoeLayer::forward_mixed(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
+  const bool chosen = !saved.router.choice.empty();
+  std::vector<int32_t> counts(static_cast<size_t>(experts.width()));
+  const std::span<const int64_t> bounds = pass.batch.bounds;
+  for (size_t s = 0, then = 0; s + 1 < bounds.size(); s = then) {
+    for (then = s; then + 1 < bounds.size() && pass.only_read[then] == pass.only_read[s];) ++then;
+    const int64_t begin = bounds[s], end = bounds[then];
+    const Tensor in = x.slice_rows(begin, end), out = y.slice_rows(begin, end);
+    if (pass.only_read[s]) {
+      neurons_forward(run, experts, out, in, {}, false, saved.experts);
+      for (int32_t& n : counts) n += static_cast<int32_t>(end - begin);
+      continue;
+    }
+    Routing own;
+    if (!chosen) router->choose(run, in, pass, pass.key_of(router->layer, Site::router), own);
+    neurons_forward(run, experts, out, in,
+                    chosen ? saved.router.choice.slice_rows(begin, end) : own.choice, false,
+                    saved.experts);
+    if (own.counts.empty()) continue;
+    OnHost host(run);
+    const int32_t* more = host.read(own.counts).as<int32_t>();
+    for (size_t e = 0; e < counts.size(); ++e) counts[e] += more[e];
+  }
+  if (chosen || !pass.wanted.counts) return;
+  saved.router.experts = experts.width();
+  saved.router.counts =
+      Tensor(run.saved.put(std::span<const int32_t>(counts)).data(), DType::i32, {experts.width()});
+}
+
 void MoeLayer::backward(Run& run, Tensor dx, Tensor du, Tensor dy, Tensor x, const Pass& pass,
                         const RoutingLosses& coef, const Saved& saved) {
   if (!router) return experts.backward(run, dx, {}, dy, saved.rows, saved.experts);
+  if (by_neuron)
+    return neurons_backward(run, experts, dx, dy, x, saved.router.choice, saved.experts);
   const ArenaScope scope(run.scratch);
   const auto stream = [&](DType dtype) { return run.scratch.alloc(dtype, {x.rows(), x.cols()}); };
   Tensor drouter = dx, dexperts = dx, dexperts_out = dy, dshared_out = dy;

@@ -39,6 +39,9 @@ struct MoeLayerSaved {
 struct MoeLayer {
   std::optional<Router> router;  // absent: one expert, always on
   ExpertBank experts;
+  // Every expert is a neuron of `experts`, which is a bank of one (moe/neurons.h): no shared
+  // experts, weights of 1, and nothing goes back to the router.
+  bool by_neuron = false;
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
   std::optional<BranchNorms> norms;  // only with shared experts without a gate
@@ -55,6 +58,8 @@ struct MoeLayer {
                 const RoutingLosses& coef, const Saved&);
 
  private:
+  void forward_by_neuron(Run&, Tensor y, Tensor x, const Pass&, Saved&);
+  void forward_mixed(Run&, Tensor y, Tensor x, const Pass&, Saved&);
   // What the branches see, and where they leave what they make of it: without norms the layer's own
   // input and output.
   struct Branches {

@@ -65,6 +65,10 @@ struct Pass {
   // in order, alive until backward. Null: the routers choose.
   const std::vector<Tensor>* recorded = nullptr;
   Wanted wanted = {};
+  // [S] true: of a sequence whose tokens are only read, none of which is drawn. Where experts are
+  // neurons of one network (moe/neurons.h) such tokens take all of them, as reading the weights
+  // once for many tokens costs no more. Empty: no sequence is. Forward only.
+  std::span<const bool> only_read = {};
   // Where a layer's experts lie on several processes (moe/plan.h): all of them make this very pass,
   // as generation does, not passes of texts of their own. Forward only.
   bool same_everywhere = false;

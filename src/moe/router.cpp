@@ -92,6 +92,13 @@ bool has_loss(const RoutingSpec& spec, std::string_view name) {
   return needs_logits(spec.select);
 }
 
+bool takes_a_set(const RoutingSpec& spec) {
+  const auto* top = std::get_if<TopK>(&spec.select);
+  return top != nullptr && !top->sorted && std::holds_alternative<UnitWeight>(spec.weigh) &&
+         std::holds_alternative<KeepSecond>(spec.second) &&
+         std::holds_alternative<Dropless>(spec.capacity);
+}
+
 void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& saved) {
   const int64_t tokens = x.rows();
   const std::array<int64_t, 2> all = {0, tokens};
@@ -116,6 +123,11 @@ void Router::make_logits(Run& run, Tensor x, const RoutingSpec& spec, Saved& sav
 }
 
 RoutingPlan Router::forward(Run& run, Tensor x, const Pass& pass, RngKey key, Saved& saved) {
+  choose(run, x, pass, key, saved);
+  return place(run, *pass.routing, saved);
+}
+
+void Router::choose(Run& run, Tensor x, const Pass& pass, RngKey key, Saved& saved) {
   const RoutingSpec& spec = *pass.routing;
   saved = Saved{};
   saved.key = key;
@@ -123,10 +135,15 @@ RoutingPlan Router::forward(Run& run, Tensor x, const Pass& pass, RngKey key, Sa
   else if (pass.batch.tokens() != x.rows())
     fail("hash routing of {} tokens was given {} token ids; pass one id for each token", x.rows(),
          pass.batch.tokens());
-  return decide(run, pass, saved);
+  decide_choice(run, pass, saved);
 }
 
 RoutingPlan Router::decide(Run& run, const Pass& pass, Saved& saved) const {
+  decide_choice(run, pass, saved);
+  return place(run, *pass.routing, saved);
+}
+
+void Router::decide_choice(Run& run, const Pass& pass, Saved& saved) const {
   const RoutingSpec& spec = *pass.routing;
   saved.experts = spec.experts;
   saved.index = index;
@@ -147,7 +164,6 @@ RoutingPlan Router::decide(Run& run, const Pass& pass, Saved& saved) const {
   weigh_forward(run, saved, spec.weigh);
   measure(run, spec, pass, saved);
   if (!replayed) send(run, spec, pass, saved);
-  return place(run, spec, saved);
 }
 
 // Recorded choices take the place of the router's own, which are made all the same: a score that is

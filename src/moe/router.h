@@ -40,6 +40,9 @@ struct RoutingSpec {
 // Whether the stages have the loss that each_loss (moe/routing.h) calls so.
 bool has_loss(const RoutingSpec&, std::string_view name);
 
+// Whether a token's experts are a set, each taken for what it is and none ever left out.
+bool takes_a_set(const RoutingSpec&);
+
 // Throws (usage) on what has no meaning, with the reason and a valid alternative (docs/recipes.md
 // lists the rules).
 void validate(const RoutingSpec&);
@@ -58,7 +61,11 @@ struct Router {
 
   // x [N,D] A; the plan lives in run.saved. `key` empty: nothing is drawn.
   RoutingPlan forward(Run&, Tensor x, const Pass&, RngKey key, Saved&);
-  // The same from saved.logits (and key, clean, sigma) on: everything that needs no matrix.
+  // What forward() does but for the plan, which nobody needs where a token's experts are neurons of
+  // one network (moe/neurons.h).
+  void choose(Run&, Tensor x, const Pass&, RngKey key, Saved&);
+  // The same as forward() from saved.logits (and key, clean, sigma) on: everything that needs no
+  // matrix.
   RoutingPlan decide(Run&, const Pass&, Saved&) const;
   // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
   void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const Pass&,
@@ -76,6 +83,7 @@ struct Router {
                 std::span<const double> cutoff);
 
  private:
+  void decide_choice(Run&, const Pass&, Saved&) const;
   void make_logits(Run&, Tensor x, const RoutingSpec&, Saved&);
   void replay(Run&, const Pass&, Saved&) const;
 };

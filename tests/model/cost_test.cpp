@@ -137,6 +137,7 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
         router += p->value.numel();
         if (p->is_matrix()) multiplied += p->value.numel();
       }
+      if (is_sketch(*p)) multiplied += p->value.numel();
     }
     EXPECT_EQ(count.total(), trained) << routing.recipe;
     EXPECT_EQ(count.buffers, buffers) << routing.recipe;
@@ -147,6 +148,12 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
   }
   c.routing = test::small_routing("hash", 6, 2);
   EXPECT_EQ(count_params(c)[Part::router], 0);
+  c.width = 64;
+  c.routing = test::small_routing("sketch", 6, 2);
+  const ParamCount sketched = count_params(c);
+  EXPECT_EQ(sketched.sketch, 2 * 2 * 6 * 64);  // gate and up of two layers
+  EXPECT_EQ(count_memory(c).weights_bf16, 2 * sketched.total() + sketched.sketch / 64 * 18);
+  c.width = 12;
   c.routing = test::small_routing("deepseek-v3", 6, 2);
   EXPECT_EQ(count_params(c).buffers, 2 * 6);
 }

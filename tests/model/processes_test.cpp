@@ -105,6 +105,11 @@ TEST(Processes, SharesOfABankAreDrawnAsTheWhole) {
   }
   EXPECT_FAILS(Model(c, Storage::owned, {.rank = 0, .size = 7}),
                "a layer's 6 experts cannot lie on 7 processes");
+  ModelConfig by_neuron = c;
+  by_neuron.routing = small_routing("sketch", 6, 2);
+  by_neuron.expert_width = 1;
+  ASSERT_TRUE(by_neuron.by_neuron());
+  EXPECT_FAILS(Model(by_neuron, Storage::owned, {.rank = 0, .size = 2}), "without mpirun");
 }
 
 TEST(Processes, ExpertsMayLieOnOthers) {

@@ -219,6 +219,7 @@ class TwinRouter {
       for (size_t e = 0; e < experts_; ++e) {
         z[n][e] = params.act(z[n][e]) * (params.up ? up[n][e] : T(1.0));
         if (value_of(z[n][e]) < 0) z[n][e] = -z[n][e];
+        if (is_fixed(spec_.logits)) z[n][e] = T(value_of(z[n][e]));
       }
     return z;
   }
@@ -270,6 +271,8 @@ class TwinRouter {
         for (size_t i = 0; i < slots_ && i + 1 < experts_; ++i)
           if (std::isfinite(s[order[i + 1]])) decided_by(s[order[i]] - s[order[i + 1]]);
       order.resize(slots_);
+      if (const auto* top = std::get_if<TopK>(&spec_.select); top && !top->sorted)
+        std::sort(order.begin(), order.end());
       out_.choice.push_back(order);
     }
     if (const auto* expert_choice = std::get_if<ExpertChoice>(&spec_.select))

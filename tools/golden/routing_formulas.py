@@ -27,11 +27,11 @@ DEFAULTS = {
     "jitter": {"eps": 1e-2},
     "learned": {"floor": 0.0},
     "linear": {"bias": False},
-    "analytic": {},
+    "analytic": {"fixed": False},
     "softmax": {},
     "sigmoid": {},
     "raw": {},
-    "top_k": {"bias": None},
+    "top_k": {"bias": None, "sorted": True},
     "grouped_top_k": {"groups": 1, "keep": 1, "group_top": 1, "bias": None},
     "expert_choice": {"factor": 2.0, "scope": "micro_batch"},
     "threshold_choice": {},
@@ -180,7 +180,8 @@ def top_k(spec, scores, bias, k, origins):
             kept = first_of(groups, spec["keep"], "groups")
             allowed = [e for e in allowed if e // size in kept]
         order = ranked([entries[e] for e in allowed], "scores", k)
-        rows.append([allowed[i] for i in order[:k]])
+        chosen = [allowed[i] for i in order[:k]]
+        rows.append(chosen if spec.get("sorted", True) else sorted(chosen))
     return rows
 
 
@@ -601,6 +602,8 @@ class Logits:
         self.origins = [
             list(zip(*row)) for row in zip(gate.tolist(), (gate if up is None else up).tolist())
         ]
+        if stage["fixed"]:  # a constant for the gradient
+            return hidden.abs().detach() + 0.0 * hidden
         return hidden.abs()
 
     def gradients(self, total, more):

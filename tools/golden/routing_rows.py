@@ -206,6 +206,18 @@ def carved(options):
     return {**cmoe(options), "logits": {"type": "linear", "bias": True}}
 
 
+def sketch(options):
+    """Neurons by the size of what a fixed copy of their rows says that they put out, each taken
+    for what it is; a set, by rising index."""
+    return {
+        "logits": {"type": "analytic", "fixed": True},
+        "score": "raw",
+        "select": {"type": "top_k", "sorted": False},
+        "weigh": "one",
+        "losses": {},
+    }
+
+
 def custom(options):
     return options["stages"]
 
@@ -233,6 +245,7 @@ ROWS = {
     "hash": hash_row,
     "cmoe": cmoe,
     "carved": carved,
+    "sketch": sketch,
     "custom": custom,
 }
 FIXED_K = {"gshard": 2, "switch": 1, "glam": 2, "st-moe": 2}
@@ -250,7 +263,7 @@ EXPERTS_CHOOSE = {"expert-choice", "expert-choice-notes"}
 GROUPED = {"deepseek-v2", "deepseek-v3"}
 HAS_CAPACITY = {"gshard", "switch", "glam", "st-moe", "nanomoe"}
 OPEN_NORM = {"olmoe", "qwen2-moe"}
-HAS_BALANCE = set(ROWS) - EXPERTS_CHOOSE - {"shazeer", "hash", "cmoe", "carved", "custom"}
+HAS_BALANCE = set(ROWS) - EXPERTS_CHOOSE - {"shazeer", "hash", "cmoe", "carved", "sketch", "custom"}
 EVAL_CAPACITY = 2.0  # the capacity factor of all of them when evaluated as trained
 
 

@@ -6,6 +6,7 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kSmall = "norms, biases, routers and positions stay f32";
+constexpr std::string_view kSketch = "a router's sketch is of that type";
 constexpr std::string_view kHead = "the head keeps more bits";
 constexpr std::string_view kNot256 = "rows are no multiple of 256";
 constexpr std::string_view kNot64 = "rows are no multiple of 64";
@@ -41,6 +42,7 @@ TypeChoice fitting(TypeChoice choice, int64_t cols) {
 }  // namespace
 
 WeightKind kind_of(const Model& model, const Param& param) {
+  if (is_sketch(param)) return WeightKind::sketch;
   if (!param.is_trained()) return WeightKind::buffer;
   if (!is_large(param)) return WeightKind::small;
   if (param.part == Part::embedding)
@@ -51,6 +53,8 @@ WeightKind kind_of(const Model& model, const Param& param) {
 TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked,
                        Target target) {
   if (kind == WeightKind::buffer) return {DType::f32, kSmall};
+  if (kind == WeightKind::sketch)
+    return {target == Target::gguf && fits(kSketchType, cols) ? kSketchType : DType::f32, kSketch};
   if (target == Target::folder) {
     if (asked) return {*asked, ""};
     // Nothing is rounded that nobody asked to round.

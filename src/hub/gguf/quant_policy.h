@@ -18,6 +18,7 @@ enum class WeightKind {
   lm_head,    // makes logits; a tied embedding is one too
   small,      // norms, biases, routers, gates of one row, learned positions: few numbers, and much
               // hangs on each
+  sketch,     // scores neurons by their own rows in few bits
   buffer,     // moved by rules in steps too small for half precision
 };
 WeightKind kind_of(const Model&, const Param&);

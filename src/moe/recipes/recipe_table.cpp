@@ -578,6 +578,26 @@ Recipe carved() {
   return r;
 }
 
+Recipe sketch() {
+  Recipe r;
+  r.name = "sketch";
+  r.title = "every neuron of a dense network an expert, scored by a copy of it in few bits";
+  r.source = "moe carve --method sketch (docs/carving.md)";
+  r.formula =
+      "z_e = |act(g'_e . x) (u'_e . x)|, g' and u' few bits of g_e and |d_e| u_e;  K = top-k(z);  "
+      "w = 1";
+  r.differs =
+      "Of published methods TEAL (arXiv 2408.14690) drops neurons by thresholds of what they hold, "
+      "which it has to compute first, and Deja Vu (arXiv 2310.17157) trains predictors.";
+  r.default_experts = 64;
+  r.default_top_k = 32;
+  r.train.logits = AnalyticLogits{.fixed = true};
+  r.train.score = RawScore{};
+  r.train.select = TopK{.k = 32, .bias = std::nullopt, .sorted = false};
+  r.train.weigh = UnitWeight{};
+  return r;
+}
+
 Recipe custom() {
   Recipe r;
   r.name = "custom";
@@ -597,7 +617,8 @@ std::vector<Recipe> make_recipe_table() {
           nanomoe(),     deepseek_moe(), deepseek_v2(),   deepseek_v3(),
           olmoe(),       mixtral(),      gpt_oss(),       gemma4(),
           sparsemixer(), ernie_moe(),    qwen2_moe(),     qwen3_moe(),
-          hash(),        cmoe(),         carved(),        custom()};
+          hash(),        cmoe(),         carved(),        sketch(),
+          custom()};
 }
 
 }  // namespace moe

@@ -96,6 +96,10 @@ void check_groups(const RoutingSpec& spec, const GroupedTopK& s) {
 void check_select(const RoutingSpec& spec) {
   if (!experts_choose(spec.select)) check_k(spec, spec.slots());
   if (const auto* s = std::get_if<GroupedTopK>(&spec.select)) check_groups(spec, *s);
+  if (const auto* s = std::get_if<TopK>(&spec.select); s && !s->sorted && s->bias)
+    fail_usage(
+        "a selection that is not sorted knows no selection bias; give \"sorted\" as true, or leave "
+        "the bias out");
   if (const auto* s = std::get_if<ExpertChoice>(&spec.select)) {
     if (!finite_above(s->factor, 0) || s->factor > static_cast<float>(spec.experts))
       fail_usage(
@@ -150,7 +154,7 @@ void check_hash(const RoutingSpec& spec) {
 }
 
 void check_weigh(const RoutingSpec& spec) {
-  if (is<UnitWeight>(spec.weigh))
+  if (is<UnitWeight>(spec.weigh) && !is_fixed(spec.logits))
     fail_usage(
         "weights that are always 1 give a learned router no gradient; use \"scores\" or "
         "\"softmax\", or the selection \"hash\"");
@@ -212,7 +216,7 @@ void check_weigh(const RoutingSpec& spec) {
           "selection \"near_best\", or the weighing \"softmax\"");
   }
   if (!experts_choose(spec.select) && spec.slots() == 1 && spec.experts > 1 &&
-      constant_when_alone(spec.weigh))
+      constant_when_alone(spec.weigh) && !is_fixed(spec.logits))
     fail_usage(
         "top-k 1 with renormalised weights: the one weight is always 1, so the router would get no "
         "gradient from the language-model loss; use a recipe "
@@ -330,6 +334,11 @@ void check_device(const RoutingSpec& spec, const DeviceLoss& d, bool communicati
 
 void check_losses(const RoutingSpec& spec) {
   const AuxLosses& l = spec.losses;
+  if (is_fixed(spec.logits) && (l.balance || l.device || l.communication || l.importance || l.load))
+    fail_usage(
+        "logits of a fixed sketch do not learn, so no loss can teach them; leave the losses out, "
+        "or "
+        "give \"fixed\" as false");
   if (experts_choose(spec.select) &&
       (l.balance || l.device || l.communication || l.importance || l.load))
     fail_usage(

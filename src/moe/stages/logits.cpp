@@ -7,6 +7,11 @@
 
 namespace moe {
 
+bool is_fixed(const LogitStage& stage) {
+  const auto* analytic = std::get_if<AnalyticLogits>(&stage);
+  return analytic != nullptr && analytic->fixed;
+}
+
 void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   saved = {};
@@ -15,13 +20,17 @@ void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage,
     if (linear->bias) ops::bias_forward_acc(run, z, bias, {}, all);
     return;
   }
-  const auto product = [&](Param& w) {
-    Tensor y = run.saved.alloc(DType::f32, {z.rows(), z.cols()});
-    ops::matmul_forward_f32(run, y, x, w, all);
-    return y;
-  };
-  if (up.present()) saved.gate = product(weight);
-  saved.up = product(up.present() ? up : weight);
+  const auto like = [&] { return run.saved.alloc(DType::f32, {z.rows(), z.cols()}); };
+  saved.up = like();
+  if (!up.present()) {
+    ops::matmul_forward_f32(run, saved.up, x, weight, all);
+  } else if (saved.gate = like(); is_quantised(weight.value.dtype)) {
+    // side by side: tokens become bytes once
+    ops::matmul_forward(run, {{weight, saved.gate}, {up, saved.up}}, x, all);
+  } else {
+    ops::matmul_forward_f32(run, saved.gate, x, weight, all);
+    ops::matmul_forward_f32(run, saved.up, x, up, all);
+  }
   ops::ffn_act_forward(run, z, saved.gate, saved.up, {}, act);
   OnHost host(run);
   const Tensor y = host.write(z);
@@ -31,6 +40,7 @@ void LogitParams::forward(Run& run, Tensor z, Tensor x, const LogitStage& stage,
 // With a = act(g) u: d|a| = sign(a) da.
 void LogitParams::backward_acc(Run& run, Tensor dx, Tensor dz, Tensor x, const LogitStage& stage,
                                const Saved& saved) {
+  if (is_fixed(stage)) return;
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto through = [&](Param& w, Tensor dy) {
     ops::matmul_dw(run, w, dy, x, all);

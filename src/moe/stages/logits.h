@@ -24,14 +24,22 @@ struct LinearLogits {
 struct AnalyticLogits {
   static constexpr std::string_view kName = "analytic";
   template <class V, class S>
-  static void fields(V&, S&) {}
+  static void fields(V& v, S& s) {
+    v("fixed", s.fixed);
+  }
+  // The rows are a sketch of the experts' own, perhaps in few bits, and nothing that learns: the
+  // logits are constants for the gradient.
+  bool fixed = false;
 };
 using LogitStage = std::variant<LinearLogits, AnalyticLogits>;
+// Whether logits are made of numbers that do not learn.
+bool is_fixed(const LogitStage&);
 
 // What makes the logits.
 struct LogitParams {
   Param weight;  // [E,D]: W, or the gates g; the u where there is no gate
-  Param up;      // [E,D]: u of AnalyticLogits with a gate
+  Param up;      // [E,D]: u of AnalyticLogits with a gate, and of fixed ones times the length of
+                 // what the neuron adds where the score is to say that
   Param bias;    // [E]: c of LinearLogits with a bias
   ops::Act act = ops::Act::silu;
 

@@ -60,7 +60,10 @@ void select_forward(Run& run, Routing& r, const Pass& pass, const SelectStage& s
   r.selected = run.saved.alloc(DType::i32, {tokens, slots});
   ops::select_all(run, r.selected);  // which is all of it but where experts choose
   std::visit(Overloaded{
-                 [&](const TopK&) { ops::top_experts(run, r.choice, r.scores, r.bias); },
+                 [&](const TopK& top) {
+                   if (top.sorted) ops::top_experts(run, r.choice, r.scores, r.bias);
+                   else ops::top_set(run, r.choice, r.scores);
+                 },
                  [&](const GroupedTopK& g) {
                    const ops::ExpertGroups groups{g.groups, g.keep, g.group_top};
                    ops::top_experts(run, r.choice, r.scores, r.bias, &groups);

@@ -31,9 +31,13 @@ struct TopK {
   template <class V, class S>
   static void fields(V& v, S& s) {
     v("bias", s.bias);
+    v("sorted", s.sorted);
   }
   int64_t k = 2;  // of the model's options, not of the recipe
   std::optional<SelectionBias> bias;
+  // false: a token's experts stand by rising index, not by falling score, which is found much
+  // faster where a token takes hundreds
+  bool sorted = true;
 };
 // The k largest scores among the `keep` best of `groups` equal groups of neighbouring experts; a
 // group's score is the sum of its `group_top` largest (1: the largest: DeepSeek-V2, arXiv
@@ -118,7 +122,8 @@ bool experts_choose(const SelectStage&);  // ExpertChoice or ThresholdChoice
 // n.
 int64_t tokens_per_expert(const ExpertChoice&, int64_t tokens, int64_t experts);
 
-// Fills choice: a token's experts in order of falling (biased) score, with K = E every expert once;
+// Fills choice: a token's experts in order of falling (biased) score unless the stage says
+// otherwise, with K = E every expert once;
 // selected: 1 where the pair was chosen (always 1 for TopK, GroupedTopK, HashChoice); and where
 // experts choose cutoff, the mean over scopes of the lowest score that each took, and scopes. Reads
 // scores (but for HashChoice, which reads the batch's ids), bias, threshold.

@@ -1,0 +1,115 @@
+// Carving by neurons: each is an expert, and the router scores it by a copy of its rows in few
+// bits. What counts of a neuron is the length of what it adds, |act(g x) (u x)| |d|, so the copy of
+// u is of |d| u. A copy's rounding errors are made good by the columns behind them, at the inputs
+// that the layer has on the calibration text (tensor/quant_compensated.h).
+#include <cmath>
+#include <numeric>
+
+#include "convert/carve_steps.h"
+#include "convert/input_products.h"
+#include "convert/least_squares.h"
+#include "core/threads.h"
+#include "model/parameters.h"
+#include "ops/memory.h"
+#include "tensor/quant.h"
+#include "tensor/quant_compensated.h"
+
+namespace moe {
+namespace {
+
+// What rounding a row over the inputs of the layer costs.
+struct Inputs {
+  std::vector<float> importance;  // [D]
+  Tensor shares;                  // [D,D] f32
+};
+
+Inputs inputs_of(Carving& c, Arena& memory) {
+  const int64_t width = c.a.x.cols();
+  Inputs in{.importance = std::vector<float>(static_cast<size_t>(width)),
+            .shares = memory.alloc(DType::f32, {width, width})};
+  const Tensor products = inner_products(c.run, memory, c.a.x, c.a.x);
+  std::vector<int64_t> order(static_cast<size_t>(width));
+  std::iota(order.begin(), order.end(), 0);
+  error_shares(in.shares, products, c.tokens(), order, c.run.threads);
+  double mean = 0;
+  for (int64_t d = 0; d < width; ++d)
+    mean += static_cast<double>(products.row<float>(d)[d]) / static_cast<double>(width);
+  for (int64_t d = 0; d < width; ++d)
+    in.importance[static_cast<size_t>(d)] =
+        std::max(products.row<float>(d)[d], static_cast<float>(1e-6 * mean) + 1e-30f);
+  return in;
+}
+
+// to[f] = what the sketch's type makes of from[f] times factor[f]; no factors: 1.  f32
+void write_sketch(Carving& c, Param& to, Tensor from, std::span<const float> factor,
+                  const Inputs& in) {
+  const int64_t width = from.cols();
+  const auto bytes = static_cast<size_t>(bytes_of(kSketchType, width));
+  parallel_for(c.run.threads, from.rows(), 16, [&](int64_t begin, int64_t end, int) {
+    std::vector<float> row(static_cast<size_t>(width));
+    std::vector<char> blocks(bytes);
+    for (int64_t f = begin; f < end; ++f) {
+      const float by = factor.empty() ? 1 : factor[static_cast<size_t>(f)];
+      for (int64_t d = 0; d < width; ++d) row[static_cast<size_t>(d)] = by * from.row<float>(f)[d];
+      quantise_compensated(blocks.data(), Tensor(row.data(), DType::f32, {1, width}), kSketchType,
+                           in.importance.data(), in.shares);
+      dequantise(to.value.row<float>(f), blocks.data(), kSketchType, width);
+    }
+  });
+  to.touched();
+}
+
+// [F] the lengths of the columns of `down` [D,F] f32
+std::vector<float> lengths_of_columns(Tensor down) {
+  std::vector<double> squares(static_cast<size_t>(down.cols()));
+  for (int64_t d = 0; d < down.rows(); ++d)
+    for (int64_t f = 0; f < down.cols(); ++f) {
+      const auto x = static_cast<double>(down.row<float>(d)[f]);
+      squares[static_cast<size_t>(f)] += x * x;
+    }
+  std::vector<float> lengths(squares.size());
+  for (size_t f = 0; f < squares.size(); ++f)
+    lengths[f] = static_cast<float>(std::sqrt(squares[f]));
+  return lengths;
+}
+
+}  // namespace
+
+void by_itself(Carving& c) {
+  c.partition.experts.resize(static_cast<size_t>(c.shape.experts));
+  for (int64_t e = 0; e < c.shape.experts; ++e)
+    c.partition.experts[static_cast<size_t>(e)] = {static_cast<int32_t>(e)};
+}
+
+void sketch_router(Carving& c) {
+  const ArenaScope scope(c.run.scratch);
+  const Inputs in = inputs_of(c, c.run.scratch);
+  const std::vector<float> lengths = lengths_of_columns(c.dense.down.value.at(0));
+  LogitParams& logit = c.carved.router->logit;
+  const Tensor up = c.dense.up.value.at(0);
+  if (c.dense.gate.present()) {
+    write_sketch(c, logit.weight, c.dense.gate.value.at(0), {}, in);
+    write_sketch(c, logit.up, up, lengths, in);
+  } else {
+    write_sketch(c, logit.weight, up, {}, in);
+  }
+}
+
+// dense = bytes of a neuron's rows, sketch = bytes of those of its sketch: of F neurons K are read
+// whole where K dense + F sketch is at most budget F dense.
+SketchBytes sketch_bytes(const ModelConfig& dense, DType weights) {
+  const int64_t matrices = dense.gated ? 3 : 2;
+  Param sketch;
+  sketch.value = Tensor(nullptr, kSketchType, {dense.dense_width, dense.width});
+  const double copy = static_cast<double>(ops::forward_copy_bytes(sketch, DType::f32).all);
+  return {static_cast<double>(matrices * bytes_of(weights, dense.width)),
+          static_cast<double>(matrices - 1) * copy / static_cast<double>(dense.dense_width)};
+}
+
+int64_t neurons_for(const ModelConfig& dense, DType weights, double budget) {
+  const auto [row, sketch] = sketch_bytes(dense, weights);
+  return std::min(dense.dense_width, static_cast<int64_t>(static_cast<double>(dense.dense_width) *
+                                                          (budget - sketch / row)));
+}
+
+}  // namespace moe

@@ -1,0 +1,191 @@
+// Carving by neurons: what a budget buys, that nothing is lost where all neurons work, that the fit
+// helps, and that a file gives the same model again.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "convert/carve.h"
+#include "hub/convert.h"
+#include "hub/hub.h"
+#include "infer/session.h"
+#include "support/check.h"
+#include "support/files.h"
+#include "support/limits.h"
+
+namespace moe {
+namespace {
+
+constexpr int64_t kWindow = 64, kWindows = 4, kVocab = 256, kNeurons = 96;
+
+std::unique_ptr<Model> dense_model(bool gated = true) {
+  ModelConfig c;
+  c.vocab = kVocab;
+  c.width = 64;
+  c.layers = 2;
+  c.heads = c.kv_heads = 2;
+  c.head_width = 32;
+  c.context = kWindow;
+  c.dense_width = kNeurons;
+  c.gated = gated;
+  c.init.std = 0.2f;
+  auto model = std::make_unique<Model>(c);
+  model->initialise(3);
+  return model;
+}
+
+std::vector<int32_t> text(uint64_t seed, int64_t tokens = kWindow * kWindows) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(seed), i, kVocab));
+  return ids;
+}
+
+CarveOptions options(const Model& dense, double budget, const char* fit = "") {
+  CarveOptions o;
+  o.method = "sketch";
+  o.budget = budget;
+  o.fit = fit;
+  o.window = kWindow;
+  o.windows = kWindows;
+  return with_shape(dense.config(), o, DType::bf16);
+}
+
+// [tokens,V] by the session: the first `read` tokens as a prompt, the others one by one.
+std::vector<double> logits(Model& model, const std::vector<int32_t>& ids, int64_t read) {
+  moe::Run run(2);
+  Session session(model, run, std::ssize(ids));
+  std::vector<double> out;
+  const auto add = [&](std::span<const float> row) {
+    out.insert(out.end(), row.begin(), row.end());
+  };
+  const std::span<const int32_t> all = ids;
+  if (read > 0) add(session.prefill(all.first(static_cast<size_t>(read))));
+  for (int64_t i = read; i < std::ssize(ids); ++i)
+    add(session.decode(all.subspan(static_cast<size_t>(i), 1)));
+  return out;
+}
+
+TEST(Sketch, WhereAllNeuronsWorkTheDenseModelRemains) {
+  for (const bool gated : {true, false}) {
+    const auto dense = dense_model(gated);
+    CarveOptions o = options(*dense, 0.6);
+    o.active = kNeurons;
+    moe::Run run(2);
+    const CarveResult carved = carve(run, *dense, text(1), o);
+    EXPECT_TRUE(carved.model->config().by_neuron());
+    test::expect_near(logits(*carved.model, text(5, 20), 0), logits(*dense, text(5, 20), 0), 1e-4,
+                      "logits");
+    for (const CarvedLayer& l : carved.layers) {
+      EXPECT_LT(l.error, 1e-4);
+      EXPECT_DOUBLE_EQ(l.agreement, 1);
+    }
+  }
+}
+
+TEST(Sketch, APromptIsReadByAllNeurons) {
+  const auto dense = dense_model();
+  moe::Run run(2);
+  const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.4, "none"));
+  const std::vector<int32_t> ids = text(5, 20);
+  test::expect_near(logits(*carved.model, ids, 20), logits(*dense, ids, 20), 1e-4, "logits");
+  EXPECT_GT(test::relative_error(logits(*carved.model, ids, 0), logits(*dense, ids, 0)), 1e-2);
+}
+
+// The bytes of the sketch are among those that are counted.
+TEST(Sketch, TakesAsManyNeuronsAsTheBudgetPays) {
+  const ModelConfig dense = dense_model()->config();
+  CarveOptions o;
+  o.method = "sketch";
+  int64_t before = 0;
+  for (const double budget : {0.25, 0.5, 0.75, 1.0}) {
+    o.budget = budget;
+    const CarveOptions shaped = with_shape(dense, o, DType::bf16);
+    EXPECT_EQ(shaped.experts, kNeurons);
+    EXPECT_EQ(shaped.shared, 0);
+    EXPECT_GT(shaped.active, before);
+    EXPECT_LE(share_read(dense, shaped, DType::bf16), budget);
+    EXPECT_GT(share_read(dense, shaped, DType::bf16), budget - 1.001 / kNeurons);
+    EXPECT_LT(with_shape(dense, o, DType::q8_0).active, shaped.active);
+    before = shaped.active;
+  }
+}
+
+TEST(Sketch, MoreNeuronsLoseLessAndAFitHelps) {
+  const auto dense = dense_model();
+  double before = INFINITY;
+  for (const double budget : {0.3, 0.5, 0.7}) {
+    moe::Run run(2);
+    const double error = carve(run, *dense, text(1), options(*dense, budget)).layers[0].error;
+    const double bare =
+        carve(run, *dense, text(1), options(*dense, budget, "none")).layers[0].error;
+    EXPECT_LT(error, before);
+    EXPECT_LT(error, bare);
+    before = error;
+  }
+}
+
+// A file has the sketch in its own type, a folder in f32, and both give the same numbers.
+TEST(Sketch, IsSavedAndLoadedAgain) {
+  const auto dense = dense_model();
+  moe::Run run(2);
+  const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.4));
+  const test::TempFolder folder;
+  const auto tokenizer = make_tokenizer("bytes");
+  save_model(folder / "m", *carved.model, *tokenizer, DType::f32);
+  LoadedModel from_folder = open_model(folder / "m", {});
+  convert_model(from_folder, folder / "m", folder / "m.gguf", {});
+  const LoadedModel from_file = open_model(folder / "m.gguf", {});
+  for (Model* model : {from_folder.model.get(), from_file.model.get()}) {
+    Router& router = *model->block(1).ffn.router;
+    for (const Param* p : {&router.logit.weight, &router.logit.up}) {
+      EXPECT_TRUE(is_sketch(*p));
+      EXPECT_EQ(p->value.dtype, kSketchType);
+    }
+  }
+  const std::vector<int32_t> ids = text(5, 20);
+  EXPECT_EQ(logits(*from_folder.model, ids, 0), logits(*from_file.model, ids, 0));
+  // Products of the sketch's own type round tokens to bytes, which moves a choice here and there.
+  EXPECT_LT(test::relative_error(logits(*from_file.model, ids, 0), logits(*carved.model, ids, 0)),
+            0.2);
+}
+
+TEST(Sketch, SameCommandSameBits) {
+  const auto dense = dense_model();
+  std::vector<std::vector<double>> found;
+  for (const int threads : {1, 2}) {
+    moe::Run run(threads);
+    const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.5));
+    found.push_back(test::values(carved.model->block(1).ffn.router->logit.up.value));
+  }
+  EXPECT_EQ(found[0], found[1]);
+}
+
+TEST(Sketch, RefusesWhatHasNoMeaning) {
+  const auto dense = dense_model();
+  const auto refused = [&](const ModelConfig& config, const auto& change, double budget = 0.5) {
+    return test::message_of([&] {
+      CarveOptions o;
+      o.method = "sketch";
+      o.budget = budget;
+      change(o);
+      check_carve(config, with_shape(config, o, DType::bf16));
+    });
+  };
+  const auto has = [](const std::string& said, const char* part) {
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+  };
+  const auto nothing = [](CarveOptions&) {};
+  check_carve(dense->config(), options(*dense, 0.5));
+  has(refused(dense->config(), nothing, 0), "budget is 0");
+  has(refused(dense->config(), nothing, 1.5), "budget is 1.5");
+  has(refused(dense->config(), nothing, 0.05), "the sketch alone reads 0.104");
+  has(refused(dense->config(), [](CarveOptions& o) { o.router = "energy"; }), "its own router");
+  ModelConfig biased = dense->config(), narrow = biased;
+  biased.ffn_bias = true;
+  has(refused(biased, nothing), "have biases");
+  narrow.width = 96;
+  has(refused(narrow, nothing), "blocks of 64 numbers");
+}
+
+}  // namespace
+}  // namespace moe

@@ -290,8 +290,7 @@ CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DTy
 namespace {
 
 void check_neurons(const ModelConfig& dense, const CarveOptions& o) {
-  if (!o.router.empty() || !(o.fit.empty() || o.fit == "none" || o.fit == "refit"))
-    fail_usage("method '{}' has its own router; leave @router out", o.method);
+  if (!o.router.empty()) fail_usage("method '{}' has its own router; leave @router out", o.method);
   if (dense.ffn_bias)
     fail_usage(
         "this model's FFNs have biases, which method '{}' does not know yet; take another @method",

@@ -15,11 +15,9 @@ constexpr CarveStage kPartitions[] = {
     {"energy", by_energy, true}, {"neurons", by_itself},
 };
 constexpr RouterStage kRouters[] = {
-    {"analytic", analytic_router, "cmoe"},
-    {"similarity", similarity_router, "carved"},
-    {"learned", learned_router, "carved"},
-    {"energy", energy_router, "carved", true},
-    {.name = "sketch", .run = sketch_router, .recipe = "sketch", .by_neuron = true},
+    {"analytic", analytic_router, "cmoe"}, {"similarity", similarity_router, "carved"},
+    {"learned", learned_router, "carved"}, {"energy", energy_router, "carved", true},
+    {"sketch", sketch_router, "sketch"},
 };
 constexpr FitStage kFits[] = {
     {"none", no_fit},
@@ -74,7 +72,10 @@ const std::vector<std::string>& carve_routers() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> of_slices;
     for (const RouterStage& router : kRouters)
-      if (!router.by_neuron) of_slices.emplace_back(router.name);
+      if (std::none_of(std::begin(kMethods), std::end(kMethods), [&](const CarveMethod& method) {
+            return method.by_neuron && method.router == router.name;
+          }))
+        of_slices.emplace_back(router.name);
     return of_slices;
   }();
   return names;

@@ -78,7 +78,6 @@ struct RouterStage {
   void (*run)(Carving&);
   std::string_view recipe;  // whose router it writes (moe/recipes/recipes.h)
   bool follows_dense = false;
-  bool by_neuron = false;  // of no slices
 };
 struct FitStage {
   std::string_view name;

@@ -302,14 +302,16 @@ Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& p
   return value;
 }
 
-// A sketch is multiplied in its own type, whatever the file has it in.
+// A sketch, which is multiplied in its own type, of a file that has it in another.
 Tensor sketched(Model& model, const Param& param, const std::vector<BoundPiece>& pieces) {
-  const Tensor wide = copied(model, param, pieces, DType::f32);
-  if (wide.cols() % block_of(kSketchType).elements != 0) return wide;
+  std::vector<float> wide(static_cast<size_t>(param.value.numel()));
+  float* to = wide.data();
+  for (const auto& [piece, from] : pieces) {
+    read_piece(to, piece, from);
+    to += from.count * from.rows * from.cols;
+  }
   const Tensor value = allocate_like(model, param.value, kSketchType);
-  for (int64_t r = 0; r < wide.rows(); ++r)
-    quantise(static_cast<char*>(value.data) + r * value.row_bytes, wide.row<float>(r), kSketchType,
-             wide.cols());
+  quantise(value.data, wide.data(), kSketchType, value.numel());
   return value;
 }
 
@@ -323,7 +325,8 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
     cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
-  if (is_sketch(param) && dtype != kSketchType)
+  if (is_sketch(param) && dtype != kSketchType &&
+      param.value.cols() % block_of(kSketchType).elements == 0)
     return model.bind(param, sketched(model, param, pieces));
   if (!(is_large(param) || is_sketch(param)) || !alike || cut ||
       (transposed && is_quantised(dtype))) {

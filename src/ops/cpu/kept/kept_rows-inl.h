@@ -43,6 +43,20 @@ struct FloatRows {
 
   static const W* At(const char* row, int64_t c) { return reinterpret_cast<const W*>(row) + c; }
 
+  // add(c, part) of all columns in order, while the same lines of the rows that come are fetched.
+  template <int kRows, class F>
+  static HWY_INLINE void ByLines(const KeptRows& rows, int64_t cols, const F& add) {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(DF32()));
+    int64_t c = 0;
+    for (; c + kStep <= cols; c += kStep) {
+      FetchNext<kRows>(rows, c * kSize);
+      for (int64_t i = 0; i < kStep; i += lanes) add(c + i, Whole());
+    }
+    FetchNext<kRows>(rows, cols * kSize - 1);
+    for (; c + lanes <= cols; c += lanes) add(c, Whole());
+    if (c < cols) add(c, Tail{static_cast<size_t>(cols - c)});
+  }
+
   // out[r] = <row r, x>.  x [cols]
   template <int kRows>
   static void Dot(float* out, const KeptRows& rows, const float* x, int64_t cols) {
@@ -54,15 +68,7 @@ struct FloatRows {
       MOE_UNROLL for (int r = 0; r < kRows; ++r) sum[r] =
           hn::MulAdd(Load(d, At(rows.row[r], c), part), numbers, sum[r]);
     };
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    int64_t c = 0;
-    for (; c + kStep <= cols; c += kStep) {
-      FetchNext<kRows>(rows, c * kSize);
-      for (int64_t i = 0; i < kStep; i += lanes) add(c + i, Whole());
-    }
-    FetchNext<kRows>(rows, cols * kSize - 1);
-    for (; c + lanes <= cols; c += lanes) add(c, Whole());
-    if (c < cols) add(c, Tail{static_cast<size_t>(cols - c)});
+    ByLines<kRows>(rows, cols, add);
     MOE_UNROLL for (int r = 0; r < kRows; ++r) out[r] = SumLanesFixed(d, sum[r]);
   }
 
@@ -78,15 +84,7 @@ struct FloatRows {
           hn::MulAdd(factor[r], Load(d, At(rows.row[r], c), part), sum);
       Store(sum, d, y + c, part);
     };
-    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-    int64_t c = 0;
-    for (; c + kStep <= cols; c += kStep) {
-      FetchNext<kRows>(rows, c * kSize);
-      for (int64_t i = 0; i < kStep; i += lanes) add(c + i, Whole());
-    }
-    FetchNext<kRows>(rows, cols * kSize - 1);
-    for (; c + lanes <= cols; c += lanes) add(c, Whole());
-    if (c < cols) add(c, Tail{static_cast<size_t>(cols - c)});
+    ByLines<kRows>(rows, cols, add);
   }
 };
 

@@ -325,11 +325,10 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
     cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
-  if (is_sketch(param) && dtype != kSketchType &&
-      param.value.cols() % block_of(kSketchType).elements == 0)
+  const bool in_own_type = is_sketch(param) && dtype == kSketchType;
+  if (is_sketch(param) && !in_own_type && param.value.cols() % block_of(kSketchType).elements == 0)
     return model.bind(param, sketched(model, param, pieces));
-  if (!(is_large(param) || is_sketch(param)) || !alike || cut ||
-      (transposed && is_quantised(dtype))) {
+  if (!(is_large(param) || in_own_type) || !alike || cut || (transposed && is_quantised(dtype))) {
     model.bind(param, copied(model, param, pieces, DType::f32));
     return;
   }

@@ -2,6 +2,8 @@
 // Checked against published totals and against what Model builds.
 #include "model/cost.h"
 
+#include "model/model.h"
+
 namespace moe {
 namespace {
 
@@ -73,17 +75,40 @@ FlopCount count_flops(const ModelConfig& c, int64_t context) {
   return flops_of(c, numbers_of(c).matrices, context);
 }
 
-double training_flops(const ModelConfig& c, int64_t context, int64_t tokens, int64_t expert_rows) {
+TrainedNumbers trained_numbers(const Model& model) {
+  TrainedNumbers numbers;
+  for (const Param* p : model.params()) {
+    if (!p->is_matrix()) continue;
+    if (!p->grad.empty()) numbers.own[p->part] += p->whole().numel();
+    if (p->term == nullptr) continue;
+    const LowRankTerm& term = *p->term;
+    int64_t pairs = 1;  // that the halves hold once
+    if (p->value.rank == 3 && term.a->value.rank == 2)
+      pairs = term.experts.empty() ? p->value.shape[0] : static_cast<int64_t>(term.experts.size());
+    numbers.terms[p->part] += pairs * (term.a->value.numel() + term.b->value.numel());
+  }
+  return numbers;
+}
+
+// 3 attention + 2 products of all matrices + those of the trained ones (dW) + 3 of the terms
+double training_flops(const ModelConfig& c, const TrainedNumbers& trained, int64_t context,
+                      int64_t tokens, int64_t expert_rows) {
   const Numbers numbers = numbers_of(c);
-  const PartCounts& matrices = numbers.matrices;
-  const FlopCount per_token = flops_of(c, matrices, context);
-  const double no_way_back = 4 * static_cast<double>(numbers.sketch);
   const int64_t experts = c.routing.experts * c.moe_layer_count();
-  const double rows = experts == 0 ? 0
-                                   : 2 * static_cast<double>(expert_rows) *
-                                         static_cast<double>(matrices[Part::experts] / experts);
-  return 3 * (static_cast<double>(tokens) * (per_token.forward() - per_token.experts) + rows) -
-         static_cast<double>(tokens) * no_way_back;
+  const auto of_tokens = static_cast<double>(tokens);
+  const auto products = [&](const PartCounts& n) {
+    const int64_t met = n[Part::attention] + n[Part::dense_ffn] + n[Part::shared] +
+                        n[Part::router] + n[c.tied ? Part::embedding : Part::lm_head];
+    const double rows = experts == 0 ? 0
+                                     : static_cast<double>(expert_rows) *
+                                           static_cast<double>(n[Part::experts]) /
+                                           static_cast<double>(experts);
+    return 2 * (of_tokens * static_cast<double>(met) + rows);
+  };
+  const double no_way_back = 2 * of_tokens * static_cast<double>(numbers.sketch);
+  return 3 * of_tokens * flops_of(c, numbers.matrices, context).scores +
+         2 * products(numbers.matrices) - no_way_back + products(trained.own) +
+         3 * products(trained.terms);
 }
 
 MemoryCount count_memory(const ModelConfig& c) {

@@ -10,6 +10,8 @@
 
 namespace moe {
 
+class Model;
+
 // A count for each part.
 struct PartCounts {
   std::array<int64_t, kParts> of{};
@@ -33,7 +35,7 @@ struct ParamCount {
 ParamCount count_params(const ModelConfig&);
 
 // Floating-point operations of one token's forward, a product of [1,I] with [I,O] being 2 I O.
-// Training is three times that.
+// Training all of a model is three times that.
 struct FlopCount {
   double projections = 0;  // of attention
   double scores = 0;  // of attention: queries with keys, weights with values, S/2 keys on average
@@ -51,9 +53,18 @@ struct FlopCount {
 };
 // For sequences of `context` tokens.
 FlopCount count_flops(const ModelConfig&, int64_t context);
+// What a run trains of the matrices that are multiplied, numbers part by part: those with a
+// gradient of their own, and those of low-rank terms beside them, a pair that all experts of a
+// layer share counting for each.
+struct TrainedNumbers {
+  PartCounts own, terms;
+};
+// As the model's gradients and terms say now.
+TrainedNumbers trained_numbers(const Model&);
 // Forward and backward of `tokens` tokens of which the experts of all MoE layers together saw
-// `expert_rows` rows.
-double training_flops(const ModelConfig&, int64_t context, int64_t tokens, int64_t expert_rows);
+// `expert_rows` rows. A matrix that is not trained has no dW; recomputing is not counted.
+double training_flops(const ModelConfig&, const TrainedNumbers&, int64_t context, int64_t tokens,
+                      int64_t expert_rows);
 
 // Bytes.
 struct MemoryCount {

@@ -513,7 +513,8 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
     r.layers.push_back(std::move(load));
   }
   // A token attends within its document only; the mean is over tokens.
-  r.flops = training_flops(model_.config(), std::llround(sums.keys / tokens), sums.tokens, rows);
+  r.flops = training_flops(model_.config(), trained_numbers(model_),
+                           std::llround(sums.keys / tokens), sums.tokens, rows);
   r.flops_per_second = r.flops / seconds;
   return r;
 }

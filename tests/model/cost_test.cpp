@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/adapters.h"
 #include "model/model.h"
 #include "support/published.h"
 #include "support/routings.h"
@@ -158,8 +159,8 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
   EXPECT_EQ(count_params(c).buffers, 2 * 6);
 }
 
-// One token of a model small enough to add up by hand.
-TEST(Cost, Flops) {
+// A model small enough to add up by hand.
+ModelConfig by_hand() {
   ModelConfig c;
   c.vocab = 100;
   c.width = 8;
@@ -173,6 +174,11 @@ TEST(Cost, Flops) {
   c.routing.recipe = "olmoe";
   c.routing.experts = 4;
   c.routing.top_k = 2;
+  return c;
+}
+
+TEST(Cost, Flops) {
+  const ModelConfig c = by_hand();
   const FlopCount f = count_flops(c, 64);
   EXPECT_EQ(f.projections, 2 * 2 * (8 * 8 + 8 * 4 + 8 * 4 + 8 * 8));
   EXPECT_EQ(f.scores, 4 * 2 * 8 * 32);
@@ -190,10 +196,36 @@ TEST(Cost, Flops) {
   EXPECT_EQ(f.head, 2 * 8 * 100);
   EXPECT_EQ(f.shared, 0);
   EXPECT_EQ(f.training(), 3 * f.forward());
-  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 20), 10 * f.training())
+}
+
+// What is not trained has no dW; terms are multiplied forwards, backwards and for their gradients.
+TEST(Cost, TrainingFlops) {
+  const ModelConfig c = by_hand();
+  const FlopCount f = count_flops(c, 64);
+  const auto flops = [&](const Model& model, int64_t rows) {
+    return training_flops(c, trained_numbers(model), 64, 10, rows);
+  };
+  Model model(c);
+  model.enable_grads();
+  EXPECT_DOUBLE_EQ(flops(model, 20), 10 * f.training())
       << "K rows for each token of the one MoE layer";
-  EXPECT_DOUBLE_EQ(training_flops(c, 64, 10, 15), 10 * f.training() - 3 * 5 * (2 * 3 * 8 * 12))
+  EXPECT_DOUBLE_EQ(flops(model, 15), 10 * f.training() - 3 * 5 * (2 * 3 * 8 * 12))
       << "five rows dropped";
+
+  Model frozen(c);
+  const double without = 10 * (3 * f.scores + 2 * (f.forward() - f.scores));
+  EXPECT_DOUBLE_EQ(flops(frozen, 20), without);
+  Adapters terms;
+  terms.add(frozen.block(0).ffn.experts.gate, {.rank = 3}, true);  // [1,16,8]
+  EXPECT_DOUBLE_EQ(flops(frozen, 20), without + 10 * 6 * 3 * (16 + 8));
+  MoeLayer& moe = frozen.block(1).ffn;  // banks [4,12,8]
+  terms.add(moe.experts.gate, {.rank = 3}, true);
+  const double all = without + 10 * 6 * 3 * (16 + 8) + 20 * 6 * 3 * (12 + 8);
+  EXPECT_DOUBLE_EQ(flops(frozen, 20), all);
+  terms.add(moe.experts.up, {.rank = 3, .shared = true}, true);
+  EXPECT_DOUBLE_EQ(flops(frozen, 20), all + 20 * 6 * 3 * (12 + 8)) << "one pair for all experts";
+  terms.take_off();
+  EXPECT_DOUBLE_EQ(flops(frozen, 20), without);
 }
 
 TEST(Cost, Memory) {

@@ -69,7 +69,7 @@ void print_training(const ModelConfig& c, const TrainingShape& shape, OptimizerK
 void print_adapters(const Flags& f, const MemoryNeed& need) {
   fmt::print("training adapters of rank {} {}{}: {}\n", f.lora_rank,
              f.hot_share ? "of hot experts, at most, " : "", shape_words(f.training),
-             describe(need, taken_memory()));
+             describe(need, resident_memory()));
 }
 
 void print_text(const ModelConfig& c, const ModelCost& cost) {

@@ -248,15 +248,16 @@ std::optional<std::string> leave_report(ProgressLine& screen, Training& training
     return std::nullopt;
   }
   try {
-    std::string path = write_report(training.model(), training.tokenizer(), texts, training.out(),
-                                    o.threads, o.dtype, [&](int64_t done, int64_t total) {
-                                      if (stop)
-                                        fail(
-                                            "interrupted after {} of {} windows; `moe inspect {} "
-                                            "--text FILE --html {}/report.html` makes one",
-                                            done, total, training.out(), training.out());
-                                      screen.show(done, total, "windows for the report");
-                                    });
+    std::string path =
+        write_report(training.model(), training.tokenizer(), texts, o.context, training.out(),
+                     o.threads, o.dtype, [&](int64_t done, int64_t total) {
+                       if (stop)
+                         fail(
+                             "interrupted after {} of {} windows; `moe inspect {} "
+                             "--text FILE --html {}/report.html` makes one",
+                             done, total, training.out(), training.out());
+                       screen.show(done, total, "windows for the report");
+                     });
     screen.log(
         fmt::format("report: {} (a page for the browser: curves, loads, who works on what)", path));
     return path;

@@ -87,6 +87,8 @@ int64_t taken_memory(const std::string& root) {
   return std::max<int64_t>(0, own_pages(root, 1).value_or(0) - own_pages(root, 2).value_or(0));
 }
 
+int64_t resident_memory(const std::string& root) { return own_pages(root, 1).value_or(0); }
+
 int64_t available_memory(const std::string& root) {
   int64_t least = INT64_MAX;
   const auto limited = [&](std::optional<int64_t> bytes) {

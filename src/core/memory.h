@@ -27,6 +27,8 @@ int64_t available_memory(const std::string& root = "");
 // Bytes that this process holds and that are no file's pages: they stay until it gives them back. 0
 // where the system does not say.
 int64_t taken_memory(const std::string& root = "");
+// With the pages of files that it has touched, its own program's among them.
+int64_t resident_memory(const std::string& root = "");
 
 // What a piece of work takes at its fullest moment, beside what the process holds already.
 struct MemoryNeed {

@@ -131,11 +131,12 @@ int64_t report_tokens(const Corpus& texts, int64_t context) {
 }
 
 std::string write_report(Model& model, const Tokenizer& tokenizer, const Corpus& texts,
-                         const std::string& out, int threads, DType dtype,
+                         int64_t window, const std::string& out, int threads, DType dtype,
                          const std::function<void(int64_t, int64_t)>& progress) {
   Run run(threads, dtype);
-  RoutingReport report =
-      routing_report(model, run, tokenizer, texts, {.tokens = kReportTokens}, nullptr, progress);
+  run.widen = true;  // as it was trained, and no panels of quantised weights beside them
+  RoutingReport report = routing_report(
+      model, run, tokenizer, texts, {.tokens = kReportTokens, .window = window}, nullptr, progress);
   report.model = out;
   if (!report.moe_layers.empty()) report.routing = name_of(default_eval(model.config().routing));
   const std::optional<TrainingHistory> history = read_history(out);

@@ -23,27 +23,43 @@ constexpr size_t kMaxGrowth = size_t{256} << 20;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+// Of the system itself, on a border of large pages: a heap would keep what is freed. Null: there is
+// none.
+void* map_pages(size_t bytes) {
+  const size_t room = bytes + kHugePage;
+  void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<char*>(mapped);
+  const size_t before =
+      round_up(reinterpret_cast<uintptr_t>(begin), kHugePage) - reinterpret_cast<uintptr_t>(begin);
+  if (before > 0) munmap(begin, before);
+  if (before < kHugePage) munmap(begin + before + bytes, kHugePage - before);
+  // a hint: large pages cut the cost of first touch
+  madvise(begin + before, bytes, MADV_HUGEPAGE);
+  return begin + before;
+}
+
 }  // namespace
 
 void Arena::Free::operator()(void* p) const {
   if (device != nullptr) device->give(p);
-  else std::free(p);
+  else if (bytes < kHugePage) std::free(p);
+  else munmap(p, bytes);
 }
 
 // At least so many bytes; how many there are, afterwards.
 std::unique_ptr<char, Arena::Free> Arena::take(size_t& bytes) const {
   const size_t align = bytes < kHugePage ? kPage : kHugePage;
   bytes = round_up(bytes, align);
-  if (device_ != nullptr) return {static_cast<char*>(device_->take(bytes)), Free{device_}};
-  void* p = std::aligned_alloc(align, bytes);
+  const Free free{device_, bytes};
+  if (device_ != nullptr) return {static_cast<char*>(device_->take(bytes)), free};
+  void* p = bytes < kHugePage ? std::aligned_alloc(align, bytes) : map_pages(bytes);
   if (p == nullptr)
     throw OutOfMemory(
         message("out of memory: {} MiB more were needed, {} MiB are in use; use shorter texts or "
                 "a smaller model, and in training a smaller @batch or @recompute",
                 bytes >> 20, capacity() >> 20));
-  // a hint: large pages cut the cost of first touch
-  if (align == kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
-  return {static_cast<char*>(p), Free{}};
+  return {static_cast<char*>(p), free};
 }
 
 void* Arena::alloc_bytes(size_t bytes) {

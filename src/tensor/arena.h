@@ -59,6 +59,7 @@ class Arena {
  private:
   struct Free {
     Device* device = nullptr;
+    size_t bytes = 0;
     void operator()(void* p) const;
   };
   std::unique_ptr<char, Free> take(size_t& bytes) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/base64.h"
 #include "core/error.h"
@@ -217,8 +218,8 @@ std::string write_bpe(const BpeParts& parts) {
                 {"fuse_unk", parts.fuse_unk},
                 {"byte_fallback", parts.characters && parts.characters->byte_fallback},
                 {"ignore_merges", parts.ignore_merges},
-                {"vocab", vocab},
-                {"merges", merges}};
+                {"vocab", std::move(vocab)},
+                {"merges", std::move(merges)}};
   if (parts.characters && parts.characters->scores) model = unigram(parts, word, apart);
   if (const NormalizerStep* own = own_form(parts))
     model[kOwnForm] = {{"trims", own->trims}, {"prepends", own->prepends}};
@@ -230,7 +231,7 @@ std::string write_bpe(const BpeParts& parts) {
                           {"pre_tokenizer", pre_tokenizer(parts)},
                           {"post_processor", post_processor(parts)},
                           {"decoder", decoder(parts)},
-                          {"model", model}};
+                          {"model", std::move(model)}};
   try {
     return tokenizer.dump(2) + "\n";
   } catch (const Json::type_error&) {

@@ -84,7 +84,9 @@ TEST(AvailableMemory, TheLimitsOfTheProcessCount) {
   put_limits(std::to_string(kMiB), "unlimited");
   EXPECT_EQ(available_memory(root / ""), 0) << "more is held than a limit set since allows";
   EXPECT_EQ(taken_memory(root / ""), 6 * kMiB) << "pages of files do not count";
+  EXPECT_GT(resident_memory(root / ""), taken_memory(root / ""));
   EXPECT_EQ(taken_memory(root / "nowhere"), 0);
+  EXPECT_EQ(resident_memory(root / "nowhere"), 0);
 }
 
 TEST(TakenMemory, IsWhatThisProcessHolds) {

@@ -12,12 +12,12 @@
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
 #include "model/cost.h"
+#include "model/lm_head_chunks.h"
 
 namespace moe {
 namespace {
 
-constexpr int64_t kCountedIds = 20000;         // different ones that texts of a usual length hold
-constexpr int64_t kLogits = int64_t{1} << 24;  // at once, when the likeliest ids are looked for
+constexpr int64_t kCountedIds = 20000;  // different ones that texts of a usual length hold
 
 template <class T>
 std::vector<T> copied(Tensor t) {
@@ -107,7 +107,7 @@ void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* 
 
 void Observed::predict(Run& run, std::vector<int32_t>& predicted, Tensor hidden) {
   const int64_t tokens = hidden.rows(), vocab = model_.config().vocab,
-                step = std::max<int64_t>(1, kLogits / vocab);
+                step = logit_chunk_rows(vocab);
   predicted.resize(static_cast<size_t>(tokens));
   for (int64_t begin = 0; begin < tokens; begin += step) {
     const int64_t end = std::min(tokens, begin + step);
@@ -205,7 +205,7 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
 }  // namespace
 
 int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
-  const int64_t logits = std::min(std::max<int64_t>(kLogits, c.vocab), window * c.vocab) * 4;
+  const int64_t logits = std::min(logit_chunk_rows(c.vocab), window) * c.vocab * 4;
   if (c.moe_layer_count() == 0) return logits;
   // RoutedRows
   const int64_t rows = window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;

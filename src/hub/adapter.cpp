@@ -320,6 +320,21 @@ Found look_through(const Safetensors& file, const Scales& scales, const TokenIds
   return found;
 }
 
+// PEFT saves a copy of an embedding that is trained whole, and goes on with the head as it was,
+// unless it is asked to keep both one: peft:tuners/lora/config.py.
+void check_ties(const Found& found, const Model& model, const Json& config,
+                const std::string& where) {
+  constexpr const char* kTies = "ensure_weight_tying";
+  const JsonReader in(config, where);
+  if (!model.config().tied || (in.has(kTies) && in.get<bool>(kTies))) return;
+  for (const FoundWhole& whole : found.whole)
+    if (whole.piece.param->part == Part::embedding)
+      fail(
+          "{}: it brings the embedding (\"modules_to_save\") without \"{}\", so the head stays as "
+          "it was; in this model both are one matrix",
+          where, kTies);
+}
+
 // In the order of their ids.
 void hang_rows(Adapters& adapters, const FoundRows& found) {
   std::vector<size_t> order(found.ids.size());
@@ -442,6 +457,7 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
   const std::vector<Module> modules = modules_of(map);
   const Found found =
       look_through(file, Scales(config, where), TokenIds(config, where), map, modules);
+  check_ties(found, model, config, where);
 
   AttachedAdapter report;
   for (const auto& [piece, numbers] : found.whole) {

@@ -239,6 +239,26 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
   expect_tensor(a, a, bad, "holds nan");
 }
 
+// A head that is the embedding would not stay as it was.
+TEST(AdapterTies, AnEmbeddingAloneIsRefused) {
+  const TempFolder folder;
+  ModelConfig config = small_olmoe();
+  config.tied = true;
+  Adapted made(config);
+  made.file.whole = {param_named(made.model, "embed.weight")};
+  save_model(folder / "m", made.model, *make_tokenizer("bytes"));
+  save_adapter(folder / "a", made.model, made.file);
+  Json peft = read_json(folder / "a/adapter_config.json");
+  const auto attach = [&](const Json& ties) {
+    peft["ensure_weight_tying"] = ties;
+    put(folder / "a/adapter_config.json", peft.dump());
+    LoadedModel loaded = open_model(folder / "m", {});
+    return attach_adapter(*loaded.model, folder / "a", 1).whole;
+  };
+  EXPECT_FAILS(attach(false), "in this model both are one matrix");
+  EXPECT_EQ(attach(true), 1);
+}
+
 TEST_F(Refused, WhatIsNoAdapter) {
   LoadedModel loaded = open_model(folder_ / "m", {});
   EXPECT_FAILS(attach_adapter(*loaded.model, folder_ / "m", 1),

@@ -133,7 +133,7 @@ std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models,
   std::vector<ForwardUse> uses;
   for (Model* model : models) {
     uses.push_back(scored_use(*model, options, dtype));
-    if (uses.size() > 1) uses.back().shape.tokens = 1;
+    uses.back().in_turn = uses.size() > 1;
   }
   return uses;
 }

@@ -55,7 +55,7 @@ RoutingSpec scored_routing(const ModelConfig&, const ScoreOptions&);
 
 // What score() takes of a model.
 ForwardUse scored_use(Model&, const ScoreOptions&, DType dtype);
-// Of models that are scored one after another: each but the first in memory that is free again.
+// Of models that are scored one after another.
 std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>&, const ScoreOptions&,
                                        DType dtype);
 

@@ -114,9 +114,9 @@ ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype,
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,
                        const MemoryLimits& limits) {
   MemoryPlan plan{.need = beside, .available = limits.left()};
-  int64_t whole = 0, wanted = 0, used = 0,
-          // copies of owned weights, of mapped ones, those of them that are there
-      passing = 0, passing_experts = 0;
+  // copies of owned weights, of mapped ones, those of them that are there
+  int64_t whole = 0, wanted = 0, used = 0;
+  int64_t kernels = 0, activations = 0, cache = 0, passing = 0, passing_experts = 0;
   for (const ForwardUse& use : uses) {
     const ModelConfig& config = use.model->config();
     plan.weights += mapped_bytes(*use.model);
@@ -124,14 +124,20 @@ MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& besid
     whole += copies.owned;
     wanted += copies.all - copies.owned - (use.once ? copies.experts : 0);
     used += ops::copies_taken(use.model->params());
-    passing += copies.passing;
-    passing_experts += copies.passing_experts;
-    plan.need.add("kernels", kRunBytes);
-    plan.need.add("activations",
-                  count_forward_memory(config, use.shape,
-                                       evaluation_spec(config, use.routing, use.top_k_experts)));
-    plan.need.add("cache", use.cache);
+    const auto hold = [&](int64_t& sum, int64_t bytes) {
+      sum = use.in_turn ? std::max(sum, bytes) : sum + bytes;
+    };
+    hold(kernels, kRunBytes);
+    hold(activations,
+         count_forward_memory(config, use.shape,
+                              evaluation_spec(config, use.routing, use.top_k_experts)));
+    hold(cache, use.cache);
+    hold(passing, copies.passing);
+    hold(passing_experts, copies.passing_experts);
   }
+  plan.need.add("kernels", kernels);
+  plan.need.add("activations", activations);
+  plan.need.add("cache", cache);
   plan.need.add("packed", whole);
   plan.packed =
       limits.packed.value_or(used + std::max<int64_t>(0, plan.available - plan.need.total()) / 2);

@@ -86,6 +86,25 @@ TEST(MemoryPlan, LeavesHalfOfWhatTheRestLeaves) {
   EXPECT_EQ(cache_bytes(model->config(), DType::q8_0, 10), 2 * 2 * 10 * 34);
 }
 
+TEST(MemoryPlan, WhatRunsInTurnHoldsNoMoreThanTheLargest) {
+  const auto model = fresh(plain_config());
+  const auto bound = bound_like(*model);
+  ForwardUse large = use_of(*bound, 32), small = use_of(*bound, 8);
+  large.cache = 3 * kMiB;
+  const auto need_of = [](std::vector<ForwardUse> uses) {
+    return plan_memory(uses, {}, {.all = taken_memory() + 1000 * kMiB, .packed = {}}).need;
+  };
+  const MemoryNeed alone = need_of({large}), both = need_of({large, small});
+  small.in_turn = true;
+  const MemoryNeed in_turn = need_of({large, small});
+  for (const char* part : {"kernels", "activations", "cache", "packing"}) {
+    EXPECT_EQ(part_of(in_turn, part), part_of(alone, part)) << part;
+    if (std::string_view(part) != "cache")
+      EXPECT_GT(part_of(both, part), part_of(alone, part)) << part;
+  }
+  EXPECT_EQ(part_of(in_turn, "packed"), 2 * part_of(alone, "packed")) << "copies stay";
+}
+
 TEST(MemoryPlan, ATokenReadsTheKeysThatItSees) {
   ModelConfig config = plain_config();
   EXPECT_EQ(context_bytes(config, DType::f32, 9), cache_bytes(config, DType::f32, 10));

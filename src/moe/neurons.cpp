@@ -15,6 +15,16 @@ Tensor hidden_of(Run& run, const ExpertBank& bank, Tensor kept, const ExpertBank
   return hidden;
 }
 
+// A quantised `down` is widened for this product, which bf16 makes half as long. Its rows would be
+// rounded to bytes if they were multiplied as the other matrices' are.
+Tensor narrowed(Run& run, Tensor hidden, const Param& down) {
+  if (!is_quantised(down.value.dtype) || hidden.dtype == DType::bf16 || !ops::has_bf16_products())
+    return hidden;
+  Tensor narrow = run.scratch.alloc(DType::bf16, {hidden.rows(), hidden.cols()});
+  ops::cast(run, narrow, hidden);
+  return narrow;
+}
+
 }  // namespace
 
 void neurons_forward(Run& run, ExpertBank& bank, Tensor y, Tensor x, Tensor kept, bool goes_back,
@@ -33,7 +43,9 @@ void neurons_forward(Run& run, ExpertBank& bank, Tensor y, Tensor x, Tensor kept
     ops::matmul_forward(run, saved.up, x, bank.up, all);
   }
   const ArenaScope scope(run.scratch);
-  ops::matmul_dx(run, y, hidden_of(run, bank, kept, saved), bank.down, all);
+  Tensor hidden = hidden_of(run, bank, kept, saved);
+  if (!goes_back) hidden = narrowed(run, hidden, bank.down);
+  ops::matmul_dx(run, y, hidden, bank.down, all);
 }
 
 // dh = dy down^T where the neuron was kept, ddown += h^T dy.

@@ -1,8 +1,10 @@
 #include "convert/input_products.h"
 
-#include <Eigen/Cholesky>
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "convert/cholesky.h"
 #include "convert/input_squares.h"
 #include "convert/matrix_source.h"
 #include "core/error.h"
@@ -11,9 +13,6 @@
 
 namespace moe {
 namespace {
-
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
 
 constexpr double kDamping = 0.01, kFewRows = 0.1;
 
@@ -77,32 +76,31 @@ Tensor InputProducts::of(const FileTensor& tensor, int64_t m, int threads) {
 void error_shares(Tensor shares, Tensor products, int64_t rows, std::span<const int64_t> order,
                   int threads) {
   const int64_t n = products.rows();
-  Eigen::setNbThreads(threads);
-  Matrix turned(n, n);
+  std::vector<double> turned(static_cast<size_t>(n * n)), inverse(turned.size());
+  const auto at = [n](int64_t i, int64_t k) { return static_cast<size_t>(i * n + k); };
   double mean = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float* from = products.row<float>(order[static_cast<size_t>(i)]);
     for (int64_t k = 0; k < n; ++k)
-      turned(n - 1 - i, n - 1 - k) = static_cast<double>(from[order[static_cast<size_t>(k)]]);
-    mean += turned(n - 1 - i, n - 1 - i) / static_cast<double>(n);
+      turned[at(n - 1 - i, n - 1 - k)] = static_cast<double>(from[order[static_cast<size_t>(k)]]);
+    mean += turned[at(n - 1 - i, n - 1 - i)] / static_cast<double>(n);
+    inverse[at(i, i)] = 1;
   }
-  View out(shares.as<float>(), n, n);
-  out.setZero();
+  std::fill_n(shares.as<float>(), n * n, 0.0f);
   if (!(mean > 0)) return;  // nothing but zeros was seen
   const double few = static_cast<double>(n) / static_cast<double>(rows);
-  turned.diagonal().array() += (kDamping + kFewRows * few) * mean;
-  Eigen::LLT<Eigen::Ref<Matrix>> factor(turned);
-  if (factor.info() != Eigen::Success)
+  for (int64_t i = 0; i < n; ++i) turned[at(i, i)] += (kDamping + kFewRows * few) * mean;
+  const Cholesky factor(threads, std::move(turned), n);
+  if (!factor.succeeded())
     fail(
         "the inputs of a matrix of {} columns have no inverse; are activations of this model not "
         "finite?",
         n);
-  Matrix inverse = Matrix::Identity(n, n);
-  factor.matrixL().solveInPlace(inverse);
+  factor.solve_lower(inverse, n);
   for (int64_t j = 0; j < n; ++j) {
-    const double own = inverse(n - 1 - j, n - 1 - j);
+    const double own = inverse[at(n - 1 - j, n - 1 - j)];
     for (int64_t k = j + 1; k < n; ++k)
-      out(j, k) = static_cast<float>(inverse(n - 1 - j, n - 1 - k) / own);
+      shares.row<float>(j)[k] = static_cast<float>(inverse[at(n - 1 - j, n - 1 - k)] / own);
   }
 }
 

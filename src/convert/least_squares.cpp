@@ -1,17 +1,19 @@
 #include "convert/least_squares.h"
 
-#include <Eigen/Cholesky>
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
+#include <utility>
 
+#include "convert/cholesky.h"
 #include "core/error.h"
 #include "ops/ops.h"
 
 namespace moe {
 namespace {
 
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
+std::vector<double> in_double(Tensor x) { return {x.as<float>(), x.as<float>() + x.numel()}; }
 
 // [cols] mean of each column
 std::vector<double> column_means(Tensor x) {
@@ -37,25 +39,25 @@ Tensor inner_products(Run& run, Arena& memory, Tensor a, Tensor b) {
 
 void solve_ridge(Run& run, Tensor rhs, Tensor gram, std::span<const double> ridge) {
   const int64_t n = gram.rows();
-  Eigen::setNbThreads(run.threads);
-  Matrix a = View(gram.as<float>(), n, n).cast<double>();
-  for (int64_t i = 0; i < n; ++i) a(i, i) += ridge[static_cast<size_t>(i)];
-  const Eigen::LLT<Eigen::Ref<Matrix>> factor(a);  // in place
-  if (factor.info() != Eigen::Success)
+  std::vector<double> a = in_double(gram);
+  for (int64_t i = 0; i < n; ++i)
+    a[static_cast<size_t>(i * n + i)] += ridge[static_cast<size_t>(i)];
+  const Cholesky factor(run.threads, std::move(a), n);
+  if (!factor.succeeded())
     fail(
         "a least-squares system of {} variables is not positive definite; are activations of this "
         "model not finite?",
         n);
-  View x(rhs.as<float>(), n, rhs.cols());
-  Matrix b = x.cast<double>();
-  factor.solveInPlace(b);
-  x = b.cast<float>();
+  std::vector<double> x = in_double(rhs);
+  factor.solve(x, rhs.cols());
+  std::transform(x.begin(), x.end(), rhs.as<float>(),
+                 [](double value) { return static_cast<float>(value); });
 }
 
 struct LinearFit::System {
   Tensor x;                  // [N,D]
   std::vector<double> mean;  // [D] of x
-  Eigen::LLT<Matrix> factor;
+  std::optional<Cholesky> factor;
 };
 
 LinearFit::LinearFit(Run& run, Tensor x, double ridge) : system_(std::make_unique<System>()) {
@@ -64,15 +66,18 @@ LinearFit::LinearFit(Run& run, Tensor x, double ridge) : system_(std::make_uniqu
   const double n = static_cast<double>(x.rows());
   system_->x = x;
   system_->mean = column_means(x);
-  const Tensor sums = inner_products(run, run.scratch, x, x);  // [D,D]
-  Matrix gram = View(sums.as<float>(), d, d).cast<double>();
-  const Eigen::Map<const Eigen::VectorXd> mean(system_->mean.data(), d);
-  gram -= n * mean * mean.transpose();
+  const std::vector<double>& mean = system_->mean;
+  std::vector<double> gram = in_double(inner_products(run, run.scratch, x, x));  // [D,D]
+  double trace = 0;
+  for (size_t i = 0; i < mean.size(); ++i) {
+    for (size_t j = 0; j < mean.size(); ++j) gram[i * mean.size() + j] -= n * mean[i] * mean[j];
+    trace += gram[i * mean.size() + i];
+  }
   // The second term keeps the system solvable for tokens that are all alike.
-  gram.diagonal().array() += ridge * gram.diagonal().mean() + 1e-12 * n;
-  Eigen::setNbThreads(run.threads);
-  system_->factor.compute(gram);
-  if (system_->factor.info() != Eigen::Success)
+  for (size_t i = 0; i < mean.size(); ++i)
+    gram[i * mean.size() + i] += ridge * trace / static_cast<double>(d) + 1e-12 * n;
+  system_->factor.emplace(run.threads, std::move(gram), d);
+  if (!system_->factor->succeeded())
     fail("a linear fit of {} variables has no solution; are activations of this model not finite?",
          d);
 }
@@ -82,18 +87,22 @@ LinearFit::~LinearFit() = default;
 void LinearFit::fit(Run& run, Tensor w, Tensor bias, Tensor y) const {
   ArenaScope scope(run.scratch);
   const Tensor x = system_->x;
-  const int64_t d = x.cols(), k = y.cols();
+  const auto d = static_cast<size_t>(x.cols()), k = static_cast<size_t>(y.cols());
   const double n = static_cast<double>(x.rows());
-  const std::vector<double> means = column_means(y);
-  const Eigen::Map<const Eigen::VectorXd> mx(system_->mean.data(), d), my(means.data(), k);
-  const Tensor cross = inner_products(run, run.scratch, x, y);  // [D,K]
-  Matrix map = View(cross.as<float>(), d, k).cast<double>();
-  map -= n * mx * my.transpose();
-  Eigen::setNbThreads(run.threads);
-  system_->factor.solveInPlace(map);
-  View(w.as<float>(), k, d) = map.transpose().cast<float>();
-  const Eigen::VectorXd at_mean = my - map.transpose() * mx;
-  for (int64_t e = 0; e < k; ++e) bias.as<float>()[e] = static_cast<float>(at_mean(e));
+  const std::vector<double>& mx = system_->mean;
+  const std::vector<double> my = column_means(y);
+  std::vector<double> map = in_double(inner_products(run, run.scratch, x, y));  // [D,K]
+  for (size_t i = 0; i < d; ++i)
+    for (size_t e = 0; e < k; ++e) map[i * k + e] -= n * mx[i] * my[e];
+  system_->factor->solve(map, y.cols());
+  for (size_t e = 0; e < k; ++e) {
+    double at_mean = my[e];
+    for (size_t i = 0; i < d; ++i) {
+      at_mean -= map[i * k + e] * mx[i];
+      w.as<float>()[e * d + i] = static_cast<float>(map[i * k + e]);
+    }
+    bias.as<float>()[e] = static_cast<float>(at_mean);
+  }
 }
 
 }  // namespace moe

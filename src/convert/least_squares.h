@@ -1,5 +1,5 @@
 // Least squares by normal equations: the sums over tokens by the engine's products, the systems by
-// a Cholesky factorisation in double (Eigen).
+// a Cholesky factorisation in double (cholesky.h).
 #pragma once
 
 #include <memory>

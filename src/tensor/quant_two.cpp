@@ -57,27 +57,30 @@ float best_step(const float* x, const float* weight, const int* order, int count
 // best one, a sum, need not be once it is a half (of 0 and 2d, 2d fits as well, but may overflow).
 // x, weight [64]
 float fit_step(const float* x, const float* weight) {
-  int order[kTwoBlock], count = 0;
-  for (int i = 0; i < kTwoBlock; ++i)
-    if (std::abs(x[i]) > 0) order[count++] = i;
-  if (count == 0) return 0;
-  std::sort(order, order + count, [x](int a, int b) {
-    return std::abs(x[a]) != std::abs(x[b]) ? std::abs(x[a]) > std::abs(x[b]) : a < b;
-  });
-  const float largest = std::abs(x[order[0]]);
+  float largest = 0;
+  for (int i = 0; i < kTwoBlock; ++i) largest = std::max(largest, std::abs(x[i]));
+  if (!(largest > 0)) return 0;
   float best = 0;
   double least =
       sum_over<double, kTwoBlock>([&](int i) { return double{weight[i]} * x[i] * x[i]; });
+  const auto try_step = [&](float step) {
+    const float d = half_of(step);
+    if (d == 0 || !std::isfinite(d)) return;
+    const double error = error_of(x, weight, d);
+    if (!(error < least)) return;
+    least = error;
+    best = d;
+  };
   for (const float sign : {1.0f, -1.0f})
-    for (const float step :
-         {best_step(x, weight, order, count, sign), sign * largest / 2, sign * largest}) {
-      const float d = half_of(step);
-      if (d == 0 || !std::isfinite(d)) continue;
-      const double error = error_of(x, weight, d);
-      if (!(error < least)) continue;
-      least = error;
-      best = d;
-    }
+    for (const float step : {sign * largest / 2, sign * largest}) try_step(step);
+  if (least == 0) return best;
+  int order[kTwoBlock], count = 0;
+  for (int i = 0; i < kTwoBlock; ++i)
+    if (std::abs(x[i]) > 0) order[count++] = i;
+  std::sort(order, order + count, [x](int a, int b) {
+    return std::abs(x[a]) != std::abs(x[b]) ? std::abs(x[a]) > std::abs(x[b]) : a < b;
+  });
+  for (const float sign : {1.0f, -1.0f}) try_step(best_step(x, weight, order, count, sign));
   return best;
 }
 

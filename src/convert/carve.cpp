@@ -135,6 +135,7 @@ class Walk {
     Block& block = dense_.block(i);
     if (!dense_h_.empty()) dense_block(block, dense_h_, u_);
     dense_block(block, h_, u_);
+    forget_copies(i);
   }
 
   CarvedLayer layer(int64_t i) {
@@ -159,6 +160,7 @@ class Walk {
     CarvedLayer measured = measure(c, i);
     ops::add(run_, u_, u_, y_);
     leave(block, h_, u_);
+    forget_copies(i);
     measured.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return measured;
@@ -228,6 +230,13 @@ class Walk {
             .a = {.x = x},
             .carved = carved_.block(i).ffn,
             .pass = pass_};
+  }
+
+  // What products made of the layer's weights: nobody comes back to it.
+  void forget_copies(int64_t i) {
+    for (const Model* model : {&dense_, &carved_})
+      for (Param* param : model->params())
+        if (param->layer == i) param->derived = Derived();
   }
 
   // y_ becomes the carved output.
@@ -380,8 +389,9 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   MemoryNeed need;
   need.add("weights", 4 * before.total());
   need.add("new weights", 4 * (after.total() + after.buffers));
-  // Attention and FFNs of the dense model as far as they are walked, and what was made of them.
-  need.add("packed", a * (before[Part::attention] + before[Part::dense_ffn] + carved_ffns));
+  // A layer's attention and FFN, and what was made of it.
+  need.add("packed",
+           a * (before[Part::attention] + before[Part::dense_ffn] + carved_ffns) / dense.layers);
   const CarveStages stages = carve_stages(o);
   const bool follows = stages.follows_dense();
   const int64_t streams = n * d * 4 * (follows ? 6 : 3),

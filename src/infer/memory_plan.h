@@ -23,8 +23,8 @@ struct ForwardUse {
   int64_t top_k_experts = 0;                // 0: the model's own number
   int64_t cache = 0;                        // bytes of keys and values
   bool once = false;  // one forward and no more, after which no copy of an expert is kept
-  bool in_turn =
-      false;  // when the uses before it are over: what they held but copies is free again
+  // When the uses before it are over: what they held but copies is free again.
+  bool in_turn = false;
 };
 
 // What the packed copies of mapped weights may take, and what the whole will.

@@ -6,17 +6,13 @@
 #include <cmath>
 #include <limits>
 
-#include "core/rng.h"
+#include "support/gradient.h"
 
 namespace moe {
 namespace {
 
 std::vector<double> drawn(int64_t count, uint64_t seed) {
-  std::vector<double> numbers(static_cast<size_t>(count));
-  const RngKey key = RngKey::from_seed(seed);
-  for (size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = static_cast<double>(uniform(key, i)) - 0.5;
-  return numbers;
+  return test::drawn(static_cast<size_t>(count), seed, 0.3);
 }
 
 // m m^T + I of a drawn m [n,n]

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "core/rng.h"
+#include "support/gradient.h"
 
 namespace moe {
 namespace {
@@ -14,12 +14,9 @@ namespace {
 using ops::Doubles;
 
 std::vector<double> drawn(int64_t count, uint64_t seed) {
-  std::vector<double> numbers(static_cast<size_t>(count));
-  const RngKey key = RngKey::from_seed(seed);
-  for (size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = static_cast<double>(uniform(key, i)) - 0.5;
-  return numbers;
+  return test::drawn(static_cast<size_t>(count), seed, 0.3);
 }
+
 double& at(const Doubles& m, int64_t i, int64_t j) { return m.data[i * m.row + j * m.col]; }
 
 // A view of rows by cols in a larger matrix, either way round.

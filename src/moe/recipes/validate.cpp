@@ -337,8 +337,7 @@ void check_losses(const RoutingSpec& spec) {
   if (is_fixed(spec.logits) && (l.balance || l.device || l.communication || l.importance || l.load))
     fail_usage(
         "logits of a fixed sketch do not learn, so no loss can teach them; leave the losses out, "
-        "or "
-        "give \"fixed\" as false");
+        "or give \"fixed\" as false");
   if (experts_choose(spec.select) &&
       (l.balance || l.device || l.communication || l.importance || l.load))
     fail_usage(

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -110,6 +111,20 @@ Tensor transposed(Arena& arena, const Tensor& k) {
   return t;
 }
 
+// The values as it keeps them: [rows / 64, G, 64, Cv].
+Tensor by_heads(Arena& arena, const Tensor& v, int64_t kv_heads) {
+  const Tensor t = arena.alloc_zeroed(v.dtype, {(v.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock,
+                                                kv_heads, ops::kKeyBlock, v.cols() / kv_heads});
+  for (int64_t n = 0; n < v.rows(); ++n)
+    for (int64_t h = 0; h < kv_heads; ++h)
+      std::memcpy(static_cast<char*>(t.data) +
+                      ((n / ops::kKeyBlock * kv_heads + h) * ops::kKeyBlock + n % ops::kKeyBlock) *
+                          t.row_bytes,
+                  static_cast<const char*>(v.data) + n * v.row_bytes + h * t.row_bytes,
+                  static_cast<size_t>(t.row_bytes));
+  return t;
+}
+
 // A cache of `length` tokens in a type, keys transposed as a session keeps them (q8_0 in rows), and
 // queries that see all of it or their window: FLOP/s of what they see, and bytes of it.
 void attend_cache(benchmark::State& state, DType type, int64_t queries) {
@@ -126,7 +141,7 @@ void attend_cache(benchmark::State& state, DType type, int64_t queries) {
     }
     return turned ? transposed(arena, t) : t;
   };
-  const Tensor k = stored(!is_quantised(type)), v = stored(false),
+  const Tensor k = stored(!is_quantised(type)), v = by_heads(arena, stored(false), kv_heads),
                q = draw(arena, DType::bf16, queries, heads * width, 1),
                o = arena.alloc(DType::bf16, {queries, heads * width});
   const std::vector<int64_t> bounds{0, queries}, first_row{0};

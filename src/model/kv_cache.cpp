@@ -53,7 +53,11 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
     k_.push_back(is_quantised(dtype)
                      ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
                      : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
-    v_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.v_width()}));
+    // by heads each one's values follow each other, which a CPU reads at nearly twice the rate
+    v_.push_back(device != nullptr
+                     ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.v_width()})
+                     : memory_.alloc(dtype, {blocks_, shape.kv_heads, ops::kKeyBlock,
+                                             shape.v_width() / shape.kv_heads}));
   }
   for (int64_t block = blocks_; block-- > 0;) free_blocks_.push_back(static_cast<int32_t>(block));
 }

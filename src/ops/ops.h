@@ -233,15 +233,17 @@ constexpr int64_t kKeyBlock = 64;
 struct KvView {
   Tensor k;  // [rows, G*C] f32, bf16, f16 or q8_0 (C, Cv multiples of 32); or [rows / 64, G*C, 64]
              // f32, bf16 or f16
-  Tensor v;  // [rows, G*Cv], k's dtype
+  Tensor v;  // [rows, G*Cv], k's dtype; or by heads [rows / 64, G, 64, Cv], on the CPU
   std::span<const int64_t> bounds;  // [S+1] query rows
-  // [S], multiples of 64 where keys lie transposed; or none, and then
+  // [S], multiples of 64 where keys lie transposed or values by heads; or none, and then
   std::span<const int64_t> first_row;
   std::span<const int32_t> slots = {};  // [S] whose table a sequence has
   // of each slot: the block of rows that holds its positions 0 to 63, 64 to 127, ...
   std::span<const std::vector<int32_t>> tables = {};
 
   bool keys_transposed() const { return k.rank == 3; }
+  bool values_by_heads() const { return v.rank == 4; }
+  int64_t rows() const { return values_by_heads() ? v.shape[0] * kKeyBlock : v.rows(); }
   int64_t sequences() const { return static_cast<int64_t>(bounds.size()) - 1; }
   std::span<const int32_t> table(int64_t sequence) const {
     return tables[static_cast<size_t>(slots[static_cast<size_t>(sequence)])];
@@ -255,7 +257,8 @@ struct KvView {
   }
 };
 // Rows of x to rows `row` [N] of a cache, rounded to its dtype.  cache [rows,W] f32, bf16, f16 or
-// q8_0; or transposed [rows / 64, W, 64] f32, bf16 or f16; x [N,W] f32 or bf16
+// q8_0; on the CPU also by heads [rows / 64, G, 64, W / G]; or transposed [rows / 64, W, 64] f32,
+// bf16 or f16; x [N,W] f32 or bf16
 void store_keys(Run&, Tensor cache, Tensor x, std::span<const int64_t> row);
 // Query row n at position p = positions[n] sees keys 0..p, with a window W > 0 only the last W of
 // them, p-W+1..p. Keys are walked in fixed blocks of 64 counted from position 0 with a running

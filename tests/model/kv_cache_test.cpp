@@ -42,7 +42,7 @@ void scatter_blocks(KvCache& cache) {
 std::vector<float> logits_in_pieces(Model& model, int threads, DType compute, DType cached,
                                     int64_t piece, bool scattered = false) {
   moe::Run run(threads, compute);
-  KvCache cache(model.config(), cached, 3 * kLength);
+  KvCache cache(model.config(), cached, 3 * kLength, run.device);
   if (scattered) scatter_blocks(cache);
   const std::vector<int32_t> slots = {cache.open()};
   const int64_t vocab = model.config().vocab;
@@ -185,7 +185,7 @@ TEST(KvCacheSlots, RefusesABatchThatItWasNotExtendedFor) {
   Model model(wide_heads(0));
   draw_params(model, 4);
   moe::Run run(1);
-  KvCache cache(model.config(), DType::f32, 64);
+  KvCache cache(model.config(), DType::f32, 64, run.device);
   const int32_t slot = cache.open();
   const auto forward = [&](std::vector<int32_t> slots) {
     const std::vector<int32_t> ids = {1, 2}, positions = {0, 1};

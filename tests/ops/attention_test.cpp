@@ -576,6 +576,63 @@ TEST_P(AttentionCache, reads_what_is_stored) {
       tolerance(cached == DType::bf16 ? cached : dtype), "o");
 }
 
+// The values of a cache by heads, as a session keeps them: [rows / 64, G, 64, Cv], every bit set
+// where none are.
+Tensor by_heads(Arena& arena, const Tensor& rows, int64_t kv_heads) {
+  const Tensor t = arena.alloc(rows.dtype, {(rows.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock,
+                                            kv_heads, ops::kKeyBlock, rows.cols() / kv_heads});
+  std::memset(t.data, 0xFF, static_cast<size_t>(t.bytes()));
+  for (int64_t n = 0; n < rows.rows(); ++n)
+    for (int64_t h = 0; h < kv_heads; ++h)
+      std::memcpy(static_cast<char*>(t.data) +
+                      ((n / ops::kKeyBlock * kv_heads + h) * ops::kKeyBlock + n % ops::kKeyBlock) *
+                          t.row_bytes,
+                  static_cast<const char*>(rows.data) + n * rows.row_bytes + h * t.row_bytes,
+                  static_cast<size_t>(t.row_bytes));
+  return t;
+}
+
+// Where values lie changes no bit: of one text and of two, a token or many, on any threads.
+TEST_P(AttentionCache, values_by_heads) {
+  const DType dtype = std::get<0>(GetParam()), cached = std::get<1>(GetParam());
+  const AttentionShape shape = std::get<2>(GetParam());
+  constexpr int64_t kFirst = 1100, kSecond = 700, kFrom = 1152;  // where the second begins
+  Arena arena;
+  const auto rows = [&](int64_t cols, uint64_t seed) {
+    return store_as(arena, draw(arena, dtype, {kFrom + 704, cols}, seed), cached).stored;
+  };
+  const Tensor k = rows(shape.kv_heads * shape.width, 1),
+               v = rows(shape.kv_heads * shape.value_width, 2),
+               q = draw(arena, dtype, {2 * kSecond, shape.heads * shape.width}, 3);
+  const Tensor keys = is_quantised(cached) ? k : turned(arena, k),
+               values = by_heads(arena, v, shape.kv_heads);
+  const Rows first_row{0, kFrom};
+  for (const int64_t queries : {1, 3, 70})
+    for (const int64_t texts : {1, 2}) {
+      std::vector<int64_t> bounds{0};
+      std::vector<int32_t> positions;
+      for (int64_t s = 0; s < texts; ++s) {
+        const int64_t length = s == 0 ? kFirst : kSecond;
+        for (int64_t n = length - queries; n < length; ++n)
+          positions.push_back(static_cast<int32_t>(n));
+        bounds.push_back(std::ssize(positions));
+      }
+      const auto attended = [&](const Tensor& from, int threads) {
+        moe::Run run(threads);
+        const Tensor o = nan_filled(arena, dtype, bounds.back(), shape.heads * shape.value_width);
+        ops::attention_forward(
+            run, o, Tensor(), q.slice_rows(0, bounds.back()),
+            {keys, from, bounds, std::span(first_row).first(static_cast<size_t>(texts))}, positions,
+            shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+        return o;
+      };
+      const Tensor want = attended(v, 1);
+      for (const int threads : {1, 2, 3, 16})
+        EXPECT_TRUE(same_bits(attended(values, threads), want))
+            << texts << " texts, " << queries << " tokens each, " << threads << " threads";
+    }
+}
+
 // Odd widths of half precision: tails of vectors.
 TEST(Attention, half_precision_of_any_width) {
   const AttentionShape shape = shape_of(4, 2, 20, 33);

@@ -71,6 +71,34 @@ INSTANTIATE_TEST_SUITE_P(dtypes, StoreKeys,
                                                           DType::q8_0),
                                           testing::Bool()));
 
+// By heads a row is written in pieces of one head each.
+TEST(StoreKeysByHeads, AreTheRowsOfEachHead) {
+  constexpr int64_t kHeads = 3, kOne = kWidth / kHeads;
+  for (const DType cached : {DType::f32, DType::bf16, DType::f16, DType::q8_0})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Arena memory;
+      moe::Run run(2);
+      const std::vector<int64_t> row{191, 0, 64, 65, 7};
+      const Tensor x =
+          draw(memory, dtype, {std::ssize(row), kWidth + 5}, 3).slice_cols(3, kWidth + 3);
+      const Tensor rows = memory.alloc(cached, {kRows, kWidth}),
+                   cache = memory.alloc(cached, {kRows / 64, kHeads, 64, kOne});
+      for (const Tensor& t : {rows, cache})
+        std::memset(t.data, 0x5A, static_cast<size_t>(t.bytes()));
+      ops::store_keys(run, rows, x, row);
+      ops::store_keys(run, cache, x, row);
+      for (int64_t n = 0; n < kRows; ++n)
+        for (int64_t h = 0; h < kHeads; ++h)
+          EXPECT_EQ(std::memcmp(static_cast<const char*>(rows.data) + n * rows.row_bytes +
+                                    h * cache.row_bytes,
+                                static_cast<const char*>(cache.data) +
+                                    ((n / 64 * kHeads + h) * 64 + n % 64) * cache.row_bytes,
+                                static_cast<size_t>(cache.row_bytes)),
+                    0)
+              << name_of(cached) << ", row " << n << ", head " << h;
+    }
+}
+
 TEST(StoreKeysOf, WhatDoesNotFitIsRefused) {
   Arena memory;
   moe::Run run(1);

@@ -64,56 +64,95 @@ int64_t pieces_of(const AttentionTask& task, int64_t pieces, int64_t work) {
   return taken < pieces ? taken : 0;
 }
 
-// Columns meet a block of keys together once it is laid out: a task of more than these, as in a
-// prompt, is cut between columns. With few, as where a text is written, both parts would read all
-// the keys, so that it is cut between stretches of them if it has several.
-constexpr int64_t kFewColumns = 16;
-
-// Leaves the task about so much of its work and gives `rest` the others. Whether both have some.
-bool cut(AttentionTask& task, AttentionTask& rest, int64_t work) {
-  const int64_t columns = task.end - task.begin, stretches = task.end_stretch - task.first_stretch;
-  const bool keys = task.left != nullptr || (columns <= kFewColumns && stretches > 1);
-  const int64_t pieces = keys ? stretches : columns, taken = pieces_of(task, pieces, work);
-  if (taken == 0) return false;
+// Leaves the task about so much of its work and gives `rest` the other columns. Whether both have
+// some.
+bool cut_columns(AttentionTask& task, AttentionTask& rest, int64_t work) {
+  const int64_t columns = task.end - task.begin, taken = pieces_of(task, columns, work);
+  if (taken == 0 || task.left != nullptr) return false;
   rest = task;
-  if (keys) task.end_stretch = rest.first_stretch = task.first_stretch + taken;
-  else task.end = rest.begin = task.begin + taken;
-  task.work = task.work * taken / pieces;
+  task.end = rest.begin = task.begin + taken;
+  task.work = task.work * taken / columns;
   rest.work -= task.work;
   return true;
 }
 
+// Cuts tasks [i, i + count), which see the same stretches, at the border of stretches next to so
+// much of their work: behind them come as many tasks with the rest. Those that were never cut join
+// `whole`. False, and nothing is done, where no border is within `slack` of it.
+bool cut_stretches(const AttentionCall& call, std::vector<AttentionTask>& tasks, size_t i,
+                   size_t count, int64_t work, int64_t slack, std::vector<AttentionTask>& whole,
+                   Arena& scratch) {
+  const auto at = tasks.begin() + static_cast<std::ptrdiff_t>(i);
+  const AttentionTask first = *at;
+  const auto position_of = [&](int64_t column) -> int64_t {
+    return call.positions[static_cast<size_t>(column_at(call, first, column).row)];
+  };
+  const int64_t columns = first.end - first.begin,
+                oldest = std::max(call.first_seen(position_of(0)), first.first_stretch * kStretch),
+                past = std::min(position_of(columns - 1) + 1, first.end_stretch * kStretch),
+                total = first.work * static_cast<int64_t>(count);
+  if (past <= oldest || total == 0) return false;
+  const int64_t border = (oldest + (past - oldest) * work / total + kStretch / 2) / kStretch,
+                keys = border * kStretch - oldest;
+  if (border <= first.first_stretch || border >= first.end_stretch ||
+      std::abs(total * keys / (past - oldest) - work) > slack)
+    return false;
+  const int64_t floats = StretchSums::floats(columns, call.value_width()),
+                taken = border - first.first_stretch;
+  std::vector<AttentionTask> rest(at, at + static_cast<std::ptrdiff_t>(count));
+  for (size_t h = 0; h < count; ++h) {
+    AttentionTask& task = tasks[i + h];
+    if (task.left == nullptr) {
+      const int64_t stretches = first.end_stretch - first.first_stretch;
+      task.left = static_cast<float*>(
+          scratch.alloc_bytes(static_cast<size_t>(stretches * floats) * sizeof(float)));
+      whole.push_back(task);
+    }
+    rest[h].left = task.left + taken * floats;
+    task.end_stretch = rest[h].first_stretch = border;
+    task.work = task.work * keys / (past - oldest);
+    rest[h].work -= task.work;
+  }
+  tasks.insert(at + static_cast<std::ptrdiff_t>(count), rest.begin(), rest.end());
+  return true;
+}
+
 // Few tasks, such as three key/value heads of one token for two threads or nine of a prompt, share
-// out badly: a task that a share would end in is cut. Returns those that were cut between stretches
-// as they were; what their parts leave lies in scratch.
+// out badly: tasks that a share would end in are cut, those that are walked together all at once if
+// that is nearly even. Returns those that were cut between stretches as they were; what their parts
+// leave lies in scratch.
 std::vector<AttentionTask> split_at_shares(const AttentionCall& call,
                                            std::vector<AttentionTask>& tasks, int parts,
                                            Arena& scratch) {
-  constexpr int kTasksEach = 16;
+  constexpr int kTasksEach = 16, kSlack = 16;
   std::vector<AttentionTask> whole;
-  if (static_cast<int>(tasks.size()) >= kTasksEach * parts) return whole;
   const int64_t total = work_of(tasks);
   int64_t done = 0;  // work of the tasks before `i`
   size_t i = 0;
   for (int part = 1; part < parts; ++part) {
     const int64_t share_end = total * part / parts;
-    while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
-    if (i == tasks.size()) return whole;
-    const AttentionTask before = tasks[i];
-    AttentionTask rest;
-    if (!cut(tasks[i], rest, share_end - done)) continue;
-    const int64_t taken = rest.first_stretch - before.first_stretch;
-    if (taken > 0) {
-      const int64_t floats = StretchSums::floats(before.end - before.begin, call.value_width());
-      if (before.left == nullptr) {
-        const int64_t stretches = before.end_stretch - before.first_stretch;
-        whole.push_back(before);
-        whole.back().left = tasks[i].left = static_cast<float*>(
-            scratch.alloc_bytes(static_cast<size_t>(stretches * floats) * sizeof(float)));
-      }
-      rest.left = tasks[i].left + taken * floats;
+    size_t count = 0;
+    for (; i < tasks.size(); i += count) {
+      const std::span<const AttentionTask> together = first_together(std::span(tasks).subspan(i));
+      count = together.size();
+      if (done + tasks[i].work * std::ssize(together) > share_end) break;
+      done += tasks[i].work * std::ssize(together);
     }
-    tasks.insert(tasks.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+    if (i == tasks.size()) return whole;
+    if (tasks[i].end - tasks[i].begin <= kFewColumns &&
+        cut_stretches(call, tasks, i, count, share_end - done, total / parts / kSlack, whole,
+                      scratch))
+      continue;
+    if (static_cast<int>(tasks.size()) >= kTasksEach * parts) continue;
+    while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
+    const int64_t mine = share_end - done;
+    if (tasks[i].end - tasks[i].begin <= kFewColumns &&
+        cut_stretches(call, tasks, i, 1, mine, std::min(mine, tasks[i].work - mine), whole,
+                      scratch))
+      continue;
+    AttentionTask rest;
+    if (cut_columns(tasks[i], rest, mine))
+      tasks.insert(tasks.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
   }
   return whole;
 }

@@ -71,7 +71,7 @@ struct BackwardBf16 {
   template <class Into>
   MOE_BF16 static void product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
                                int64_t ldb, float* c, int64_t ldc, Into into) {
-    pair_product(m, n, depth, a, b, ldb, c, ldc, into);
+    pair_product(m, n, depth, a, b, ldb, c, ldc, into, NothingElse());
   }
   // Where the keys are odd the last pair's second number is zero.
   template <bool kMasked, class Inner>
@@ -139,19 +139,18 @@ struct BackwardTiles : BackwardBf16 {
 MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,
                            Arena& scratch) {
   if (!has_tiles()) {
-    for (; !tasks.empty(); tasks = tasks.subspan(1))
-      forward_task<ForwardBf16>(call, tasks, scratch);
+    while (!tasks.empty()) tasks = forward_tasks<ForwardBf16>(call, tasks, scratch);
     return;
   }
   const TilesInUse tiles;
   const FlushedSubnormals flushed;
-  for (; !tasks.empty(); tasks = tasks.subspan(1)) {
+  while (!tasks.empty()) {
     const int64_t columns = tasks.front().end - tasks.front().begin;
     if (columns == 1 && call.kv->keys_transposed())
-      forward_task<ForwardFew<1>>(call, tasks, scratch);
+      tasks = forward_tasks<ForwardFew<1>>(call, tasks, scratch);
     else if (columns == 2 && call.kv->keys_transposed())
-      forward_task<ForwardFew<2>>(call, tasks, scratch);
-    else forward_task<ForwardTiles>(call, tasks, scratch);
+      tasks = forward_tasks<ForwardFew<2>>(call, tasks, scratch);
+    else tasks = forward_tasks<ForwardTiles>(call, tasks, scratch);
   }
 }
 

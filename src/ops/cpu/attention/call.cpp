@@ -26,8 +26,6 @@ void check_float(std::string_view op, std::string_view name, const Tensor& t) {
 }
 
 void check_cached(std::string_view op, std::string_view name, const Tensor& t, int64_t width) {
-  if (t.empty() || t.rank != 2)
-    fail("{}: {} is {}; expected a matrix", op, name, t.empty() ? "absent" : describe(t));
   if (t.dtype != DType::f32 && t.dtype != DType::bf16 && t.dtype != DType::f16 &&
       t.dtype != DType::q8_0)
     fail("{}: {} is {}; only f32, bf16, f16 and q8_0 can be attended", op, name, describe(t));
@@ -40,14 +38,28 @@ void check_transposed(std::string_view op, const AttentionCall& call) {
   const Tensor& k = call.kv->k;
   const int64_t width = call.kv_heads * call.width();
   if (is_quantised(k.dtype) || !k.dense() || k.shape[1] != width || k.shape[2] != kKeyBlock ||
-      k.shape[0] * kKeyBlock < call.kv->v.rows())
+      k.shape[0] * kKeyBlock < call.kv->rows())
     fail("{}: k is {}; expected {} [{}, {}, {}] without gaps", op, describe(k),
          is_quantised(k.dtype) ? "f32, bf16 or f16" : name_of(k.dtype),
-         (call.kv->v.rows() + kKeyBlock - 1) / kKeyBlock, width, kKeyBlock);
-  for (const int64_t row : call.kv->first_row)
-    if (row % kKeyBlock != 0)
-      fail("{}: a sequence has its first key in row {}; transposed keys begin in multiples of {}",
-           op, row, kKeyBlock);
+         (call.kv->rows() + kKeyBlock - 1) / kKeyBlock, width, kKeyBlock);
+}
+
+void check_by_heads(std::string_view op, const AttentionCall& call) {
+  const Tensor& v = call.kv->v;
+  if (!v.dense() || v.shape[1] != call.kv_heads || v.shape[2] != kKeyBlock)
+    fail("{}: v is {}; expected {} [{}, {}, {}, width] without gaps", op, describe(v),
+         name_of(v.dtype), v.shape[0], call.kv_heads, kKeyBlock);
+}
+
+void check_values(std::string_view op, const AttentionCall& call) {
+  const Tensor& v = call.kv->v;
+  if (v.empty() || (v.rank != 2 && v.rank != 4))
+    fail("{}: v is {}; expected a matrix, or blocks of it by heads", op,
+         v.empty() ? "absent" : describe(v));
+  if (call.kv->values_by_heads()) check_by_heads(op, call);
+  else if (v.cols() % call.kv_heads != 0)
+    fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
+  check_cached(op, "v", v, call.value_width());
 }
 
 void check_heads(std::string_view op, const AttentionCall& call) {
@@ -60,22 +72,23 @@ void check_heads(std::string_view op, const AttentionCall& call) {
         op, call.heads, call.kv_heads);
   if (q.cols() % call.heads != 0)
     fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
-  if (v.empty() || v.rank != 2)
-    fail("{}: v is {}; expected a matrix", op, v.empty() ? "absent" : describe(v));
-  if (v.cols() % call.kv_heads != 0)
-    fail("{}: v {} cannot be split into {} key/value heads", op, describe(v), call.kv_heads);
-  check_cached(op, "v", v, call.value_width());
+  check_values(op, call);
   if (call.kv->keys_transposed()) {
     check_transposed(op, call);
   } else {
+    check_matrix(op, "k", k, call.kv->rows(), call.kv_heads * call.width(), k.dtype);
     check_cached(op, "k", k, call.width());
-    check_matrix(op, "k", k, v.rows(), call.kv_heads * call.width(), k.dtype);
   }
+  if (call.kv->keys_transposed() || call.kv->values_by_heads())
+    for (const int64_t row : call.kv->first_row)
+      if (row % kKeyBlock != 0)
+        fail("{}: a sequence has its first key in row {}; {} begin in multiples of {}", op, row,
+             call.kv->keys_transposed() ? "transposed keys" : "values by heads", kKeyBlock);
   if (call.window < 0)
     fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op,
          call.window);
   check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
-  check_matrix(op, "v", v, v.rows(), v.cols(), k.dtype);
+  if (v.dtype != k.dtype) fail("{}: v is {} where k is {}", op, describe(v), name_of(k.dtype));
 }
 
 // The block tables must lead to rows of the view.
@@ -86,7 +99,7 @@ void check_tables(std::string_view op, const KvView& kv, std::span<const int32_t
       fail("{}: sequence {} has slot {} of {}", op, s, slot, kv.tables.size());
     const std::span<const int32_t> table = kv.table(s);
     for (const int32_t block : table)
-      if (block < 0 || (block + 1) * kKeyBlock > kv.v.rows())
+      if (block < 0 || (block + 1) * kKeyBlock > kv.rows())
         fail("{}: slot {} has block {} beside v {}", op, slot, block, describe(kv.v));
     for (int64_t n = kv.bounds[static_cast<size_t>(s)]; n < kv.bounds[static_cast<size_t>(s) + 1];
          ++n)
@@ -123,7 +136,7 @@ void check_rows(std::string_view op, const AttentionCall& call) {
   for (size_t s = 0; s < kv.first_row.size(); ++s)
     for (int64_t n = kv.bounds[s]; n < kv.bounds[s + 1]; ++n) {
       const int64_t position = call.positions[static_cast<size_t>(n)];
-      if (position < 0 || kv.first_row[s] + position >= kv.v.rows())
+      if (position < 0 || kv.first_row[s] + position >= kv.rows())
         fail(
             "{}: query row {} of sequence {} is at position {}, whose key would be row {} beside v "
             "{}",
@@ -148,6 +161,7 @@ void check_backward(const AttentionCall& call) {
   if (!call.kv->tables.empty())
     fail("{}: the keys lie in a cache; only a batch over itself has gradients", op);
   check_matrix(op, "k", call.kv->k, call.q.rows(), call.kv->k.cols(), call.q.dtype);
+  check_matrix(op, "v", call.kv->v, call.q.rows(), call.kv->v.cols(), call.q.dtype);
   check_matrix(op, "o", call.o, call.q.rows(), call.heads * call.value_width(), call.q.dtype);
   check_matrix(op, "do", call.do_, call.q.rows(), call.heads * call.value_width(), call.q.dtype);
   check_matrix(op, "lse", call.lse, call.q.rows(), call.heads, DType::f32);

@@ -38,8 +38,11 @@ struct ForwardF32 {
   float* v_copy;  // [64, value_padded]
   KeyBlock block{};
 
-  ForwardF32(const AttentionCall& of, std::span<const AttentionTask> tasks, Arena& scratch)
-      : call(of), task(tasks.front()), x(load_columns(of, task, scratch)) {
+  static constexpr bool kTogether = true;
+  static int64_t steps_ahead() { return 0; }  // nothing is fetched
+
+  ForwardF32(const AttentionCall& of, const AttentionTask& todo, const ForwardF32*, Arena& scratch)
+      : call(of), task(todo), x(load_columns(of, task, scratch)) {
     const int64_t width = x.width, padded = padded_width(width);
     q = alloc<float>(scratch, x.room * padded);
     score = alloc<float>(scratch, kKeyBlock * x.room);
@@ -59,8 +62,8 @@ struct ForwardF32 {
   float total_of(int64_t j) const { return total[j]; }
   BlockB load_values(bool once) const {
     const int64_t width = x.value_width;
-    return view_block(call.kv->v, block.row, block.first, block.end, task.kv_head * width, width,
-                      v_copy, once);
+    return view_block(values_from(call, task.kv_head, block.row), 0, block.first, block.end, 0,
+                      width, v_copy, once);
   }
 };
 
@@ -70,8 +73,9 @@ struct ForwardByColumn : ForwardF32 {
   BlockA<float> k{};
   BlockB v{};
 
-  ForwardByColumn(const AttentionCall& of, std::span<const AttentionTask> tasks, Arena& scratch)
-      : ForwardF32(of, tasks, scratch) {
+  ForwardByColumn(const AttentionCall& of, const AttentionTask& at, const ForwardByColumn* beside,
+                  Arena& scratch)
+      : ForwardF32(of, at, beside, scratch) {
     const int64_t padded = padded_width(x.width);
     q_turned = alloc<float>(scratch, padded * x.room);
     k_copy = alloc<float>(scratch, kKeyBlock * padded);
@@ -82,7 +86,7 @@ struct ForwardByColumn : ForwardF32 {
   // its columns sees.
   int64_t columns_at_once(bool whole) const { return whole ? x.room : lanes_f32(); }
   void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
-  void load(const KeyBlock& next) {
+  void load(const KeyBlock& next, const Ahead&) {
     block = next;
     k = load_keys();
     v = load_values(x.count <= 2 * kTileRows);
@@ -182,15 +186,12 @@ struct ForwardByKey : ForwardF32 {
   using ForwardF32::ForwardF32;
   int64_t columns_at_once(bool) const { return x.count; }
   void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
-  void load(const KeyBlock& next) {
+  void load(const KeyBlock& next, const Ahead&) {
     block = next;
     kt = transposed_keys<T>(call, task, block.row, x.width);
-    const Tensor& from = call.kv->v;
     const int64_t width = x.value_width;
     if (width == x.value_padded)
-      values_at = reinterpret_cast<const T*>(static_cast<const char*>(from.data) +
-                                             block.row * from.row_bytes) +
-                  task.kv_head * width;
+      values_at = static_cast<const T*>(values_from(call, task.kv_head, block.row).data);
     else v = load_values(true);
   }
   // The first key of the vector that holds key `low`.
@@ -303,14 +304,14 @@ struct BackwardF32 {
 };
 
 void forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
-  for (; !tasks.empty(); tasks = tasks.subspan(1)) {
+  while (!tasks.empty()) {
     const AttentionTask& task = tasks.front();
     const DType keys = call.kv->k.dtype;
     if (!call.kv->keys_transposed() || 2 * (task.end - task.begin) > lanes_f32())
-      forward_task<ForwardByColumn>(call, tasks, scratch);
-    else if (keys == DType::bf16) forward_task<ForwardByKey<bf16>>(call, tasks, scratch);
-    else if (keys == DType::f16) forward_task<ForwardByKey<Half>>(call, tasks, scratch);
-    else forward_task<ForwardByKey<float>>(call, tasks, scratch);
+      tasks = forward_tasks<ForwardByColumn>(call, tasks, scratch);
+    else if (keys == DType::bf16) tasks = forward_tasks<ForwardByKey<bf16>>(call, tasks, scratch);
+    else if (keys == DType::f16) tasks = forward_tasks<ForwardByKey<Half>>(call, tasks, scratch);
+    else tasks = forward_tasks<ForwardByKey<float>>(call, tasks, scratch);
   }
 }
 

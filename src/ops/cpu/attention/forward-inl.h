@@ -24,6 +24,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "ops/cpu/attention/blocks-inl.h"
 #include "ops/cpu/attention/tasks.h"
@@ -115,7 +117,7 @@ const T* transposed_keys(const AttentionCall& call, const AttentionTask& task, i
 }
 
 // An inner part holds the columns x and its operands, and has
-//   load(block)            the block's keys and values
+//   load(block, ahead)     the block's keys and values; what is `ahead` may be fetched meanwhile
 //   attend(block, whole)   s, p and o' of all columns, and m, l and exp(m - m') move on; `whole`:
 //                          all columns see all of the block's keys that are seen
 //   begin()                m = -inf, l = 0, o = 0
@@ -217,31 +219,88 @@ class Stretches {
   StretchSums sums_;
 };
 
-// Works through the first of the tasks; the others are what comes after it.
+// What a walk meets some steps on: a task's keys from a row of the view on.
+struct Ahead {
+  const AttentionTask* task;
+  int64_t row;
+};
+
+// A walk over the blocks of keys that tasks see together, and in each block task after task; `then`
+// is walked next, in the same manner.
+struct Walk {
+  const AttentionCall& call;
+  std::span<const AttentionTask> together, then;
+  int64_t last_block;  // position of the last block's first key
+
+  int64_t row(int64_t position) const { return call.kv->row(together.front().sequence, position); }
+  // So many steps behind task `which` in the block at `position`. Where that is nowhere, what was
+  // read just now: to fetch it does nothing.
+  Ahead ahead(size_t which, int64_t position, int64_t steps) const {
+    const int64_t step = static_cast<int64_t>(which) + steps, count = std::ssize(together),
+                  further = position + step / count * kKeyBlock;
+    if (further <= last_block) return {&together[static_cast<size_t>(step % count)], row(further)};
+    if (!then.empty()) {
+      const AttentionTask& task = then.front();
+      const int64_t beyond = step - ((last_block - position) / kKeyBlock + 1) * count,
+                    newest = call.positions[static_cast<size_t>(column_at(call, task, 0).row)],
+                    first = std::max(call.first_seen(newest) / kKeyBlock * kKeyBlock,
+                                     task.first_stretch * kStretch),
+                    key = first + beyond / std::ssize(then) * kKeyBlock;
+      // A later column of the task may see keys before those that its first one sees.
+      if (key <= newest)
+        return {&then[static_cast<size_t>(beyond % std::ssize(then))],
+                call.kv->row(task.sequence, key)};
+    }
+    return {&together[which], row(position)};
+  }
+};
+
+// Works through the tasks that are walked together, so that a cache is read nearly in the order in
+// which it lies. Returns those behind them.
 template <class Inner>
-HWY_INLINE void forward_task(const AttentionCall& call, std::span<const AttentionTask> tasks,
-                             Arena& scratch) {
+HWY_INLINE std::span<const AttentionTask> forward_tasks(const AttentionCall& call,
+                                                        std::span<const AttentionTask> tasks,
+                                                        Arena& scratch) {
   const ArenaScope scope(scratch);
-  const AttentionTask& task = tasks.front();
-  Inner inner(call, tasks, scratch);
-  const Columns& x = inner.x;
+  const auto next = [](std::span<const AttentionTask> of) {
+    return Inner::kTogether ? first_together(of) : of.first(of.empty() ? 0 : 1);
+  };
+  const std::span<const AttentionTask> together = next(tasks),
+                                       others = tasks.subspan(together.size());
+  std::vector<Inner> inners;
+  inners.reserve(together.size());
+  for (const AttentionTask& task : together)
+    inners.emplace_back(call, task, inners.empty() ? nullptr : &inners.front(), scratch);
+  const Columns& x = inners.front().x;  // of all of them but for the numbers
+  const Walk walk{call, together, next(others), (x.past - 1) / kKeyBlock * kKeyBlock};
   const int64_t first = x.oldest / kStretch, end = (x.past + kStretch - 1) / kStretch;
-  Stretches stretches(call, task, x.value_padded, end - first, scratch);
+  std::vector<Stretches> stretches;
+  stretches.reserve(together.size());
+  for (const AttentionTask& task : together)
+    stretches.emplace_back(call, task, x.value_padded, end - first, scratch);
   for (int64_t begin = first * kStretch; begin < x.past; begin += kStretch) {
-    inner.begin();
+    for (Inner& inner : inners) inner.begin();
     for (int64_t at = std::max(begin, x.oldest / kKeyBlock * kKeyBlock);
          at < std::min(begin + kStretch, x.past); at += kKeyBlock) {
-      const KeyBlock block{at, call.kv->row(task.sequence, at), std::max<int64_t>(x.oldest - at, 0),
+      const KeyBlock block{at, walk.row(at), std::max<int64_t>(x.oldest - at, 0),
                            std::min(x.past - at, kKeyBlock)};
-      inner.load(block);
-      inner.attend(block, x.newest <= at + block.first && at + block.end <= x.narrowest);
+      const bool whole = x.newest <= at + block.first && at + block.end <= x.narrowest;
+      for (size_t i = 0; i < inners.size(); ++i) {
+        inners[i].load(block, walk.ahead(i, at, inners[i].steps_ahead()));
+        inners[i].attend(block, whole);
+      }
     }
-    inner.finish();
-    for (int64_t j = 0; j < x.count; ++j)
-      stretches.add(j, inner.highest_of(j), inner.total_of(j), x.out + j * x.value_padded);
-    stretches.next();
+    for (size_t i = 0; i < inners.size(); ++i) {
+      Inner& inner = inners[i];
+      inner.finish();
+      for (int64_t j = 0; j < x.count; ++j)
+        stretches[i].add(j, inner.highest_of(j), inner.total_of(j),
+                         inner.x.out + j * x.value_padded);
+      stretches[i].next();
+    }
   }
-  stretches.store();
+  for (const Stretches& each : stretches) each.store();
+  return others;
 }
 
 // Joins what parts of a task left.

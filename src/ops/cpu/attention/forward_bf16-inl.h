@@ -22,6 +22,34 @@ HWY_INLINE void fetch(const void* line) {
   _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
 }
 
+// Lines of memory that are fetched a few at a time: a run of them, and behind it rows that lie
+// apart.
+struct Lines {
+  const char* at = nullptr;
+  int64_t left = 0;
+  const char* row = nullptr;
+  int64_t rows = 0, row_lines = 0, row_bytes = 0;
+
+  int64_t count() const { return left + rows * row_lines; }
+  // `kNearest`: to the first level, else to the second.
+  template <bool kNearest>
+  HWY_INLINE void fetch_some(int64_t most) {
+    for (int64_t i = 0; i < most; ++i) {
+      if (left == 0) {
+        if (rows == 0) return;
+        --rows;
+        at = row;
+        left = row_lines;
+        row += row_bytes;
+      }
+      _mm_prefetch(at, kNearest ? _MM_HINT_T0 : _MM_HINT_T1);
+      at += kLineBytes;
+      --left;
+    }
+  }
+  static constexpr int64_t kLineBytes = 64;
+};
+
 // 2^t for t <= 0 and -infinity, to 2e-7: the whole part is an exponent, of the fraction a
 // polynomial fitted on [0, 1] that is 1 at 0.
 MOE_BF16 HWY_INLINE __m512 power_of_two(__m512 t) {
@@ -42,7 +70,6 @@ template <bool kWhole>
 struct ForwardPairs {
   const AttentionCall& call;
   const AttentionTask& task;
-  const AttentionTask* then;  // the task after it, or this one
   Columns x;
   int64_t pairs;  // of a key's numbers
   int64_t depth;  // the same, in whole tiles
@@ -54,31 +81,40 @@ struct ForwardPairs {
   float* total;  // [count, 16] running sum l, lane by lane
   float unit;    // what makes of a product a score in units of ln 2
   KeyBlock block{};
+  Lines ahead{};        // of a block that comes later
+  int64_t at_once = 0;  // so many of them a step
 
-  MOE_BF16 ForwardPairs(const AttentionCall& of, std::span<const AttentionTask> tasks,
-                        Arena& scratch)
-      : call(of),
-        task(tasks.front()),
-        then(&tasks[tasks.size() > 1]),
-        x(load_columns(of, task, scratch)),
-        unit(of.scale * kLog2E) {
+  // `beside`: one whose block this one may lay out in the same memory.
+  MOE_BF16 ForwardPairs(const AttentionCall& of, const AttentionTask& todo,
+                        const ForwardPairs* beside, Arena& scratch)
+      : call(of), task(todo), x(load_columns(of, task, scratch)), unit(of.scale * kLog2E) {
     const int64_t width = x.width, rows = kWhole ? x.room : x.count;
     pairs = (width + 1) / 2;
     depth = kWhole ? padded_width(pairs) : pairs;
     q = alloc<Pair>(scratch, rows * depth);
-    k = alloc<Pair>(scratch, padded_width(pairs) * kKeyBlock);
-    const int64_t turned = call.kv->keys_transposed() ? 0 : kKeyBlock * padded_width(pairs);
-    k_rows = alloc<Pair>(scratch, turned);
-    v = alloc<Pair>(scratch, kKeyBlock / 2 * x.value_padded + kLanes);
-    total = alloc<float>(scratch, x.count * kLanes);
-    if constexpr (kWhole) {
-      std::fill_n(q, rows * depth, 0);
-      std::fill_n(k, depth * kKeyBlock, 0);
-      std::fill_n(k_rows, turned, 0);
+    if (kWhole) std::fill_n(q, rows * depth, 0);
+    if (beside != nullptr) {
+      k = beside->k;
+      k_rows = beside->k_rows;
+      v = beside->v;
+    } else {
+      alloc_block(scratch);
     }
+    total = alloc<float>(scratch, x.count * kLanes);
     for (int64_t j = 0; j < x.count; ++j) {
       const AttentionColumn at = column_at(call, task, j);
       copy_pairs(q + j * depth, call.q, at.row, at.head * width, width);
+    }
+  }
+  void alloc_block(Arena& scratch) {
+    const int64_t padded = padded_width(pairs),
+                  turned = call.kv->keys_transposed() ? 0 : kKeyBlock * padded;
+    k = alloc<Pair>(scratch, padded * kKeyBlock);
+    k_rows = alloc<Pair>(scratch, turned);
+    v = alloc<Pair>(scratch, kKeyBlock / 2 * x.value_padded + kLanes);
+    if constexpr (kWhole) {
+      std::fill_n(k, depth * kKeyBlock, 0);
+      std::fill_n(k_rows, turned, 0);
     }
   }
   void begin() {
@@ -90,25 +126,17 @@ struct ForwardPairs {
   float total_of(int64_t j) const {
     return SumLanesFixed(DF32(), hn::LoadU(DF32(), total + j * kLanes));
   }
-  // Few queries are done with a block before the memory has brought another, and a head's rows lie
-  // too far apart for the hardware to foresee: a line of the block that is this many further on is
-  // fetched to the second level (to the first, which waits for few lines at once, was 12% slower in
-  // decode).
-  static constexpr int64_t kBlocksAhead = 2;
-  struct Ahead {
-    const AttentionTask* task;
-    int64_t row;
-  };
-  Ahead ahead() const {
-    const int64_t at = block.position + kBlocksAhead * kKeyBlock;
-    if (at < x.past) return {&task, call.kv->row(task.sequence, at)};
-    // A later column of the next task may see keys before those that its first one sees.
-    const int64_t position = call.positions[static_cast<size_t>(column_at(call, *then, 0).row)],
-                  first = std::max(call.first_seen(position) / kKeyBlock * kKeyBlock,
-                                   then->first_stretch * kStretch),
-                  further = first + at - (x.past + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
-    if (then != &task && further <= position) return {then, call.kv->row(then->sequence, further)};
-    return {&task, block.row};  // fetching what was read does nothing
+  // Few queries are done with a block before the memory has brought another. The lines of the next
+  // one are fetched in even steps all the while that this one is laid out and multiplied, to the
+  // first level: in a burst the processor has room for few of them and waits (32 heads on 4 of 128
+  // behind 32,768 tokens 26 GB/s then, 37 now). Many queries leave the memory time enough, and need
+  // the first level themselves: what comes two blocks later goes to the second while one is laid
+  // out.
+  bool fetches_all_the_while() const { return !kWhole && x.count <= kFewColumns; }
+  int64_t steps_ahead() const { return fetches_all_the_while() ? 1 : 2; }
+  HWY_INLINE void fetch_some() {
+    if (fetches_all_the_while()) ahead.template fetch_some<true>(at_once);
+    else ahead.template fetch_some<false>(at_once);
   }
   // Softmax over the keys of kVectors vectors: scores become pairs p, m and l move on, and shrink
   // is exp(m - m').  score [columns, 64]; p [columns, 32]; shrink [columns and a vector]
@@ -116,17 +144,44 @@ struct ForwardPairs {
   template <int kVectors, class Maxima, class F>
   MOE_BF16 void softmax_panel(const Panel& panel, const float* score, Pair* p, float* shrink,
                               const Maxima& between_maxima, const F& between) const;
+  // A block's keys, where they lie transposed, and values are to be fetched while this one's are
+  // gone through.
+  void fetch_beside(const Ahead& of);
   // `between` is called eight times or so while a block is laid out.
   template <class F>
-  MOE_BF16 void load_keys(const Ahead& fetched, const F& between) const;
+  MOE_BF16 void load_keys(const F& between);
   template <class F>
-  MOE_BF16 void load_values(const Ahead& fetched, const F& between) const;
+  MOE_BF16 void load_values(const F& between);
 };
+
+template <bool kWhole>
+void ForwardPairs<kWhole>::fetch_beside(const Ahead& of) {
+  const auto lines_in = [](int64_t numbers) {
+    return (numbers * static_cast<int64_t>(sizeof(bf16)) + Lines::kLineBytes - 1) /
+           Lines::kLineBytes;
+  };
+  ahead = {};
+  if (call.kv->keys_transposed()) {
+    ahead.at =
+        reinterpret_cast<const char*>(transposed_keys<bf16>(call, *of.task, of.row, x.width));
+    ahead.left = lines_in(x.width * kKeyBlock);
+  }
+  const Tensor values = values_from(call, of.task->kv_head, of.row);
+  ahead.row = static_cast<const char*>(values.data);
+  ahead.rows = kKeyBlock;
+  ahead.row_lines = lines_in(x.value_width);
+  ahead.row_bytes = values.row_bytes;
+  // steps in which a block is laid out, and in which all columns' products meet it
+  const int64_t laid = pairs + kKeyBlock / 2, panels = (x.count + kTileRows - 1) / kTileRows,
+                pieces = (x.value_padded + kTileVectors * kLanes - 1) / (kTileVectors * kLanes),
+                met = fetches_all_the_while() ? panels * (pairs + pieces * kKeyBlock / 2) : 0;
+  at_once = (ahead.count() + laid + met - 1) / (laid + met);
+}
 
 // Lanes without a key hold anything.
 template <bool kWhole>
 template <class F>
-MOE_BF16 void ForwardPairs<kWhole>::load_keys(const Ahead& fetched, const F& between) const {
+MOE_BF16 void ForwardPairs<kWhole>::load_keys(const F& between) {
   const KvView& kv = *call.kv;
   const int64_t width = x.width;
   if (!kv.keys_transposed()) {
@@ -137,15 +192,12 @@ MOE_BF16 void ForwardPairs<kWhole>::load_keys(const Ahead& fetched, const F& bet
                     ld, kKeyBlock, ld);
     return;
   }
-  const bf16 *panel = transposed_keys<bf16>(call, task, block.row, x.width),
-             *ahead = transposed_keys<bf16>(call, *fetched.task, fetched.row, x.width);
+  const bf16* panel = transposed_keys<bf16>(call, task, block.row, x.width);
   Pair* to = k;
-  for (int64_t c = 0; c < width;
-       c += 2, panel += 2 * kKeyBlock, ahead += 2 * kKeyBlock, to += kKeyBlock) {
+  for (int64_t c = 0; c < width; c += 2, panel += 2 * kKeyBlock, to += kKeyBlock) {
     if (c % 16 == 0) between();
+    fetch_some();
     for (int64_t j = 0; j < kKeyBlock; j += 2 * kLanes) {
-      fetch(ahead + j);
-      fetch(ahead + kKeyBlock + j);
       store_pairs(
           to + j, _mm512_loadu_si512(panel + j),
           c + 1 < width ? _mm512_loadu_si512(panel + kKeyBlock + j) : _mm512_setzero_si512());
@@ -156,26 +208,17 @@ MOE_BF16 void ForwardPairs<kWhole>::load_keys(const Ahead& fetched, const F& bet
 // Zero where a pair has no such key; in tiles also what else a tile of pairs holds.
 template <bool kWhole>
 template <class F>
-MOE_BF16 void ForwardPairs<kWhole>::load_values(const Ahead& fetched, const F& between) const {
-  const Tensor& from = call.kv->v;
-  const int64_t width = x.value_width, row = block.row, first = block.first, end = block.end,
-                row_bytes = from.row_bytes;
-  const auto numbers_of = [&](const AttentionTask& of, int64_t at) {
-    return reinterpret_cast<const bf16*>(static_cast<const char*>(from.data) + at * row_bytes) +
-           of.kv_head * width;
-  };
-  const auto numbers = [&](int64_t at) { return numbers_of(task, at); };
+MOE_BF16 void ForwardPairs<kWhole>::load_values(const F& between) {
+  const Tensor from = values_from(call, task.kv_head, block.row);
+  const int64_t width = x.value_width, first = block.first, end = block.end;
   const auto seen = [&](int64_t key) {
-    return key < first || key >= end ? nullptr : numbers(row + key);
+    return key < first || key >= end ? nullptr : from.row<bf16>(key);
   };
   const int64_t from_key = kWhole ? 0 : first & ~int64_t{1},
                 to_key = kWhole ? padded_width(end / 2 + end % 2) * 2 : end;
   Pair* to = v + from_key / 2 * x.value_padded;
   for (int64_t key = from_key; key < to_key; key += 2, to += x.value_padded) {
-    for (int64_t c = 0; c < width && key < end; c += 2 * kLanes) {
-      fetch(numbers_of(*fetched.task, fetched.row + key) + c);
-      fetch(numbers_of(*fetched.task, fetched.row + key + 1) + c);
-    }
+    fetch_some();
     pair_rows(to, seen(key), seen(key + 1), width);
     if (key % 8 == 0) between();
   }
@@ -234,26 +277,41 @@ MOE_BF16 void ForwardPairs<kWhole>::softmax_panel(const Panel& panel, const floa
 }
 
 struct ForwardBf16 : ForwardPairs<false> {
+  struct Fetching {
+    Lines& lines;
+    int64_t at_once;
+    HWY_INLINE void operator()() const { lines.fetch_some<true>(at_once); }
+  };
   float* score;  // [6, 64]
   Pair* p;       // [6, 32] pairs of exponentials
 
-  MOE_BF16 ForwardBf16(const AttentionCall& of, std::span<const AttentionTask> tasks,
-                       Arena& scratch)
-      : ForwardPairs(of, tasks, scratch),
-        score(alloc<float>(scratch, kTileRows * kKeyBlock)),
-        p(alloc<Pair>(scratch, kTileRows * kKeyBlock / 2)) {}
+  static constexpr bool kTogether = true;
+
+  MOE_BF16 ForwardBf16(const AttentionCall& of, const AttentionTask& todo,
+                       const ForwardBf16* beside, Arena& scratch)
+      : ForwardPairs(of, todo, beside, scratch) {
+    score = beside != nullptr ? beside->score : alloc<float>(scratch, kTileRows * kKeyBlock);
+    p = beside != nullptr ? beside->p : alloc<Pair>(scratch, kTileRows * kKeyBlock / 2);
+  }
   int64_t columns_at_once(bool) const { return kTileRows; }
-  MOE_BF16 void load(const KeyBlock& next) {
+  MOE_BF16 void load(const KeyBlock& next, const Ahead& then) {
     block = next;
-    const Ahead fetched = ahead();
-    load_keys(fetched, [] {});
-    load_values(fetched, [] {});
+    fetch_beside(then);
+    load_keys([] {});
+    load_values([] {});
   }
   MOE_BF16 void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
   void finish() {}
-  MOE_BF16 void scores(const Panel& panel) const {
-    pair_product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1},
-                 k, kKeyBlock, score, kKeyBlock, Written());
+  template <class Into>
+  MOE_BF16 void product(int64_t m, int64_t n, int64_t inner, const BlockA<Pair>& a, const Pair* b,
+                        int64_t ldb, float* c, int64_t ldc, Into into) {
+    if (fetches_all_the_while())
+      pair_product(m, n, inner, a, b, ldb, c, ldc, into, Fetching{ahead, at_once});
+    else pair_product(m, n, inner, a, b, ldb, c, ldc, into, NothingElse());
+  }
+  MOE_BF16 void scores(const Panel& panel) {
+    product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1}, k,
+            kKeyBlock, score, kKeyBlock, Written());
   }
   MOE_BF16 void softmax(const Panel& panel) const {
     switch ((panel.high - 1) / kLanes) {
@@ -268,11 +326,11 @@ struct ForwardBf16 : ForwardPairs<false> {
     const auto none = [](int) {};
     softmax_panel<kVectors>(panel, score, p, x.shrink + panel.begin, none, none);
   }
-  MOE_BF16 void values(const Panel& panel) const {
-    const int64_t begin = panel.low / 2, depth = (panel.high + 1) / 2 - begin;
-    pair_product(panel.count, x.value_padded, depth, {p + begin, kKeyBlock / 2, 1},
-                 v + begin * x.value_padded, x.value_padded, x.out + panel.begin * x.value_padded,
-                 x.value_padded, Scaled{x.shrink + panel.begin});
+  MOE_BF16 void values(const Panel& panel) {
+    const int64_t begin = panel.low / 2, keys = (panel.high + 1) / 2 - begin;
+    product(panel.count, x.value_padded, keys, {p + begin, kKeyBlock / 2, 1},
+            v + begin * x.value_padded, x.value_padded, x.out + panel.begin * x.value_padded,
+            x.value_padded, Scaled{x.shrink + panel.begin});
   }
 };
 

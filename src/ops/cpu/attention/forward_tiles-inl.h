@@ -35,9 +35,12 @@ struct ForwardTiles : ForwardPairs<true> {
   bool more = false;
   TileSteps steps;
 
-  MOE_BF16 ForwardTiles(const AttentionCall& of, std::span<const AttentionTask> tasks,
+  // A panel's values wait for the block after it, so no other task's may be laid out in between.
+  static constexpr bool kTogether = false;
+
+  MOE_BF16 ForwardTiles(const AttentionCall& of, const AttentionTask& at, const ForwardTiles*,
                         Arena& scratch)
-      : ForwardPairs(of, tasks, scratch) {
+      : ForwardPairs(of, at, nullptr, scratch) {
     for (Side& side : sides)
       side = {alloc<float>(scratch, kPanel * kKeyBlock),
               alloc<Pair>(scratch, kPanel * kKeyBlock / 2),
@@ -55,16 +58,16 @@ struct ForwardTiles : ForwardPairs<true> {
     }
     return false;
   }
-  MOE_BF16 void load(const KeyBlock& at) {
+  MOE_BF16 void load(const KeyBlock& at, const Ahead& then) {
     block = at;
+    fetch_beside(then);
     next = 0;
-    const Ahead fetched = ahead();
     const auto step = [this] { steps.step(); };
-    load_keys(fetched, step);
+    load_keys(step);
     steps.finish();
     more = find(sides[here]);
     if (more) add_scores(sides[here]);
-    load_values(fetched, step);
+    load_values(step);
     steps.finish();
   }
   MOE_BF16 void attend(const KeyBlock&, bool) {
@@ -138,8 +141,9 @@ struct ForwardFew : ForwardTiles {
   float* p_wide;                                    // [columns, 64]
   Ahead fetched{};
 
-  MOE_BF16 ForwardFew(const AttentionCall& of, std::span<const AttentionTask> tasks, Arena& scratch)
-      : ForwardTiles(of, tasks, scratch),
+  MOE_BF16 ForwardFew(const AttentionCall& of, const AttentionTask& at, const ForwardFew*,
+                      Arena& scratch)
+      : ForwardTiles(of, at, nullptr, scratch),
         q_wide(alloc<float>(scratch, kColumns * 2 * depth)),
         p_wide(alloc<float>(scratch, kColumns * kKeyBlock)) {
     for (int64_t j = 0; j < kColumns * depth; j += kLanes / 2) widen_pairs(q_wide + 2 * j, q + j);
@@ -147,9 +151,9 @@ struct ForwardFew : ForwardTiles {
   MOE_BF16 static void widen_pairs(float* to, const Pair* from) {
     _mm512_storeu_ps(to, widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
   }
-  MOE_BF16 void load(const KeyBlock& at) {
+  MOE_BF16 void load(const KeyBlock& at, const Ahead& further) {
     block = at;
-    fetched = ahead();
+    fetched = further;
   }
   MOE_BF16 void attend(const KeyBlock&, bool) {
     Side& side = sides[0];
@@ -216,11 +220,11 @@ MOE_BF16 void ForwardFew<kColumns>::scores() const {
 template <int kColumns>
 template <int kVectorsHere>
 MOE_BF16 void ForwardFew<kColumns>::values(int64_t col) const {
-  const Tensor& from = call.kv->v;
-  const auto row_of = [&](const AttentionTask& of, int64_t row) MOE_BF16 {
-    return reinterpret_cast<const bf16*>(static_cast<const char*>(from.data) +
-                                         row * from.row_bytes) +
-           of.kv_head * x.value_width + col;
+  const Tensor values_here = values_from(call, task.kv_head, block.row),
+               values_then = values_from(call, fetched.task->kv_head, fetched.row);
+  const auto row_of = [&](const Tensor& of, int64_t key) MOE_BF16 {
+    return reinterpret_cast<const bf16*>(static_cast<const char*>(of.data) + key * of.row_bytes) +
+           col;
   };
   const int64_t whole = 2 * key_pairs_of(sides[0].panel);
   const auto mask = static_cast<__mmask16>(
@@ -237,8 +241,7 @@ MOE_BF16 void ForwardFew<kColumns>::values(int64_t col) const {
       for (auto& column : half)
         for (__m512& s : column) s = _mm512_setzero_ps();
     const auto add = [&](int64_t key, int half) MOE_BF16 {
-      const bf16 *row = row_of(task, block.row + key),
-                 *then_row = row_of(*fetched.task, fetched.row + key);
+      const bf16 *row = row_of(values_here, key), *then_row = row_of(values_then, key);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectorsHere; j += 2) fetch(then_row + j * kLanes);
 #pragma GCC unroll 8

@@ -78,16 +78,23 @@ MOE_BF16 HWY_INLINE void store_rounded(Pair* dst, __m512 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+// What a product does beside multiplying, once for each row of B that a tile meets.
+struct NothingElse {
+  void operator()() const {}
+};
+
 // a [kRows, depth]; b [depth, kVectors * 16]; c [kRows, kVectors * 16]
-template <int kRows, int kVectors, class Into>
+template <int kRows, int kVectors, class Into, class Else>
 MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, int64_t ldb,
-                                   float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
+                                   float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into,
+                                   Else& beside) {
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = into.start(c + i * ldc + j * kLanes, i).raw;
   for (int64_t k = 0; k < depth; ++k, a.data += a.step, b += ldb) {
+    beside();
     __m512i row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = _mm512_loadu_si512(b + j * kLanes);
@@ -106,34 +113,34 @@ MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, i
 }
 
 // kRows rows of C, n columns.
-template <int kRows, class Into>
+template <int kRows, class Into, class Else>
 MOE_BF16 void pair_panel(int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b, int64_t ldb,
-                         float* c, int64_t ldc, Into into) {
+                         float* c, int64_t ldc, Into into, Else& beside) {
   for (; n >= kTileVectors * kLanes;
        n -= kTileVectors * kLanes, b += kTileVectors * kLanes, c += kTileVectors * kLanes)
-    pair_tile<kRows, kTileVectors>(a, b, ldb, c, ldc, depth, into);
+    pair_tile<kRows, kTileVectors>(a, b, ldb, c, ldc, depth, into, beside);
   switch (n / kLanes) {
-    case 3: return pair_tile<kRows, 3>(a, b, ldb, c, ldc, depth, into);
-    case 2: return pair_tile<kRows, 2>(a, b, ldb, c, ldc, depth, into);
-    case 1: return pair_tile<kRows, 1>(a, b, ldb, c, ldc, depth, into);
+    case 3: return pair_tile<kRows, 3>(a, b, ldb, c, ldc, depth, into, beside);
+    case 2: return pair_tile<kRows, 2>(a, b, ldb, c, ldc, depth, into, beside);
+    case 1: return pair_tile<kRows, 1>(a, b, ldb, c, ldc, depth, into, beside);
     default: return;
   }
 }
 
 // C = A B into what C holds, summed over pairs.  A [m, depth]; B [depth, n]; C [m, n]; n a multiple
 // of 16
-template <class Into>
+template <class Into, class Else>
 MOE_BF16 void pair_product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
-                           int64_t ldb, float* c, int64_t ldc, Into into) {
+                           int64_t ldb, float* c, int64_t ldc, Into into, Else&& beside) {
   for (; m >= kTileRows;
        m -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * ldc, into.skip(kTileRows))
-    pair_panel<kTileRows>(n, depth, a, b, ldb, c, ldc, into);
+    pair_panel<kTileRows>(n, depth, a, b, ldb, c, ldc, into, beside);
   switch (m) {
-    case 5: return pair_panel<5>(n, depth, a, b, ldb, c, ldc, into);
-    case 4: return pair_panel<4>(n, depth, a, b, ldb, c, ldc, into);
-    case 3: return pair_panel<3>(n, depth, a, b, ldb, c, ldc, into);
-    case 2: return pair_panel<2>(n, depth, a, b, ldb, c, ldc, into);
-    case 1: return pair_panel<1>(n, depth, a, b, ldb, c, ldc, into);
+    case 5: return pair_panel<5>(n, depth, a, b, ldb, c, ldc, into, beside);
+    case 4: return pair_panel<4>(n, depth, a, b, ldb, c, ldc, into, beside);
+    case 3: return pair_panel<3>(n, depth, a, b, ldb, c, ldc, into, beside);
+    case 2: return pair_panel<2>(n, depth, a, b, ldb, c, ldc, into, beside);
+    case 1: return pair_panel<1>(n, depth, a, b, ldb, c, ldc, into, beside);
     default: return;
   }
 }

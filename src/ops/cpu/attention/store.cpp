@@ -11,21 +11,22 @@
 
 namespace moe::ops {
 
-void check_stored(const Tensor& cache, const Tensor& x, std::span<const int64_t> row,
-                  bool readable) {
+void check_stored(const Tensor& cache, const Tensor& x, std::span<const int64_t> row, bool readable,
+                  bool heads) {
   constexpr const char* op = "store_keys";
-  const bool turned = cache.rank == 3;
-  need(!cache.empty() && (cache.rank == 2 || turned) && !x.empty() && x.rank == 2 && is_float(x) &&
-           x.rows() == std::ssize(row),
+  const bool turned = cache.rank == 3, by_heads = heads && cache.rank == 4;
+  need(!cache.empty() && (cache.rank == 2 || turned || by_heads) && !x.empty() && x.rank == 2 &&
+           is_float(x) && x.rows() == std::ssize(row),
        op, "a matrix or blocks of keys, and x f32 or bf16 with a row for each that is named",
        {{"cache", cache}, {"x", x}});
   need(is_float(cache) || cache.dtype == DType::f16 || (cache.dtype == DType::q8_0 && !turned), op,
        "a cache of f32, bf16, f16 or, of keys as rows, q8_0", {{"cache", cache}});
-  need(x.cols() == (turned ? cache.shape[1] : cache.cols()) &&
-           (!turned || (cache.cols() == kKeyBlock && cache.dense())),
-       op, "x as wide as the cache, and blocks of 64 keys without gaps",
-       {{"cache", cache}, {"x", x}});
-  const int64_t rows = turned ? cache.shape[0] * kKeyBlock : cache.rows();
+  const int64_t cols = turned     ? cache.shape[1]
+                       : by_heads ? cache.shape[1] * cache.cols()
+                                  : cache.cols();
+  need(x.cols() == cols && (cache.rank == 2 || (cache.shape[2] == kKeyBlock && cache.dense())), op,
+       "x as wide as the cache, and blocks of 64 keys without gaps", {{"cache", cache}, {"x", x}});
+  const int64_t rows = cache.rank == 2 ? cache.rows() : cache.shape[0] * kKeyBlock;
   for (size_t i = 0; readable && i < row.size(); ++i)
     if (row[i] < 0 || row[i] >= rows)
       fail("{}: row[{}] = {} is not a row of {}", op, i, row[i], describe(cache));
@@ -47,19 +48,26 @@ void convert_row(void* to, DType to_dtype, const void* from, DType from_dtype, i
   quantise(to, from_dtype == DType::f32 ? static_cast<const float*>(from) : wide, to_dtype, cols);
 }
 
-// Rows of `from` to rows `row` of `to`.
+// Rows of `from` to rows `row` of `to`, a matrix or blocks by heads.
 void store_rows(Run& run, const Tensor& to, std::span<const int64_t> row, const Tensor& from) {
-  const int64_t cols = from.cols();
+  const int64_t cols = from.cols(), width = to.cols(), heads = cols / width,
+                from_bytes = width * static_cast<int64_t>(size_of(from.dtype));
   parallel_for(
       run.threads, static_cast<int64_t>(row.size()), std::max<int64_t>(1, kWorthThread / cols),
       [&](int64_t begin, int64_t end, int thread) {
         Arena& scratch = run.thread_scratch[static_cast<size_t>(thread)];
         const ArenaScope scope(scratch);
-        float* wide = scratch.alloc(DType::f32, {cols}).as<float>();
-        for (int64_t n = begin; n < end; ++n)
-          convert_row(static_cast<char*>(to.data) + row[static_cast<size_t>(n)] * to.row_bytes,
-                      to.dtype, static_cast<const char*>(from.data) + n * from.row_bytes,
-                      from.dtype, cols, wide);
+        float* wide = scratch.alloc(DType::f32, {width}).as<float>();
+        for (int64_t n = begin; n < end; ++n) {
+          const int64_t at = row[static_cast<size_t>(n)],
+                        line =
+                            to.rank == 2 ? at : at / kKeyBlock * heads * kKeyBlock + at % kKeyBlock;
+          for (int64_t h = 0; h < heads; ++h)
+            convert_row(static_cast<char*>(to.data) + (line + h * kKeyBlock) * to.row_bytes,
+                        to.dtype,
+                        static_cast<const char*>(from.data) + n * from.row_bytes + h * from_bytes,
+                        from.dtype, width, wide);
+        }
       });
 }
 
@@ -113,7 +121,7 @@ void store_transposed(Run& run, const Tensor& to, std::span<const int64_t> row,
 
 void store_keys(Run& run, Tensor cache, Tensor x, std::span<const int64_t> row) {
   if (row.empty()) return;
-  check_stored(cache, x, row);
+  check_stored(cache, x, row, true, true);
   if (cache.rank == 3) store_transposed(run, cache, row, x);
   else store_rows(run, cache, row, x);
 }

@@ -12,11 +12,12 @@ namespace moe::ops {
 
 // The arguments of a call; what the direction does not use is absent.
 struct AttentionCall {
-  Tensor o;           // [N, H*Cv]
-  Tensor lse;         // [N, H] f32
-  Tensor q;           // [N, H*C]
-  const KvView* kv;   // k [rows, G*C] or [rows / 64, G*C, 64], v [rows, G*Cv]
-  Tensor do_;         // [N, H*Cv]
+  Tensor o;    // [N, H*Cv]
+  Tensor lse;  // [N, H] f32
+  Tensor q;    // [N, H*C]
+  const KvView*
+      kv;      // k [rows, G*C] or [rows / 64, G*C, 64], v [rows, G*Cv] or [rows / 64, G, 64, Cv]
+  Tensor do_;  // [N, H*Cv]
   Tensor dq, dk, dv;  // [N, H*C], [N, G*C], [N, G*Cv]
   std::span<const int32_t> positions;
   int64_t heads, kv_heads;
@@ -29,7 +30,9 @@ struct AttentionCall {
   }
   int64_t group() const { return heads / kv_heads; }
   int64_t width() const { return q.cols() / heads; }
-  int64_t value_width() const { return kv->v.cols() / kv_heads; }
+  int64_t value_width() const {
+    return kv->values_by_heads() ? kv->v.cols() : kv->v.cols() / kv_heads;
+  }
 };
 
 // Throw Error where an argument does not fit (call.cpp). Only shapes and lists are looked at, no
@@ -41,6 +44,11 @@ void check_backward(const AttentionCall& call);
 // sum l and an output o of its own, which are joined in their order: so stretches of one column may
 // be walked by several threads, and whoever walks them all joins alike.
 inline constexpr int64_t kStretch = 8 * kKeyBlock;
+
+// Columns meet a block of keys together once it is laid out: a task of more than these, as in a
+// prompt, is cut between columns. With few, as where a text is written, both parts would read all
+// the keys, so that it is cut between stretches of them if it has several.
+inline constexpr int64_t kFewColumns = 16;
 
 // Columns [begin, end) of one sequence and key/value head, and of their keys in the forward those
 // in stretches [first_stretch, end_stretch).
@@ -54,6 +62,38 @@ struct AttentionTask {
   // other (StretchSums), for attention_join_*(); else null.
   float* left;
 };
+
+// The values of a key/value head from a row of the view on, as far as its block of 64 goes where
+// they lie by heads.  [64, Cv]
+inline Tensor values_from(const AttentionCall& call, int64_t kv_head, int64_t row) {
+  const Tensor& v = call.kv->v;
+  const int64_t width = call.value_width(), bytes = bytes_of(v.dtype, width);
+  Tensor t = v;
+  t.rank = 2;
+  t.shape = {kKeyBlock, width};
+  const int64_t first =
+      call.kv->values_by_heads()
+          ? ((row / kKeyBlock * call.kv_heads + kv_head) * kKeyBlock + row % kKeyBlock) * bytes
+          : row * v.row_bytes + kv_head * bytes;
+  t.data = static_cast<char*>(v.data) + first;
+  return t;
+}
+
+// The first of the tasks and those after it that are walked together: of few columns each, of one
+// sequence and the same stretches, they see the same rows of the view, where heads lie side by
+// side.
+inline std::span<const AttentionTask> first_together(std::span<const AttentionTask> tasks) {
+  if (tasks.empty()) return tasks;
+  const AttentionTask& first = tasks.front();
+  if (first.end - first.begin > kFewColumns) return tasks.first(1);
+  size_t count = 1;
+  while (count < tasks.size() && tasks[count].sequence == first.sequence &&
+         tasks[count].begin == first.begin && tasks[count].end == first.end &&
+         tasks[count].first_stretch == first.first_stretch &&
+         tasks[count].end_stretch == first.end_stretch)
+    ++count;
+  return tasks.first(count);
+}
 
 // What a stretch leaves of each of `count` columns whose values have `width` numbers, in whole
 // vectors.

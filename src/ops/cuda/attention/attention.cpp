@@ -304,7 +304,8 @@ void attend_backward(Run& run, const AttentionCall& call) {
   gradient_of_keys(run, g, dtype, own, tiles_of_keys(call, own));
 }
 
-void need_narrow(const char* op, const AttentionCall& call) {
+void need_fitting(const char* op, const AttentionCall& call) {
+  need(!call.kv->values_by_heads(), op, "values in rows on a GPU", {{"v", call.kv->v}});
   need(call.width() <= kMostWidth && call.value_width() <= kMostWidth, op,
        "heads of at most 576 numbers on a GPU", {{"q", call.q}, {"v", call.kv->v}});
 }
@@ -320,7 +321,7 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
   call.positions = positions;
   call.heads = heads, call.kv_heads = kv_heads, call.scale = scale, call.window = window;
   check_forward(call);
-  need_narrow("attention_forward", call);
+  need_fitting("attention_forward", call);
   const std::optional<FlashShape> flash = flash_shape(call);
   if (!flash) return attend(run, call);
   Scratch scratch(run);
@@ -339,7 +340,7 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
   call.positions = positions;
   call.heads = heads, call.kv_heads = kv_heads, call.scale = scale, call.window = window;
   check_backward(call);
-  need_narrow("attention_backward", call);
+  need_fitting("attention_backward", call);
   const std::optional<FlashShape> flash = flash_shape(call);
   if (!flash || !is_flat(do_) || !is_flat(dq) || !is_flat(dk) || !is_flat(dv))
     return attend_backward(run, call);

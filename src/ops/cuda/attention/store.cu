@@ -73,7 +73,7 @@ void store_as(Run& run, const Tensor& cache, const Tensor& x, const int64_t* row
 void store_keys(Run& run, Tensor cache, Tensor x, std::span<const int64_t> row) {
   if (row.empty()) return;
   const bool listed_here = !run.device->owns(row.data());
-  check_stored(cache, x, row, listed_here);
+  check_stored(cache, x, row, listed_here, false);
   const ArenaScope scope(run.device->scratch());
   const int64_t* places = on_device(run, row);
   with_float(x.dtype, [&](auto of_x) {

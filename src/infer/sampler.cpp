@@ -48,9 +48,20 @@ void check_logits(std::span<const float> logits, uint64_t draw) {
 // The most likely token of those that may come, the first of equals; -1: none has a chance.
 int32_t most_likely(std::span<const float> scores, std::span<const uint64_t> allowed) {
   if (allowed.empty()) {
-    const float most = most_of(scores);
-    if (most == -INFINITY) return -1;
-    return static_cast<int32_t>(std::find(scores.begin(), scores.end(), most) - scores.begin());
+    // Piece by piece, so that only the one that holds it is searched.
+    constexpr size_t kPiece = 1024;
+    float most = -INFINITY;
+    std::span<const float> best;
+    for (size_t at = 0; at < scores.size(); at += kPiece) {
+      const auto piece = scores.subspan(at, std::min(kPiece, scores.size() - at));
+      const float here = most_of(piece);
+      if (here <= most) continue;
+      most = here;
+      best = piece;
+    }
+    if (best.empty()) return -1;
+    return static_cast<int32_t>(std::find(best.begin(), best.end(), most) - best.begin() +
+                                (best.data() - scores.data()));
   }
   int32_t best = -1;
   float most = -INFINITY;

@@ -199,6 +199,13 @@ TEST(Sampler, TheMostLikelyIsTheFirstOfEqualsWhereverItStands) {
       allowed[at / 64] &= ~(uint64_t{1} << at % 64);
       if (another) EXPECT_EQ(Sampler(plain(0)).next(logits, allowed), static_cast<int32_t>(at + 7));
     }
+  // vocabularies that are gone through in pieces
+  for (const size_t vocab : {1024, 1025, 5000})
+    for (size_t at = 0; at < vocab; at += 341) {
+      std::vector<float> logits(vocab, -2);
+      for (size_t i = at; i < vocab; i += 500) logits[i] = 3;
+      EXPECT_EQ(Sampler(plain(0)).next(logits), static_cast<int32_t>(at)) << vocab;
+    }
 }
 
 }  // namespace

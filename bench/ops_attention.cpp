@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -13,7 +13,6 @@
 #include "core/threads.h"
 #include "ops/ops.h"
 #include "support/twins_attention.h"
-#include "tensor/quant.h"
 
 namespace {
 
@@ -95,55 +94,24 @@ void backward(benchmark::State& state) {
   report(state, 2.5 * work.flops());
 }
 
-// The keys as a session's cache keeps them: [rows / 64, G*C, 64].
-Tensor transposed(Arena& arena, const Tensor& k) {
-  const int64_t cols = k.cols(), blocks = (k.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock;
-  const Tensor t = arena.alloc_zeroed(k.dtype, {blocks, cols, ops::kKeyBlock});
-  const auto turn = [&](auto* to, const auto* from) {
-    for (int64_t n = 0; n < k.rows(); ++n)
-      for (int64_t c = 0; c < cols; ++c)
-        to[(n / ops::kKeyBlock * cols + c) * ops::kKeyBlock + n % ops::kKeyBlock] =
-            from[n * cols + c];
-  };
-  if (size_of(k.dtype) == 2)
-    turn(static_cast<uint16_t*>(t.data), static_cast<const uint16_t*>(k.data));
-  else turn(t.as<float>(), k.as<float>());
-  return t;
-}
-
-// The values as it keeps them: [rows / 64, G, 64, Cv].
-Tensor by_heads(Arena& arena, const Tensor& v, int64_t kv_heads) {
-  const Tensor t = arena.alloc_zeroed(v.dtype, {(v.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock,
-                                                kv_heads, ops::kKeyBlock, v.cols() / kv_heads});
-  for (int64_t n = 0; n < v.rows(); ++n)
-    for (int64_t h = 0; h < kv_heads; ++h)
-      std::memcpy(static_cast<char*>(t.data) +
-                      ((n / ops::kKeyBlock * kv_heads + h) * ops::kKeyBlock + n % ops::kKeyBlock) *
-                          t.row_bytes,
-                  static_cast<const char*>(v.data) + n * v.row_bytes + h * t.row_bytes,
-                  static_cast<size_t>(t.row_bytes));
-  return t;
-}
-
-// A cache of `length` tokens in a type, keys transposed as a session keeps them (q8_0 in rows), and
-// queries that see all of it or their window: FLOP/s of what they see, and bytes of it.
+// A cache of `length` tokens in a type as a session keeps it, keys transposed (q8_0 in rows) and
+// values by heads, and queries that see all of it or their window: FLOP/s of what they see, and
+// bytes of it.
 void attend_cache(benchmark::State& state, DType type, int64_t queries) {
   const int64_t length = state.range(0), heads = state.range(1), kv_heads = state.range(2),
-                width = state.range(3), window = state.range(4);
+                width = state.range(3), window = state.range(4), cols = kv_heads * width,
+                blocks = (length + ops::kKeyBlock - 1) / ops::kKeyBlock;
   Arena arena;
-  const Tensor drawn = draw(arena, DType::bf16, length, kv_heads * width, 2);
-  const auto stored = [&](bool turned) {
-    const Tensor t = arena.alloc(type, {length, kv_heads * width});
-    std::vector<float> row(static_cast<size_t>(kv_heads * width));
-    for (int64_t n = 0; n < length; ++n) {
-      for (size_t c = 0; c < row.size(); ++c) row[c] = to_f32(drawn.row<bf16>(n)[c]);
-      quantise(static_cast<char*>(t.data) + n * t.row_bytes, row.data(), type, t.cols());
-    }
-    return turned ? transposed(arena, t) : t;
-  };
-  const Tensor k = stored(!is_quantised(type)), v = by_heads(arena, stored(false), kv_heads),
+  Run run(available_threads());
+  const Tensor k = is_quantised(type) ? arena.alloc(type, {blocks * ops::kKeyBlock, cols})
+                                      : arena.alloc(type, {blocks, cols, ops::kKeyBlock}),
+               v = arena.alloc(type, {blocks, kv_heads, ops::kKeyBlock, width}),
                q = draw(arena, DType::bf16, queries, heads * width, 1),
                o = arena.alloc(DType::bf16, {queries, heads * width});
+  std::vector<int64_t> rows(static_cast<size_t>(blocks * ops::kKeyBlock));
+  std::iota(rows.begin(), rows.end(), 0);
+  const Tensor drawn = draw(arena, DType::bf16, std::ssize(rows), cols, 2);
+  for (const Tensor& t : {k, v}) ops::store_keys(run, t, drawn, rows);
   const std::vector<int64_t> bounds{0, queries}, first_row{0};
   std::vector<int32_t> positions;
   double pairs = 0;
@@ -151,7 +119,6 @@ void attend_cache(benchmark::State& state, DType type, int64_t queries) {
     positions.push_back(static_cast<int32_t>(n));
     pairs += static_cast<double>(window > 0 ? std::min(window, n + 1) : n + 1);
   }
-  Run run(available_threads());
   for (auto _ : state)
     ops::attention_forward(run, o, Tensor(), q, {k, v, bounds, first_row}, positions, heads,
                            kv_heads, 1 / std::sqrt(static_cast<float>(width)), window);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -576,36 +577,25 @@ TEST_P(AttentionCache, reads_what_is_stored) {
       tolerance(cached == DType::bf16 ? cached : dtype), "o");
 }
 
-// The values of a cache by heads, as a session keeps them: [rows / 64, G, 64, Cv], every bit set
-// where none are.
-Tensor by_heads(Arena& arena, const Tensor& rows, int64_t kv_heads) {
-  const Tensor t = arena.alloc(rows.dtype, {(rows.rows() + ops::kKeyBlock - 1) / ops::kKeyBlock,
-                                            kv_heads, ops::kKeyBlock, rows.cols() / kv_heads});
-  std::memset(t.data, 0xFF, static_cast<size_t>(t.bytes()));
-  for (int64_t n = 0; n < rows.rows(); ++n)
-    for (int64_t h = 0; h < kv_heads; ++h)
-      std::memcpy(static_cast<char*>(t.data) +
-                      ((n / ops::kKeyBlock * kv_heads + h) * ops::kKeyBlock + n % ops::kKeyBlock) *
-                          t.row_bytes,
-                  static_cast<const char*>(rows.data) + n * rows.row_bytes + h * t.row_bytes,
-                  static_cast<size_t>(t.row_bytes));
-  return t;
-}
-
 // Where values lie changes no bit: of one text and of two, a token or many, on any threads.
 TEST_P(AttentionCache, values_by_heads) {
   const DType dtype = std::get<0>(GetParam()), cached = std::get<1>(GetParam());
   const AttentionShape shape = std::get<2>(GetParam());
   constexpr int64_t kFirst = 1100, kSecond = 700, kFrom = 1152;  // where the second begins
   Arena arena;
-  const auto rows = [&](int64_t cols, uint64_t seed) {
-    return store_as(arena, draw(arena, dtype, {kFrom + 704, cols}, seed), cached).stored;
-  };
-  const Tensor k = rows(shape.kv_heads * shape.width, 1),
-               v = rows(shape.kv_heads * shape.value_width, 2),
+  constexpr int64_t kRows = kFrom + 704;
+  const Tensor drawn_k = draw(arena, dtype, {kRows, shape.kv_heads * shape.width}, 1),
+               drawn_v = draw(arena, dtype, {kRows, shape.kv_heads * shape.value_width}, 2),
                q = draw(arena, dtype, {2 * kSecond, shape.heads * shape.width}, 3);
-  const Tensor keys = is_quantised(cached) ? k : turned(arena, k),
-               values = by_heads(arena, v, shape.kv_heads);
+  const Tensor k = store_as(arena, drawn_k, cached).stored,
+               v = store_as(arena, drawn_v, cached).stored,
+               keys = is_quantised(cached) ? k : turned(arena, k),
+               values = arena.alloc(cached, {kRows / ops::kKeyBlock, shape.kv_heads, ops::kKeyBlock,
+                                             shape.value_width});
+  Rows all(kRows);
+  std::iota(all.begin(), all.end(), 0);
+  moe::Run one(1);
+  ops::store_keys(one, values, drawn_v, all);
   const Rows first_row{0, kFrom};
   for (const int64_t queries : {1, 3, 70})
     for (const int64_t texts : {1, 2}) {

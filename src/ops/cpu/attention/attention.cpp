@@ -58,17 +58,12 @@ int worthy_parts(const Run& run, const AttentionCall& call,
   return static_cast<int>(std::clamp<int64_t>(multiply_adds / kGrain + 1, 1, run.threads));
 }
 
-// How many of `pieces` come nearest to so much of the task's work; 0: neither none nor all.
-int64_t pieces_of(const AttentionTask& task, int64_t pieces, int64_t work) {
-  const int64_t taken = (pieces * work + task.work / 2) / std::max<int64_t>(task.work, 1);
-  return taken < pieces ? taken : 0;
-}
-
 // Leaves the task about so much of its work and gives `rest` the other columns. Whether both have
 // some.
 bool cut_columns(AttentionTask& task, AttentionTask& rest, int64_t work) {
-  const int64_t columns = task.end - task.begin, taken = pieces_of(task, columns, work);
-  if (taken == 0 || task.left != nullptr) return false;
+  const int64_t columns = task.end - task.begin,
+                taken = (columns * work + task.work / 2) / std::max<int64_t>(task.work, 1);
+  if (taken == 0 || taken >= columns || task.left != nullptr) return false;
   rest = task;
   task.end = rest.begin = task.begin + taken;
   task.work = task.work * taken / columns;
@@ -78,7 +73,8 @@ bool cut_columns(AttentionTask& task, AttentionTask& rest, int64_t work) {
 
 // Cuts tasks [i, i + count), which see the same stretches, at the border of stretches next to so
 // much of their work: behind them come as many tasks with the rest. Those that were never cut join
-// `whole`. False, and nothing is done, where no border is within `slack` of it.
+// `whole`. False, and nothing is done, where no border is within `slack` of it, or columns are
+// many.
 bool cut_stretches(const AttentionCall& call, std::vector<AttentionTask>& tasks, size_t i,
                    size_t count, int64_t work, int64_t slack, std::vector<AttentionTask>& whole,
                    Arena& scratch) {
@@ -91,7 +87,7 @@ bool cut_stretches(const AttentionCall& call, std::vector<AttentionTask>& tasks,
                 oldest = std::max(call.first_seen(position_of(0)), first.first_stretch * kStretch),
                 past = std::min(position_of(columns - 1) + 1, first.end_stretch * kStretch),
                 total = first.work * static_cast<int64_t>(count);
-  if (past <= oldest || total == 0) return false;
+  if (columns > kFewColumns || past <= oldest || total == 0) return false;
   const int64_t border = (oldest + (past - oldest) * work / total + kStretch / 2) / kStretch,
                 keys = border * kStretch - oldest;
   if (border <= first.first_stretch || border >= first.end_stretch ||
@@ -139,15 +135,13 @@ std::vector<AttentionTask> split_at_shares(const AttentionCall& call,
       done += tasks[i].work * std::ssize(together);
     }
     if (i == tasks.size()) return whole;
-    if (tasks[i].end - tasks[i].begin <= kFewColumns &&
-        cut_stretches(call, tasks, i, count, share_end - done, total / parts / kSlack, whole,
+    if (cut_stretches(call, tasks, i, count, share_end - done, total / parts / kSlack, whole,
                       scratch))
       continue;
     if (static_cast<int>(tasks.size()) >= kTasksEach * parts) continue;
     while (i < tasks.size() && done + tasks[i].work <= share_end) done += tasks[i++].work;
     const int64_t mine = share_end - done;
-    if (tasks[i].end - tasks[i].begin <= kFewColumns &&
-        cut_stretches(call, tasks, i, 1, mine, std::min(mine, tasks[i].work - mine), whole,
+    if (cut_stretches(call, tasks, i, 1, mine, std::min(mine, tasks[i].work - mine), whole,
                       scratch))
       continue;
     AttentionTask rest;

@@ -41,13 +41,15 @@ struct ForwardF32 {
   static constexpr bool kTogether = true;
   static int64_t steps_ahead() { return 0; }  // nothing is fetched
 
-  ForwardF32(const AttentionCall& of, const AttentionTask& todo, const ForwardF32*, Arena& scratch)
+  // `beside`: one whose block this one may work on in the same memory.
+  ForwardF32(const AttentionCall& of, const AttentionTask& todo, const ForwardF32* beside,
+             Arena& scratch)
       : call(of), task(todo), x(load_columns(of, task, scratch)) {
     const int64_t width = x.width, padded = padded_width(width);
     q = alloc<float>(scratch, x.room * padded);
-    score = alloc<float>(scratch, kKeyBlock * x.room);
     total = alloc<float>(scratch, x.room);
-    v_copy = alloc<float>(scratch, kKeyBlock * x.value_padded);
+    score = beside != nullptr ? beside->score : alloc<float>(scratch, kKeyBlock * x.room);
+    v_copy = beside != nullptr ? beside->v_copy : alloc<float>(scratch, kKeyBlock * x.value_padded);
     for (int64_t j = 0; j < x.count; ++j) {
       const AttentionColumn at = column_at(call, task, j);
       load_row(q + j * padded, call.q, at.row, at.head * width, width, padded, call.scale);
@@ -73,12 +75,12 @@ struct ForwardByColumn : ForwardF32 {
   BlockA<float> k{};
   BlockB v{};
 
-  ForwardByColumn(const AttentionCall& of, const AttentionTask& at, const ForwardByColumn* beside,
+  ForwardByColumn(const AttentionCall& of, const AttentionTask& todo, const ForwardByColumn* beside,
                   Arena& scratch)
-      : ForwardF32(of, at, beside, scratch) {
+      : ForwardF32(of, todo, beside, scratch) {
     const int64_t padded = padded_width(x.width);
     q_turned = alloc<float>(scratch, padded * x.room);
-    k_copy = alloc<float>(scratch, kKeyBlock * padded);
+    k_copy = beside != nullptr ? beside->k_copy : alloc<float>(scratch, kKeyBlock * padded);
     std::fill(q + x.count * padded, q + x.room * padded, 0.0f);
     transpose_block(q_turned, x.room, q, padded, x.room, padded);
   }

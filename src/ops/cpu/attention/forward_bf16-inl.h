@@ -18,10 +18,6 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-HWY_INLINE void fetch(const void* line) {
-  _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
-}
-
 // Lines of memory that are fetched a few at a time: a run of them, and behind it rows that lie
 // apart.
 struct Lines {

@@ -38,9 +38,9 @@ struct ForwardTiles : ForwardPairs<true> {
   // A panel's values wait for the block after it, so no other task's may be laid out in between.
   static constexpr bool kTogether = false;
 
-  MOE_BF16 ForwardTiles(const AttentionCall& of, const AttentionTask& at, const ForwardTiles*,
+  MOE_BF16 ForwardTiles(const AttentionCall& of, const AttentionTask& todo, const ForwardTiles*,
                         Arena& scratch)
-      : ForwardPairs(of, at, nullptr, scratch) {
+      : ForwardPairs(of, todo, nullptr, scratch) {
     for (Side& side : sides)
       side = {alloc<float>(scratch, kPanel * kKeyBlock),
               alloc<Pair>(scratch, kPanel * kKeyBlock / 2),
@@ -129,6 +129,10 @@ MOE_BF16 HWY_INLINE __m512 widen(__m256i x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
+HWY_INLINE void fetch(const void* line) {
+  _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
+}
+
 // Of so few columns that laying a block out would cost more than its products: keys and values are
 // read where they lie. Each sum is in the order of a tile's, to the bit: of every sixteen pairs the
 // first numbers make one chain of fused multiply-adds and the second another, their sum is added to
@@ -141,9 +145,9 @@ struct ForwardFew : ForwardTiles {
   float* p_wide;                                    // [columns, 64]
   Ahead fetched{};
 
-  MOE_BF16 ForwardFew(const AttentionCall& of, const AttentionTask& at, const ForwardFew*,
+  MOE_BF16 ForwardFew(const AttentionCall& of, const AttentionTask& todo, const ForwardFew*,
                       Arena& scratch)
-      : ForwardTiles(of, at, nullptr, scratch),
+      : ForwardTiles(of, todo, nullptr, scratch),
         q_wide(alloc<float>(scratch, kColumns * 2 * depth)),
         p_wide(alloc<float>(scratch, kColumns * kKeyBlock)) {
     for (int64_t j = 0; j < kColumns * depth; j += kLanes / 2) widen_pairs(q_wide + 2 * j, q + j);

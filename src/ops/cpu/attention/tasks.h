@@ -15,9 +15,9 @@ struct AttentionCall {
   Tensor o;    // [N, H*Cv]
   Tensor lse;  // [N, H] f32
   Tensor q;    // [N, H*C]
-  const KvView*
-      kv;      // k [rows, G*C] or [rows / 64, G*C, 64], v [rows, G*Cv] or [rows / 64, G, 64, Cv]
-  Tensor do_;  // [N, H*Cv]
+  // k [rows, G*C] or [rows / 64, G*C, 64], v [rows, G*Cv] or [rows / 64, G, 64, Cv]
+  const KvView* kv;
+  Tensor do_;         // [N, H*Cv]
   Tensor dq, dk, dv;  // [N, H*C], [N, G*C], [N, G*Cv]
   std::span<const int32_t> positions;
   int64_t heads, kv_heads;

@@ -214,6 +214,130 @@ INSTANTIATE_TEST_SUITE_P(All, Products,
                                           testing::Values(1, 2, 3), testing::Values(0, 6)),
                          products_name);
 
+// ---- products in f32 ----------------------------------------------------------------------------
+// What routers compute: long sums with a narrow matrix. A GPU makes these of products in bf16, by
+// parts, and in pieces that need not be whole.
+
+struct Long {
+  int64_t rows, out, in;
+};
+const std::vector<Long> kLong = {{264, 8, 2632}, {600, 16, 264}, {1160, 24, 512}, {1800, 8, 256}};
+
+std::string label(const Long& c, const char* op) {
+  return fmt::format("{} rows {} out {} in {}", op, c.rows, c.out, c.in);
+}
+
+// Rows that lie apart, but such that vectors of 16 bytes fit them.
+Tensor draw_apart(Arena& arena, DType dtype, int64_t rows, int64_t cols, uint64_t seed) {
+  return draw_view(arena, dtype, rows, cols, 16, seed);
+}
+
+TEST(LongProducts, AreAsExactAsF32) {
+  for (const Long& c : kLong) {
+    Arena memory;
+    moe::Run run(2);
+    const Offsets all{0, c.rows};
+    Param w = draw_param(memory, {c.out, c.in}, 2);
+    const Tensor x = draw_apart(memory, DType::bf16, c.rows, c.in, 1),
+                 y = draw_apart(memory, DType::f32, c.rows, c.out, 3),
+                 dy = draw_apart(memory, DType::f32, c.rows, c.out, 4);
+    const auto want = matmul_forward_twin(values(x), values(w.value), all, c.out, c.in),
+               want_dw = matmul_dw_twin(values(dy), values(x), all, c.out, c.in),
+               want_dx = matmul_dx_twin(values(dy), values(w.value), all, c.out, c.in);
+    ops::matmul_forward_f32(run, y, x, w, all);
+    expect_near(y, want, 1e-6, label(c, "forward"));
+
+    w.grad = draw(memory, DType::f32, {c.out, c.in}, 5);
+    w.grad_is_zero = true;
+    ops::matmul_dw(run, w, dy, x, all);
+    expect_near(w.grad, want_dw, 1e-6, label(c, "dw"));
+    ops::matmul_dw(run, w, dy, x, all);
+    expect_near(w.grad, plus(want_dw, want_dw), 1e-6, label(c, "dw added"));
+
+    const Tensor dx = draw_apart(memory, DType::f32, c.rows, c.in, 6);
+    const auto before = values(dx);
+    ops::matmul_dx_acc(run, dx, dy, w, all);
+    expect_near(dx, plus(want_dx, before), 3e-7, label(c, "dx added"));
+    ops::matmul_dx(run, dx, dy, w, all);
+    expect_near(dx, want_dx, 3e-7, label(c, "dx"));
+  }
+}
+
+TEST(LongProducts, OfListedRowsAreThoseOfTheirCopies) {
+  constexpr int64_t kRows = 300, kOut = 8, kIn = 1032;
+  Arena memory;
+  moe::Run run(2);
+  const Tensor tokens = draw(memory, DType::bf16, {70, kIn}, 1),
+               copy = memory.alloc(DType::bf16, {kRows, kIn}),
+               dy = draw(memory, DType::f32, {kRows, kOut}, 3),
+               y = memory.alloc(DType::f32, {kRows, kOut}),
+               y_copy = memory.alloc(DType::f32, {kRows, kOut});
+  std::vector<int32_t> list(kRows);
+  for (int64_t r = 0; r < kRows; ++r) list[r] = static_cast<int32_t>(r * 37 % 70);
+  ops::gather_rows(run, copy, tokens, list);
+  Param w = draw_param(memory, {1, kOut, kIn}, 2), w_copy = draw_param(memory, {1, kOut, kIn}, 2);
+  ops::matmul_forward_f32(run, y, {tokens, list}, w, Offsets{0, kRows});
+  ops::matmul_forward_f32(run, y_copy, copy, w, Offsets{0, kRows});
+  EXPECT_TRUE(same_bits(y, y_copy));
+  ops::matmul_dw(run, w, dy, {tokens, list}, Offsets{0, kRows});
+  ops::matmul_dw(run, w_copy, dy, copy, Offsets{0, kRows});
+  EXPECT_TRUE(same_bits(w.grad, w_copy.grad));
+}
+
+// Infinite where the twin is, no number where it has none, near it elsewhere.
+void expect_like(const Tensor& got, const std::vector<double>& want, const std::string& what) {
+  std::vector<double> finite, finite_want;
+  const auto all = values(got);
+  int64_t infinite = 0, wrong = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isfinite(want[i])) {
+      finite.push_back(all[i]);
+      finite_want.push_back(want[i]);
+      continue;
+    }
+    infinite += std::isinf(want[i]);
+    wrong += std::isnan(want[i]) ? !std::isnan(all[i]) : all[i] != want[i];
+  }
+  EXPECT_GT(infinite, 0) << what;
+  EXPECT_EQ(wrong, 0) << what;
+  expect_near(finite, finite_want, 1e-6, what);
+}
+
+// The largest number too, which no part of it may exceed, and those below the normal ones.
+TEST(LongProducts, KeepInfinitiesAndTheLargestNumbers) {
+  constexpr int64_t kRows = 264, kOut = 8, kIn = 1032;
+  constexpr float kMost = 3.40282347e38f;
+  const Offsets all{0, kRows};
+  Arena memory;
+  moe::Run run(1);
+  Param w = draw_param(memory, {kOut, kIn}, 2);
+  const Tensor x = draw(memory, DType::bf16, {kRows, kIn}, 1),
+               dy = draw(memory, DType::f32, {kRows, kOut}, 3),
+               y = memory.alloc(DType::f32, {kRows, kOut}),
+               dx = memory.alloc(DType::f32, {kRows, kIn});
+  for (int64_t r = 0; r < kRows; ++r) set(x, r, 9, 0x1p-120f);
+  set(w.value, 1, 9, kMost);
+  set(w.value, 2, 11, 1e-40f);
+  set(w.value, 0, 12, 1.0f);  // mid and lo are 0
+  set(x, 3, 12, INFINITY);
+  set(x, 70, 1031, -INFINITY);
+  set(x, 200, 5, NAN);
+  set(w.value, 5, 700, INFINITY);
+  ops::matmul_forward_f32(run, y, x, w, all);
+  expect_like(y, matmul_forward_twin(values(x), values(w.value), all, kOut, kIn), "forward");
+
+  set(w.value, 1, 9, 1.0f);
+  for (int64_t i = 0; i < kIn; ++i) set(x, 30, i, 0x1p-120f), set(w.value, 6, i, 0x1p-110f);
+  set(dy, 30, 6, -kMost);
+  set(dy, 40, 0, 1e-40f);
+  set(dy, 50, 2, -INFINITY);
+  set(dy, 60, 3, NAN);
+  ops::matmul_dw(run, w, dy, x, all);
+  expect_like(w.grad, matmul_dw_twin(values(dy), values(x), all, kOut, kIn), "dw");
+  ops::matmul_dx(run, dx, dy, w, all);
+  expect_like(dx, matmul_dx_twin(values(dy), values(w.value), all, kOut, kIn), "dx");
+}
+
 // ---- the law of rows ----------------------------------------------------------------------------
 
 // Row i of a against row order[i] of b: in bits where the products promise it (brgemm kernels

@@ -3,6 +3,6 @@
 
 namespace moe::ops::cuda {
 
-bool dense_product(Run&, Form, Tensor, Tensor, Tensor, bool) { return false; }
+bool dense_product(Run&, Form, Tensor, Tensor, Tensor, bool, int64_t) { return false; }
 
 }  // namespace moe::ops::cuda

@@ -32,14 +32,26 @@ int distance(const Tensor& t) {
 
 // cuBLAS counts down columns: a row-major matrix is its transpose there, so c^T = b' a' with the
 // operands in the other order.
-bool dense_product(Run& run, Form form, Tensor c, Tensor a, Tensor b, bool add) {
+bool dense_product(Run& run, Form form, Tensor c, Tensor a, Tensor b, bool add, int64_t shares) {
   if (a.dtype != b.dtype || (c.dtype != DType::f32 && c.dtype != a.dtype)) return false;
   const float one = 1, keep = add ? 1.0f : 0.0f;
-  const int rows = static_cast<int>(c.rows()), cols = static_cast<int>(c.cols()),
-            deep = static_cast<int>(form == Form::dw ? a.rows() : a.cols());
+  const int rows = static_cast<int>(c.rows() / shares), cols = static_cast<int>(c.cols()),
+            deep = static_cast<int>((form == Form::dw ? a.rows() : a.cols()) / shares);
   if (rows == 0 || cols == 0) return true;
   const auto op_b = form == Form::forward ? CUBLAS_OP_T : CUBLAS_OP_N,
              op_a = form == Form::dw ? CUBLAS_OP_T : CUBLAS_OP_N;
+  if (shares > 1) {
+    const auto step = [&](const Tensor& t) {
+      return form == Form::dw ? int64_t{deep} * distance(t) : int64_t{deep};
+    };
+    check(cublasGemmStridedBatchedEx(
+              handle_of(run), op_b, op_a, cols, rows, deep, &one, b.data, type_of(b.dtype),
+              distance(b), step(b), a.data, type_of(a.dtype), distance(a), step(a), &keep, c.data,
+              type_of(c.dtype), distance(c), int64_t{rows} * distance(c), static_cast<int>(shares),
+              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          "a product in shares");
+    return true;
+  }
   check(cublasGemmEx(handle_of(run), op_b, op_a, cols, rows, deep, &one, b.data, type_of(b.dtype),
                      distance(b), a.data, type_of(a.dtype), distance(a), &keep, c.data,
                      type_of(c.dtype), distance(c), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),

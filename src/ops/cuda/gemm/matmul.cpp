@@ -6,6 +6,7 @@
 #include "ops/cuda/cublas/dense_product.h"
 #include "ops/cuda/gemm/few_rows.h"
 #include "ops/cuda/gemm/grouped_sm90.h"
+#include "ops/cuda/gemm/split_product.h"
 #include "ops/cuda/gemm/tile_product.h"
 #include "ops/cuda/gemm/weights.h"
 
@@ -67,6 +68,17 @@ void multiply(Run& run, Form form, Tensor c, Tensor a, Tensor b, const Groups& g
                    add, room);
   }
   tile_product(run, form, c, a, b, groups, add);
+}
+
+// A product in f32 by parts of bf16, of operands in the dtypes that they are given in; false where
+// it is not worth it.
+bool multiply_split(Run& run, Form form, Tensor c, const GatheredRows& a, const GatheredRows& b,
+                    const Groups& groups, bool add) {
+  if (groups.offsets != nullptr || !split_fits(form, c, a.x, b.x, a.rows())) return false;
+  Scratch scratch(run);
+  split_product(run, form, c, gathered(run, scratch, a, a.x.dtype),
+                gathered(run, scratch, b, b.x.dtype), add);
+  return true;
 }
 
 // ---- terms of low rank --------------------------------------------------------------------------
@@ -150,11 +162,13 @@ void product(Run& run, Form form, Tensor c, const GatheredRows& rows, const Para
   Scratch scratch(run);
   const Tensor weights = weights_as(run, w, dtype);
   const Groups groups = groups_of(run, offsets);
-  // Rows of another dtype become the product's first, so that both ways see the same numbers.
-  const bool same = rows.x.dtype == dtype;
-  const GatheredRows x = same ? rows : GatheredRows(gathered(run, scratch, rows, dtype));
-  if (form != Form::forward || !few_rows_product(run, c, x, weights, groups, add))
-    multiply(run, form, c, gathered(run, scratch, x, dtype), weights, groups, add);
+  if (!multiply_split(run, form, c, rows, weights, groups, add)) {
+    // Rows of another dtype become the product's first, so that both ways see the same numbers.
+    const bool same = rows.x.dtype == dtype;
+    const GatheredRows x = same ? rows : GatheredRows(gathered(run, scratch, rows, dtype));
+    if (form != Form::forward || !few_rows_product(run, c, x, weights, groups, add))
+      multiply(run, form, c, gathered(run, scratch, x, dtype), weights, groups, add);
+  }
   add_term(run, form, c, rows, w, offsets, dtype);
 }
 
@@ -162,8 +176,10 @@ void add_grad(Run& run, Param& w, const GatheredRows& dy, const GatheredRows& x,
   if (w.grad.empty()) return;
   const DType dtype = dy.x.dtype;
   Scratch scratch(run);
-  multiply(run, Form::dw, w.grad, gathered(run, scratch, dy, dtype),
-           gathered(run, scratch, x, dtype), groups_of(run, offsets), !w.grad_is_zero);
+  const Groups groups = groups_of(run, offsets);
+  if (!multiply_split(run, Form::dw, w.grad, dy, x, groups, !w.grad_is_zero))
+    multiply(run, Form::dw, w.grad, gathered(run, scratch, dy, dtype),
+             gathered(run, scratch, x, dtype), groups, !w.grad_is_zero);
   w.grad_is_zero = false;
 }
 

@@ -119,8 +119,8 @@ void run_form(Run& run, Form form, Tensor c, Tensor a, Tensor b, const Groups& g
       tiles(a.rows()) + (groups.offsets == nullptr ? 0 : static_cast<unsigned>(groups.count));
   launch(run, along ? rows_kernel<true, C, A, B> : rows_kernel<false, C, A, B>,
          dim3(tiles(c.cols()), row_tiles), dim3(kThreads), 0, Rows<C>(c), Rows<A>(a),
-         static_cast<const B*>(b.data), b.rows() / groups.count * b.cols(), b.cols(), a.rows(),
-         c.cols(), a.cols(), groups.offsets, static_cast<int>(groups.count), add);
+         static_cast<const B*>(b.data), b.rows() / groups.count * b.cols(), Rows<B>(b).stride,
+         a.rows(), c.cols(), a.cols(), groups.offsets, static_cast<int>(groups.count), add);
 }
 
 template <class Y>

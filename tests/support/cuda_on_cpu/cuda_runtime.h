@@ -118,6 +118,22 @@ inline unsigned __float_as_uint(float f) {
   return x;
 }
 template <class T>
+T __ldca(const T* p) {
+  return *p;
+}
+template <class T>
+T __ldcs(const T* p) {
+  return *p;
+}
+template <class T>
+void __stwb(T* p, T x) {
+  *p = x;
+}
+template <class T>
+void __stcs(T* p, T x) {
+  *p = x;
+}
+template <class T>
 T __ldg(const T* p) {
   return *p;
 }

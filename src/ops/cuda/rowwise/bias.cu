@@ -35,9 +35,10 @@ __global__ void bias_rows(Rows<T> y, Rows<float> bias, const float* weight, Grou
     Step<T> v;
     add.load(b, c, cols, steps);
     v.load(y.row(own.r), c, cols, steps);
+    float out[kStep];
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) v.set(i, fmaf(w, add[i], v[i]));
-    v.store(y.row(own.r), c, cols, steps);
+    for (int i = 0; i < kStep; ++i) out[i] = fmaf(w, add[i], v[i]);
+    Step<T>(out).store(y.row(own.r), c, cols, steps);
   });
 }
 

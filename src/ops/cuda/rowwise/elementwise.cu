@@ -1,5 +1,5 @@
 // Ops that treat every element alike.
-#include "ops/cuda/kernel.h"
+#include "ops/cuda/rowwise/units.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -15,16 +15,35 @@ __global__ void map_numbers(Rows<Y> y, Rows<A> a, Rows<B> b, int64_t numbers, in
     store(y.row(r) + c, f(load(a.row(r) + c), b.empty() ? 0.0f : load(b.row(r) + c)));
   }
 }
-// The same of numbers without gaps, kStep at a time.
-template <class Y, class A, class B, class F>
-__global__ void map_steps(Y* y, const A* a, const B* b, int64_t steps, F f) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < steps; i += step) {
-    float p[kStep], q[kStep] = {};
-    load_step(p, a + i * kStep);
-    if (b != nullptr) load_step(q, b + i * kStep);
-    for (int k = 0; k < kStep; ++k) p[k] = f(p[k], q[k]);
-    store_step(y + i * kStep, p);
+
+constexpr int kUnit = 4, kUnits = 2;  // numbers of a unit, and units of a thread
+
+// The same of numbers without gaps, whole units; both of a thread are on their way at once. `two`:
+// there is b.
+template <bool two, class Y, class A, class B, class F>
+__global__ void __launch_bounds__(kThreads)
+    map_units(Y* y, const A* a, const B* b, int64_t numbers, F f) {
+  constexpr int64_t kStride = kThreads * kUnit;
+  const int64_t first = blockIdx.x * kStride * kUnits + threadIdx.x * kUnit;
+  Unit<A, kUnit> p[kUnits];
+  Unit<B, kUnit> q[kUnits];
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int64_t i = first + u * kStride;
+    if (i >= numbers) continue;
+    p[u].load(a + i);
+    if constexpr (two) q[u].load(b + i);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int64_t i = first + u * kStride;
+    if (i >= numbers) continue;
+    float x[kUnit];
+#pragma unroll
+    for (int k = 0; k < kUnit; ++k) x[k] = f(p[u][k], two ? q[u][k] : 0.0f);
+    Unit<Y, kUnit> out;
+    out.set_all(x);
+    out.store(y + i);
   }
 }
 
@@ -37,10 +56,10 @@ void map_two(Run& run, Tensor y, Tensor a, Tensor b, F f) {
         using A = decltype(of_a);
         using B = decltype(of_b);
         if (in_steps({y, a}) && (b.empty() || in_steps({b}))) {
-          const int64_t steps = y.numel() / kStep;
-          launch(run, map_steps<Y, A, B, F>, dim3(walking_blocks(run, steps, kThreads)),
-                 dim3(kThreads), 0, static_cast<Y*>(y.data), static_cast<const A*>(a.data),
-                 static_cast<const B*>(b.data), steps, f);
+          launch(run, b.empty() ? map_units<false, Y, A, B, F> : map_units<true, Y, A, B, F>,
+                 dim3(blocks_for(y.numel(), kThreads * kUnit * kUnits)), dim3(kThreads), 0,
+                 static_cast<Y*>(y.data), static_cast<const A*>(a.data),
+                 static_cast<const B*>(b.data), y.numel(), f);
         } else {
           launch(run, map_numbers<Y, A, B, F>, dim3(walking_blocks(run, y.numel(), kThreads)),
                  dim3(kThreads), 0, Rows<Y>(y), Rows<A>(a), Rows<B>(b), y.numel(), y.cols(), f);

@@ -14,10 +14,10 @@ constexpr int kThreads = 256;
 template <class T>
 struct Numbers {
   __device__ static void read(float* to, const char* row, int64_t c, int64_t cols, bool steps) {
-    Step<T> step;
-    step.load(reinterpret_cast<const T*>(row), c, cols, steps);
+    const T* from = reinterpret_cast<const T*>(row) + c;
+    if (steps) return load_step(to, from);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) to[i] = step[i];
+    for (int i = 0; i < kStep; ++i) to[i] = c + i < cols ? to_f32(from[i]) : 0;
   }
 };
 template <DType format>
@@ -66,11 +66,13 @@ __global__ void look_up(Rows<float> y, const char* table, int64_t row_bytes, con
     if (place >= 0)
       Numbers<float>::read(v, reinterpret_cast<const char*>(apart.rows.row(place)), c, cols, steps);
     else Reader::read(v, table + id * row_bytes, c, cols, steps);
-    Step<float> out;
-    if (accumulate) out.load(y.row(own.r), c, cols, steps);
+    if (accumulate) {
+      Step<float> before;
+      before.load(y.row(own.r), c, cols, steps);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) out.set(i, accumulate ? out[i] + v[i] : v[i]);
-    out.store(y.row(own.r), c, cols, steps);
+      for (int i = 0; i < kStep; ++i) v[i] += before[i];
+    }
+    Step<float>(v).store(y.row(own.r), c, cols, steps);
   });
 }
 
@@ -156,16 +158,19 @@ __global__ void add_chains(Rows<float> table, Rows<float> apart, Chains chains, 
   const int32_t* list = chains.sorted + chains.start[key];
   float* to = key < table_rows ? table.row(key) : apart.row(key - table_rows);
   for_steps(cols, [&](int64_t c) {
-    Step<float> sum;
-    sum.load(to, c, cols, steps);
+    Step<float> before;
+    before.load(to, c, cols, steps);
+    float sum[kStep];
+#pragma unroll
+    for (int k = 0; k < kStep; ++k) sum[k] = before[k];
 #pragma unroll 8
     for (int32_t i = 0; i < count; ++i) {
       Step<float> v;
       v.load(dy.row(list[i]), c, cols, steps);
 #pragma unroll
-      for (int k = 0; k < kStep; ++k) sum.set(k, sum[k] + v[k]);
+      for (int k = 0; k < kStep; ++k) sum[k] += v[k];
     }
-    sum.store(to, c, cols, steps);
+    Step<float>(sum).store(to, c, cols, steps);
   });
 }
 

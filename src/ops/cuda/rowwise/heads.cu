@@ -47,10 +47,7 @@ __global__ void sum_heads(Rows<T> y, Rows<T> x, int64_t rows, int64_t cols, int 
 #pragma unroll
       for (int k = 0; k < kStep; ++k) sum[k] += v[k];
     }
-    Step<T> out;
-#pragma unroll
-    for (int k = 0; k < kStep; ++k) out.set(k, sum[k]);
-    out.store(y.row(own.r), c, cols, steps);
+    Step<T>(sum).store(y.row(own.r), c, cols, steps);
   });
 }
 

@@ -53,20 +53,20 @@ __global__ void cross_entropy_rows_backward(Rows<A> dlogits, Rows<float> logits,
   const int32_t target = targets[own.r];
   const float shift = lse[own.r], factor = weights != nullptr ? scale * weights[own.r] : scale;
   for_steps(cols, [&](int64_t c) {
-    Step<A> out;
+    float out[kStep];
     if (target == kIgnoreTarget) {
 #pragma unroll
-      for (int i = 0; i < kStep; ++i) out.set(i, 0);
+      for (int i = 0; i < kStep; ++i) out[i] = 0;
     } else {
       Step<float> v;
       v.load(logits.row(own.r), c, cols, steps);
 #pragma unroll
       for (int i = 0; i < kStep; ++i) {
         const float away = v[i] - shift;
-        out.set(i, factor * (c + i == target ? expm1f(away) : expf(away)));
+        out[i] = factor * (c + i == target ? expm1f(away) : expf(away));
       }
     }
-    out.store(dlogits.row(own.r), c, cols, steps);
+    Step<A>(out).store(dlogits.row(own.r), c, cols, steps);
   });
 }
 
@@ -112,7 +112,7 @@ __global__ void divergence_rows_backward(Rows<A> dlogits, Logits student, Logits
   const int32_t target = targets[own.r];
   const float of_student = student.lse[own.r], of_teacher = teacher.lse[own.r];
   for_steps(cols, [&](int64_t c) {
-    Step<A> out;
+    float out[kStep];
     Step<float> v, w;
     v.load(student.numbers.row(own.r), c, cols, steps);
     w.load(teacher.numbers.row(own.r), c, cols, steps);
@@ -122,9 +122,9 @@ __global__ void divergence_rows_backward(Rows<A> dlogits, Logits student, Logits
       const bool is_target = c + i == target;
       const float q = is_target ? expm1f(log_q) : expf(log_q),
                   p = is_target ? expm1f(log_p) : expf(log_p);
-      out.set(i, target == kIgnoreTarget ? 0.0f : scale * (q - share * p));
+      out[i] = target == kIgnoreTarget ? 0.0f : scale * (q - share * p);
     }
-    out.store(dlogits.row(own.r), c, cols, steps);
+    Step<A>(out).store(dlogits.row(own.r), c, cols, steps);
   });
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ops/cuda/gemm/weights.h"
-#include "ops/cuda/kernel.h"
+#include "ops/cuda/rowwise/units.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -81,34 +81,41 @@ struct Move {
   }
 };
 
-constexpr int kFew = 4;  // numbers that a thread moves at once
+constexpr int kFew = 4;  // numbers that a thread moves
 
-// grad may be null: zeros. copy, which may be null too: the value for products in bf16.
-__global__ void move_all(float* value, float* m, float* v, const float* grad, bf16* copy,
-                         int64_t numbers, Move move) {
-  using Four = Pack<float>;
-  const int64_t step = int64_t{gridDim.x} * blockDim.x, packs = numbers / kFew;
-  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (int64_t i = first; i < packs; i += step) {
-    Four w = reinterpret_cast<Four*>(value)[i], a = reinterpret_cast<Four*>(m)[i],
-         b = reinterpret_cast<Four*>(v)[i], g{};
-    if (grad != nullptr) g = reinterpret_cast<const Four*>(grad)[i];
+// grad may be null: zeros. copy, which may be null too: the value for products in bf16. A thread
+// has one unit: blocks that come and go keep memory busier than ones that walk.
+__global__ void __launch_bounds__(kThreads)
+    move_all(float* value, float* m, float* v, const float* grad, bf16* copy, int64_t numbers,
+             Move move) {
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kFew;
+  if (first + kFew <= numbers) {
+    using Four = Unit<float, kFew>;
+    Four w, a, b, g;
+    if (grad != nullptr) g.load(grad + first);
+    a.load(m + first);
+    b.load(v + first);
+    w.load(value + first);
+    float new_w[kFew], new_a[kFew], new_b[kFew];
 #pragma unroll
-    for (int k = 0; k < kFew; ++k) move(w.x[k], a.x[k], b.x[k], g.x[k]);
-    reinterpret_cast<Four*>(value)[i] = w;
-    reinterpret_cast<Four*>(m)[i] = a;
-    reinterpret_cast<Four*>(v)[i] = b;
-    if (copy == nullptr) continue;
-    struct alignas(8) {
-      bf16 x[kFew];
-    } few;
-#pragma unroll
-    for (int k = 0; k < kFew; ++k) few.x[k] = to_bf16(w.x[k]);
-    *reinterpret_cast<decltype(few)*>(copy + i * kFew) = few;
-  }
-  for (int64_t i = packs * kFew + first; i < numbers; i += step) {
-    move(value[i], m[i], v[i], grad != nullptr ? grad[i] : 0.0f);
-    if (copy != nullptr) copy[i] = to_bf16(value[i]);
+    for (int k = 0; k < kFew; ++k) {
+      new_w[k] = w[k], new_a[k] = a[k], new_b[k] = b[k];
+      move(new_w[k], new_a[k], new_b[k], grad != nullptr ? g[k] : 0.0f);
+    }
+    w.set_all(new_w), a.set_all(new_a), b.set_all(new_b);
+    w.store(value + first);
+    a.store(m + first);
+    b.store(v + first);
+    if (copy == nullptr) return;
+    Unit<bf16, kFew> few;
+    few.set_all(new_w);
+    few.store(copy + first);
+  } else {
+#pragma unroll 1
+    for (int64_t i = first; i < numbers; ++i) {
+      move(value[i], m[i], v[i], grad != nullptr ? grad[i] : 0.0f);
+      if (copy != nullptr) copy[i] = to_bf16(value[i]);
+    }
   }
 }
 // The same where memory begins anywhere.
@@ -131,10 +138,10 @@ void step_all(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, bool no_g
     aligned = aligned && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   }
   need(opt.step >= 1, "adamw_step", "a step of 1 or more", {{"value", value}});
-  launch(run, aligned ? move_all : move_each,
-         dim3(walking_blocks(run, (value.numel() + kFew - 1) / kFew, kThreads)), dim3(kThreads), 0,
-         value.as<float>(), m.as<float>(), v.as<float>(), no_grad ? nullptr : grad.as<float>(),
-         static_cast<bf16*>(copy.data), value.numel(), Move(opt));
+  launch(run, aligned ? move_all : move_each, dim3(blocks_for(value.numel(), kThreads * kFew)),
+         dim3(kThreads), 0, value.as<float>(), m.as<float>(), v.as<float>(),
+         no_grad ? nullptr : grad.as<float>(), static_cast<bf16*>(copy.data), value.numel(),
+         Move(opt));
 }
 
 }  // namespace

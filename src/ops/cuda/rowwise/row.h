@@ -1,12 +1,12 @@
-// How threads share the rows of a matrix: some threads to a row, short rows several to a block, so
-// that what a row gives depends on its width alone. Numbers are moved kStep at a time, at once
-// where rows are in whole steps (rows_in_steps), else one by one, by the same threads in the same
-// order.
+// How threads share the rows of a matrix: some threads to a row, short rows several to a block.
+// What a row gives depends on its width, and on whether there are few rows. Numbers are moved kStep
+// at a time, at once where rows are in whole steps (rows_in_steps), else one by one, by the same
+// threads in the same order.
 #pragma once
 
 #include <algorithm>
 
-#include "ops/cuda/kernel.h"
+#include "ops/cuda/rowwise/units.h"
 
 namespace moe::ops::cuda {
 
@@ -26,6 +26,10 @@ struct RowShape {
   dim3 block() const { return dim3(threads, rows); }
   dim3 blocks(int64_t n) const { return dim3(blocks_for(n, rows)); }
 };
+
+// Steps of a thread: few rows are shared by more threads, each with one step, for they cannot keep
+// a GPU busy otherwise.
+inline int64_t steps_for(int64_t rows, int64_t steps) { return rows < 64 ? 1 : steps; }
 
 // Whether somebody else's zeros may be overwritten: what counts as zero until now.
 inline bool take_zero(Param& param) { return std::exchange(param.grad_is_zero, false); }
@@ -63,41 +67,27 @@ __device__ inline float row_max(float x, float* shared) {
   return x;
 }
 
-// By the store() of its type, whichever file declares it.
-template <class T>
-__device__ inline void store_number(T* to, float x) {
-  store(to, x);
-}
+// Numbers of a row, as they lie in memory.
+template <class T, int kNumbers = kStep>
+struct Step : Unit<T, kNumbers> {
+  using Numbers = Unit<T, kNumbers>;
 
-// kStep numbers of a row, as they lie in memory.
-template <class T>
-struct Step {
-  static constexpr int kPack = Pack<T>::kNumbers;
-  Pack<T> pack[kStep / kPack];
-
-  __device__ float operator[](int i) const { return to_f32(pack[i / kPack].x[i % kPack]); }
-  __device__ void set(int i, float x) { store_number(&pack[i / kPack].x[i % kPack], x); }
+  __device__ Step() {}
+  __device__ explicit Step(const float* x) { Numbers::set_all(x); }
 
   // From column c on; `beyond` behind the row's end.
   __device__ void load(const T* row, int64_t c, int64_t cols, bool steps, float beyond = 0) {
-    if (steps) {
+    if (steps) return Numbers::load(row + c);
+    float x[kNumbers];
 #pragma unroll
-      for (int p = 0; p < kStep / kPack; ++p)
-        pack[p] = reinterpret_cast<const Pack<T>*>(row + c)[p];
-    } else {
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) set(i, c + i < cols ? to_f32(row[c + i]) : beyond);
-    }
+    for (int i = 0; i < kNumbers; ++i) x[i] = c + i < cols ? to_f32(row[c + i]) : beyond;
+    Numbers::set_all(x);
   }
   __device__ void store(T* row, int64_t c, int64_t cols, bool steps) const {
-    if (steps) {
+    if (steps) return Numbers::store(row + c);
 #pragma unroll
-      for (int p = 0; p < kStep / kPack; ++p) reinterpret_cast<Pack<T>*>(row + c)[p] = pack[p];
-    } else {
-#pragma unroll
-      for (int i = 0; i < kStep; ++i)
-        if (c + i < cols) row[c + i] = pack[i / kPack].x[i % kPack];
-    }
+    for (int i = 0; i < kNumbers; ++i)
+      if (c + i < cols) cuda::store(row + c + i, (*this)[i]);
   }
 };
 
@@ -107,11 +97,25 @@ __device__ void for_steps(int64_t cols, F f) {
   const int64_t stride = int64_t{blockDim.x} * kStep;
   for (int64_t c = int64_t{threadIdx.x} * kStep; c < cols; c += stride) f(c);
 }
+// The same, kAtOnce of them at a time, so that all are on their way before one is needed: load(k,
+// c) for each, then use(k, c) for each, k < kAtOnce.
+template <int kAtOnce, class L, class F>
+__device__ void for_steps_at_once(int64_t cols, L load, F use) {
+  const int64_t stride = int64_t{blockDim.x} * kStep;
+  for (int64_t c = int64_t{threadIdx.x} * kStep; c < cols; c += stride * kAtOnce) {
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (c + k * stride < cols) load(k, c + k * stride);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (c + k * stride < cols) use(k, c + k * stride);
+  }
+}
 
 // What a thread keeps of a row that is read more than once: its first kHeld steps.
-template <class T, int kHeld>
+template <class T, int kHeld, int kNumbers = kStep>
 struct HeldRow {
-  Step<T> held[kHeld];
+  Step<T, kNumbers> held[kHeld];
   const T* row;
   int64_t cols;
   bool steps;
@@ -124,7 +128,7 @@ struct HeldRow {
       if (column(k) < cols) held[k].load(row, column(k), cols, steps, beyond);
   }
   __device__ static int64_t column(int k) {
-    return (int64_t{threadIdx.x} + int64_t{blockDim.x} * k) * kStep;
+    return (int64_t{threadIdx.x} + int64_t{blockDim.x} * k) * kNumbers;
   }
   // f(step, c) for each step that is the thread's, those that are not held being read again.
   template <class F>
@@ -132,8 +136,8 @@ struct HeldRow {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       if (column(k) < cols) f(held[k], column(k));
-    for (int64_t c = column(kHeld); c < cols; c += int64_t{blockDim.x} * kStep) {
-      Step<T> more;
+    for (int64_t c = column(kHeld); c < cols; c += int64_t{blockDim.x} * kNumbers) {
+      Step<T, kNumbers> more;
       more.load(row, c, cols, steps, beyond);
       f(more, c);
     }

@@ -8,20 +8,46 @@ namespace moe::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Of a gather: warps of a block, rows of a warp.
+constexpr int kBeside = kThreads / kWarp, kAtOnce = 4;
 
-// y[r] = x[token[r]], rows of `pieces` P
+// y[r] = x[token[r]], rows of `pieces` P. A warp copies one slice, kWarp pieces, of its rows.
+// Blocks of the same slice of all rows follow each other, so that of x no more than a slice has to
+// stay in the L2 cache, which the y written is the first to leave.
 template <class P>
 __global__ void gather(Rows<P> y, Rows<P> x, const int32_t* token, int64_t rows, int64_t pieces) {
-  const OwnRow own(rows);
-  if (!own.live) return;
-  const P* from = x.row(token[own.r]);
-  P* to = y.row(own.r);
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) to[i] = from[i];
+  const int64_t first = (int64_t{blockIdx.x} * kBeside + threadIdx.y) * kAtOnce;
+  int32_t from[kAtOnce];
+#pragma unroll
+  for (int k = 0; k < kAtOnce; ++k) from[k] = __ldg(token + std::min(first + k, rows - 1));
+  for (int64_t i = int64_t{blockIdx.y} * kWarp + threadIdx.x; i < pieces; i += gridDim.y * kWarp) {
+    P v[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) v[k] = __ldg(x.row(from[k]) + i);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (first + k < rows) __stcs(y.row(first + k) + i, v[k]);
+  }
+}
+
+// sum += x[row[k]] for kRows of them, all on their way before the first is added.
+template <int kRows, bool steps, class X>
+__device__ void add_rows(float (&sum)[kStep], Rows<X> x, const int32_t* row, int64_t c,
+                         int64_t cols) {
+  int32_t from[kRows];
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) from[k] = __ldg(row + k);
+  Step<X> v[kRows];
+#pragma unroll
+  for (int k = 0; k < kRows; ++k) v[k].load(x.row(from[k]), c, cols, steps);
+#pragma unroll
+  for (int k = 0; k < kRows; ++k)
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) sum[i] += v[k][i];
 }
 
 // y[n] = (y[n] +) sum_i x[row[i]], i from bounds[n] to bounds[n + 1] in that order. `steps` is
-// known when this is compiled, so that several rows are on their way at once.
+// known when this is compiled, so that loads have no conditions between them.
 template <bool steps, class Y, class X>
 __global__ void sum_of_rows(Rows<Y> y, Rows<X> x, const int32_t* bounds, const int32_t* row,
                             bool accumulate, int64_t rows, int64_t cols) {
@@ -30,18 +56,19 @@ __global__ void sum_of_rows(Rows<Y> y, Rows<X> x, const int32_t* bounds, const i
   const int32_t begin = bounds[own.r], end = bounds[own.r + 1];
   for_steps(cols, [&](int64_t c) {
     float sum[kStep] = {};
-#pragma unroll 4
-    for (int32_t i = begin; i < end; ++i) {
-      Step<X> v;
-      v.load(x.row(row[i]), c, cols, steps);
+    int32_t i = begin;
+#pragma unroll 1
+    for (; i + 8 <= end; i += 8) add_rows<8, steps>(sum, x, row + i, c, cols);
+    if (i + 4 <= end) add_rows<4, steps>(sum, x, row + i, c, cols), i += 4;
+    if (i + 2 <= end) add_rows<2, steps>(sum, x, row + i, c, cols), i += 2;
+    if (i < end) add_rows<1, steps>(sum, x, row + i, c, cols);
+    if (accumulate) {
+      Step<Y> before;
+      before.load(y.row(own.r), c, cols, steps);
 #pragma unroll
-      for (int k = 0; k < kStep; ++k) sum[k] += v[k];
+      for (int k = 0; k < kStep; ++k) sum[k] += before[k];
     }
-    Step<Y> out;
-    if (accumulate) out.load(y.row(own.r), c, cols, steps);
-#pragma unroll
-    for (int k = 0; k < kStep; ++k) out.set(k, accumulate ? out[k] + sum[k] : sum[k]);
-    out.store(y.row(own.r), c, cols, steps);
+    Step<Y>(sum).store(y.row(own.r), c, cols, steps);
   });
 }
 
@@ -101,9 +128,9 @@ void gather_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> token) {
   with_pieces(largest_piece({y, x}, {bytes}), [&](auto piece) {
     using P = decltype(piece);
     const int64_t pieces = bytes / static_cast<int64_t>(sizeof(P));
-    const RowShape shape(pieces * kStep, 2);
-    launch(run, gather<P>, shape.blocks(y.rows()), shape.block(), 0, Rows<P>(y), Rows<P>(x), list,
-           y.rows(), pieces);
+    const unsigned slices = std::min(65535u, blocks_for(pieces, kWarp));  // a grid's most
+    launch(run, gather<P>, dim3(blocks_for(y.rows(), kBeside * kAtOnce), slices),
+           dim3(kWarp, kBeside), 0, Rows<P>(y), Rows<P>(x), list, y.rows(), pieces);
   });
 }
 

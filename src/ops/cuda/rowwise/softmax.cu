@@ -33,10 +33,10 @@ __global__ void softmax_rows(Rows<float> s, float* lse, Rows<float> z, int64_t r
   if (lse != nullptr && threadIdx.x == 0) lse[own.r] = most + logf(sum);
   if (s.empty()) return;
   held.each([&](const Step<float>& v, int64_t c) {
-    Step<float> out;
+    float out[kStep];
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) out.set(i, expf(v[i] - most) / sum);
-    out.store(s.row(own.r), c, cols, steps);
+    for (int i = 0; i < kStep; ++i) out[i] = expf(v[i] - most) / sum;
+    Step<float>(out).store(s.row(own.r), c, cols, steps);
   });
 }
 
@@ -59,9 +59,10 @@ __global__ void softmax_rows_backward(Rows<float> dz, Rows<float> ds, const floa
   of_ds.each([&](const Step<float>& grad, int64_t c) {
     Step<float> v;
     v.load(s.row(own.r), c, cols, steps);
+    float out[kStep];
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) v.set(i, v[i] * (grad[i] - shift));
-    v.store(dz.row(own.r), c, cols, steps);
+    for (int i = 0; i < kStep; ++i) out[i] = v[i] * (grad[i] - shift);
+    Step<float>(out).store(dz.row(own.r), c, cols, steps);
   });
 }
 
@@ -75,9 +76,10 @@ __global__ void logsumexp_rows_backward(Rows<float> dz, const float* dlse, Rows<
     Step<float> v, grad;
     v.load(z.row(own.r), c, cols, steps);
     grad.load(dz.row(own.r), c, cols, steps);
+    float out[kStep];
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) grad.set(i, grad[i] + factor * expf(v[i] - shift));
-    grad.store(dz.row(own.r), c, cols, steps);
+    for (int i = 0; i < kStep; ++i) out[i] = grad[i] + factor * expf(v[i] - shift);
+    Step<float>(out).store(dz.row(own.r), c, cols, steps);
   });
 }
 

@@ -1,6 +1,9 @@
 // Laws of the plan, of dispatch and of combine.
 #include "moe/plan.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <set>
 
 #include "support/check.h"
@@ -62,6 +65,81 @@ TEST(Plan, HoldsEveryKeptPairOnceSortedByExpertThenToken) {
         EXPECT_LT(d.plan.pair[static_cast<size_t>(d.plan.row[static_cast<size_t>(i) - 1])],
                   d.plan.pair[static_cast<size_t>(d.plan.row[static_cast<size_t>(i)])])
             << "choice order";
+  }
+}
+
+// What the plan says, by a loop of its own: pairs fall into one list an expert as they come.
+void expect_plan(const RoutingPlan& plan, const Drawn& d, bool any_kept) {
+  std::vector<std::vector<int32_t>> pairs(static_cast<size_t>(d.experts));
+  for (int64_t p = 0; p < d.choice.numel(); ++p)
+    if (!any_kept || d.kept.as<int32_t>()[p] != 0)
+      pairs[static_cast<size_t>(d.choice.as<int32_t>()[p])].push_back(static_cast<int32_t>(p));
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> pair, token, row(static_cast<size_t>(d.choice.numel()), -1);
+  std::vector<float> weight;
+  for (const auto& of_expert : pairs) {
+    for (const int32_t p : of_expert) {
+      row[static_cast<size_t>(p)] = static_cast<int32_t>(pair.size());
+      pair.push_back(p);
+      token.push_back(static_cast<int32_t>(p / d.k));
+      weight.push_back(d.weight.as<float>()[p]);
+    }
+    offsets.push_back(static_cast<int64_t>(pair.size()));
+  }
+  std::vector<int32_t> bounds = {0}, rows;
+  for (int64_t n = 0; n < d.tokens; ++n) {
+    for (int64_t p = n * d.k; p < (n + 1) * d.k; ++p)
+      if (row[static_cast<size_t>(p)] >= 0) rows.push_back(row[static_cast<size_t>(p)]);
+    bounds.push_back(static_cast<int32_t>(rows.size()));
+  }
+  const auto expect_list = [](auto got, const auto& want, const char* what) {
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin(), want.end())) << what;
+  };
+  ASSERT_EQ(plan.weight.numel(), static_cast<int64_t>(weight.size()));
+  expect_list(plan.offsets, offsets, "offsets");
+  expect_list(plan.bounds, bounds, "bounds");
+  expect_list(plan.pair, pair, "pairs");
+  expect_list(plan.token, token, "tokens");
+  expect_list(plan.row, rows, "rows");
+  expect_list(std::span(plan.weight.as<float>(), weight.size()), weight, "weights");
+}
+
+// One token, one warp's pairs and one more, one block's and one more, many blocks, and more experts
+// than threads.
+TEST(Plan, IsThatOfALoopOfAnySize) {
+  struct Size {
+    int64_t tokens, experts, k;
+  };
+  for (const Size& size :
+       {Size{0, 4, 2}, Size{1, 1, 1}, Size{1, 64, 8}, Size{1, 5, 5}, Size{1, 1024, 10},
+        Size{16, 8, 8}, Size{43, 3, 3}, Size{512, 64, 8}, Size{513, 64, 8}, Size{176, 1024, 8},
+        Size{177, 1024, 8}, Size{4097, 2, 1}, Size{700, 3000, 7}, Size{4800, 6001, 8},
+        Size{1, 11999, 5000}}) {
+    SCOPED_TRACE(fmt::format("{} tokens, {} of {}", size.tokens, size.k, size.experts));
+    const Drawn d(size.tokens, size.experts, size.k, 11);
+    expect_plan(d.plan, d, true);
+    moe::Run run(2);
+    expect_plan(ops::make_plan(run, d.choice, {}, d.weight, size.experts), d, false);
+    std::fill_n(d.kept.as<int32_t>(), d.kept.numel(), 0);
+    expect_plan(ops::make_plan(run, d.choice, d.kept, d.weight, size.experts), d, true);
+  }
+}
+
+TEST(Plan, PairsAreCountedForAnySize) {
+  for (const int64_t tokens : {0, 1, 300, 2048, 2049}) {
+    const Drawn d(tokens, 70, 3, 5);
+    for (const bool all : {true, false}) {
+      std::vector<int32_t> want(70);
+      for (int64_t n = 0; n < tokens; ++n)
+        for (int64_t i = 0; i < 2; ++i)
+          want[static_cast<size_t>(d.choice.row<int32_t>(n)[i])] +=
+              all || d.kept.row<int32_t>(n)[i] != 0;
+      moe::Run run(2);
+      const Tensor counts = run.saved.alloc(DType::i32, {70});
+      std::fill_n(counts.as<int32_t>(), 70, -7);
+      ops::count_pairs(run, counts, d.choice, all ? Tensor() : d.kept, 2);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), counts.as<int32_t>())) << tokens;
+    }
   }
 }
 

@@ -96,7 +96,7 @@ TEST(TopK, BreaksTiesByTheLowerIndex) {
 
 TEST(TopK, MatchesASortForEverySizeAndChoice) {
   moe::Run run(2);
-  for (int64_t experts : {1, 2, 7, 8, 9, 16, 33, 64, 130, 256}) {
+  for (int64_t experts : {1, 2, 7, 8, 9, 16, 33, 64, 130, 256, 300, 1000}) {
     const Tensor s = coarse(run.saved, 130, experts, 3);
     for (int64_t k : {int64_t{1}, int64_t{2}, int64_t{8}, experts / 2, experts - 1, experts}) {
       if (k < 1 || k > experts) continue;
@@ -189,12 +189,14 @@ TEST(GroupedTopK, MatchesTheTwinWithBiasAndTies) {
                                GroupedTopK{.k = 24, .groups = 8, .keep = 8, .group_top = 3},
                                GroupedTopK{.k = 3, .groups = 24, .keep = 3, .group_top = 1},
                                GroupedTopK{.k = 5, .groups = 1, .keep = 1, .group_top = 2}}) {
-    const Tensor s = coarse(run.saved, 200, 24, 3),
-                 bias = coarse(run.saved, 1, 24, 5).reshape({24});
-    const Selection got = select(run, s, g, {.bias = bias});
-    for (int64_t n = 0; n < 200; ++n)
-      ASSERT_EQ(got.experts(n), grouped_twin(row_of(s, n, bias), g))
-          << fmt::format("{} of {}, top {}, token {}", g.keep, g.groups, g.group_top, n);
+    for (const int64_t experts : {24, 240}) {
+      const Tensor s = coarse(run.saved, 200, experts, 3),
+                   bias = coarse(run.saved, 1, experts, 5).reshape({experts});
+      const Selection got = select(run, s, g, {.bias = bias});
+      for (int64_t n = 0; n < 200; ++n)
+        ASSERT_EQ(got.experts(n), grouped_twin(row_of(s, n, bias), g)) << fmt::format(
+            "{} of {}, top {}, {} experts, token {}", g.keep, g.groups, g.group_top, experts, n);
+    }
   }
 }
 

@@ -87,6 +87,27 @@ T __shfl_down_sync(unsigned mask, T value, unsigned by, int = 32) {
   const unsigned lane = lane_on_cpu();
   return __shfl_sync(mask, value, static_cast<int>(lane + by > 31 ? lane : lane + by));
 }
+// Of warps whose lanes all run.
+template <class T>
+unsigned __match_any_sync(unsigned, T value) {
+  T all[32];
+  cuda_on_cpu::all_lanes(all, &value, sizeof(T));
+  unsigned same = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) same |= unsigned{all[lane] == value} << lane;
+  return same;
+}
+template <class T>
+T __reduce_max_sync(unsigned, T value) {
+  T all[32];
+  cuda_on_cpu::all_lanes(all, &value, sizeof(T));
+  return *std::max_element(all, all + 32);
+}
+template <class T>
+T __reduce_min_sync(unsigned, T value) {
+  T all[32];
+  cuda_on_cpu::all_lanes(all, &value, sizeof(T));
+  return *std::min_element(all, all + 32);
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 template <class T>
@@ -118,6 +139,10 @@ inline unsigned __float_as_uint(float f) {
   return x;
 }
 template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+template <class T>
 T __ldca(const T* p) {
   return *p;
 }
@@ -132,10 +157,6 @@ void __stwb(T* p, T x) {
 template <class T>
 void __stcs(T* p, T x) {
   *p = x;
-}
-template <class T>
-T __ldg(const T* p) {
-  return *p;
 }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 };

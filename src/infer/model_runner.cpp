@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/error.h"
 #include "infer/eval_routing.h"
 #include "ops/ops.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 namespace {
+
+constexpr int64_t kRepeatedRows = 64;  // of a step that is like the one before: texts are written
+constexpr int64_t kMostCounted = int64_t{1} << 30;  // pairs that 32 bits hold
 
 // Rows of several sequences laid end to end.
 struct StepBatch {
@@ -70,7 +75,8 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
       run_(run),
       routing_(evaluation_spec(model.config(), options.routing, options.top_k_experts)),
       cache_(model.config(), cache_dtype(options, model, run.compute), capacity,
-             run.saved.device()) {
+             run.saved.device()),
+      counts_memory_(0, run.saved.device()) {
   if (model.config().moe_layer_count() == 0) return;
   const RoutingOptions& recipe = model.config().routing;
   if (const std::string_view reason =
@@ -80,6 +86,8 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
                recipe.recipe, reason, way_out(recipe));
   expert_rows_.assign(static_cast<size_t>(model.config().moe_layer_count()),
                       std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
+  counts_ = counts_memory_.alloc_zeroed(
+      DType::i32, {model.config().moe_layer_count(), model.config().routing.experts});
 }
 
 int64_t ModelRunner::slots() const {
@@ -114,13 +122,14 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
   const auto only_read = std::make_unique<bool[]>(rows.size());
   std::ranges::transform(rows, only_read.get(), &StepRows::only_read);
   const ArenaScope scope(run_.saved);
+  const Repeated repeated(run_.device, std::ssize(step.ids) <= kRepeatedRows);
   ModelSaved saved;
   model_.forward(run_,
                  {.batch = {step.ids, step.positions, step.bounds, step.slots},
                   .routing = &routing_,
                   .cache = &cache_,
                   .recorded = routing.recorded,
-                  .wanted = {.counts = true},
+                  .totals = counts_,
                   .only_read = {only_read.get(), rows.size()},
                   .same_everywhere = true,
                   .on_routing = routing.on_routing},
@@ -129,9 +138,24 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
     model_.logits(
         run_, Tensor(logits.data(), DType::f32, {std::ssize(step.wanted), model_.config().vocab}),
         wanted_rows(run_, saved.hidden, step.wanted));
-  for (size_t i = 0; i < saved.routing.size(); ++i)
-    for (size_t e = 0; e < saved.routing[i].counts.size(); ++e)
-      expert_rows_[i][e] += saved.routing[i].counts[e];
+  counted_ += std::ssize(step.ids) * slots();
+  if (counted_ > kMostCounted) add_up_rows();
+}
+
+void ModelRunner::add_up_rows() {
+  if (counted_ == 0) return;
+  OnHost host(run_);
+  const Tensor counts = host.write(counts_);
+  for (int64_t i = 0; i < counts.rows(); ++i)
+    for (int64_t e = 0; e < counts.cols(); ++e)
+      expert_rows_[static_cast<size_t>(i)][static_cast<size_t>(e)] +=
+          std::exchange(counts.row<int32_t>(i)[e], 0);
+  counted_ = 0;
+}
+
+const std::vector<std::vector<int64_t>>& ModelRunner::expert_rows() {
+  add_up_rows();
+  return expert_rows_;
 }
 
 }  // namespace moe

@@ -73,10 +73,11 @@ class ModelRunner {
   int64_t slots() const;
   int threads() const { return run_.threads; }
   // Rows that each expert [E] of each MoE layer in order computed since the runner began.
-  const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
+  const std::vector<std::vector<int64_t>>& expert_rows();
 
  private:
   void forward(std::span<float> logits, std::span<const StepRows> rows, const StepRouting&);
+  void add_up_rows();
 
   Model& model_;
   Run& run_;
@@ -84,6 +85,9 @@ class ModelRunner {
   KvCache cache_;
   AdapterChoice* adapters_ = nullptr;
   std::vector<std::vector<int64_t>> expert_rows_;
+  Arena counts_memory_;
+  Tensor counts_;        // [M,E] i32, where the run computes: rows that are not in expert_rows_
+  int64_t counted_ = 0;  // pairs in counts_ at most
 };
 
 }  // namespace moe

@@ -47,7 +47,7 @@ class Session {
   int64_t computed() const {
     return computed_;
   }  // tokens since the session began, those since dropped too
-  const ModelRunner& runner() const { return runner_; }
+  ModelRunner& runner() { return runner_; }
 
  private:
   // logits [wanted,V]

@@ -296,8 +296,16 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     ops::scale(run, saved.hidden, saved.hidden, 1 / by);
 }
 
+// On a device they are made there and brought here once: an op would first take there what stands
+// in `out`.
 void Model::logits(Run& run, Tensor out, Tensor hidden) {
-  lm_head_logits(run, out, hidden, lm_head());
+  Device* device = run.scratch.device();
+  if (device == nullptr || device->owns(out.data))
+    return lm_head_logits(run, out, hidden, lm_head());
+  const ArenaScope scope(run.scratch);
+  const Tensor made = run.scratch.alloc(out.dtype, {out.rows(), out.cols()});
+  lm_head_logits(run, made, hidden, lm_head());
+  device->download(out.data, made.data, static_cast<size_t>(out.bytes()));
 }
 
 LmHead Model::lm_head() {

@@ -13,7 +13,9 @@ void ExpertBank::forward(Run& run, Tensor out, const Rows& rows, Saved& saved) {
 }
 
 void forward_banks(Run& run, std::span<const BankPass> passes) {
+  const ArenaScope scope(run.scratch);
   std::vector<ops::BankOperands> products;
+  std::vector<Tensor> hidden;  // [R,F] of each
   for (const auto& [bank, out, rows, saved] : passes) {
     const DType dtype = rows->x.x.dtype;
     const int64_t count = rows->x.rows(), width = bank->width();
@@ -24,22 +26,25 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
     };
     if (bank->gate.present()) fill(bank->gate, saved->gate);
     fill(bank->up, saved->up);
+    hidden.push_back(run.scratch.alloc(dtype, {count, width}));
     products.push_back({std::move(operands), rows->x, rows->offsets});
+    if (!bank->gate_bias.present() && !bank->up_bias.present())
+      products.back().hidden = {hidden.back(), rows->weight, bank->act};
   }
   ops::matmul_forward_banks(run, products);
 
-  ArenaScope scope(run.scratch);
-  products.clear();
-  for (const auto& [bank, out, rows, saved] : passes) {
+  std::vector<ops::BankOperands> down;
+  for (size_t i = 0; i < passes.size(); ++i) {
+    const auto& [bank, out, rows, saved] = passes[i];
+    down.push_back({{{bank->down, out}}, hidden[i], rows->offsets});
+    if (products[i].hidden) continue;
     if (bank->gate_bias.present())
       ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
     if (bank->up_bias.present())
       ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
-    Tensor hidden = run.scratch.alloc(saved->up.dtype, {saved->up.rows(), bank->width()});
-    ops::ffn_act_forward(run, hidden, saved->gate, saved->up, rows->weight, bank->act);
-    products.push_back({{{bank->down, out}}, hidden, rows->offsets});
+    ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, rows->weight, bank->act);
   }
-  ops::matmul_forward_banks(run, products);
+  ops::matmul_forward_banks(run, down);
   for (const auto& [bank, out, rows, saved] : passes)
     if (bank->down_bias.present())
       ops::bias_forward_acc(run, out, bank->down_bias, rows->weight, rows->offsets);

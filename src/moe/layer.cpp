@@ -126,13 +126,14 @@ void MoeLayer::forward_mixed(Run& run, Tensor y, Tensor x, const Pass& pass, Sav
   const bool chosen = !saved.router.choice.empty();
   std::vector<int32_t> counts(static_cast<size_t>(experts.width()));
   const std::span<const int64_t> bounds = pass.batch.bounds;
+  int32_t all = 0;  // tokens that take all neurons
   for (size_t s = 0, then = 0; s + 1 < bounds.size(); s = then) {
     for (then = s; then + 1 < bounds.size() && pass.only_read[then] == pass.only_read[s];) ++then;
     const int64_t begin = bounds[s], end = bounds[then];
     const Tensor in = x.slice_rows(begin, end), out = y.slice_rows(begin, end);
     if (pass.only_read[s]) {
       neurons_forward(run, experts, out, in, {}, false, saved.experts);
-      for (int32_t& n : counts) n += static_cast<int32_t>(end - begin);
+      all += static_cast<int32_t>(end - begin);
       continue;
     }
     Routing own;
@@ -145,7 +146,14 @@ void MoeLayer::forward_mixed(Run& run, Tensor y, Tensor x, const Pass& pass, Sav
     const int32_t* more = host.read(own.counts).as<int32_t>();
     for (size_t e = 0; e < counts.size(); ++e) counts[e] += more[e];
   }
-  if (chosen || !pass.wanted.counts) return;
+  if (chosen) return;
+  for (int32_t& n : counts) n += all;
+  if (!pass.totals.empty() && all > 0) {
+    OnHost host(run);
+    const Tensor totals = host.write(pass.totals_of(router->index));
+    for (int64_t e = 0; e < totals.numel(); ++e) totals.as<int32_t>()[e] += all;
+  }
+  if (!pass.wanted.counts) return;
   saved.router.experts = experts.width();
   saved.router.counts =
       Tensor(run.saved.put(std::span<const int32_t>(counts)).data(), DType::i32, {experts.width()});

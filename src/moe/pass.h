@@ -65,6 +65,9 @@ struct Pass {
   // in order, alive until backward. Null: the routers choose.
   const std::vector<Tensor>* recorded = nullptr;
   Wanted wanted = {};
+  // [M,E] i32: pairs per expert of each MoE layer, before any drop, are added to it, which nobody
+  // has to wait for. Absent: nobody asks.
+  Tensor totals = {};
   // [S] true: of a sequence whose tokens are only read, none of which is drawn. Where experts are
   // neurons of one network (moe/neurons.h) such tokens take all of them, as reading the weights
   // once for many tokens costs no more. Empty: no sequence is. Forward only.
@@ -92,6 +95,10 @@ struct Pass {
   std::span<const int64_t> step_counts_of(int64_t index) const {
     return step_counts.empty() ? std::span<const int64_t>{}
                                : step_counts[static_cast<size_t>(index)];
+  }
+  // [E]
+  Tensor totals_of(int64_t index) const {
+    return Tensor(totals.row<int32_t>(index), DType::i32, {totals.cols()});
   }
   Tensor recorded_of(int64_t index) const {
     return recorded ? recorded->at(static_cast<size_t>(index)) : Tensor{};

@@ -56,6 +56,8 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   if (pass.wanted.counts)
     ops::count_pairs(run, r.counts = run.saved.alloc(DType::i32, {r.experts}), r.choice, sent,
                      r.slots());
+  if (!pass.totals.empty())
+    ops::count_pairs_acc(run, pass.totals_of(r.index), r.choice, sent, r.slots());
   r.kept = sent;
   if (!buffer) return;
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
@@ -181,6 +183,8 @@ void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
   if (pass.wanted.counts)
     ops::count_pairs(run, saved.counts = run.saved.alloc(DType::i32, {saved.experts}), saved.choice,
                      saved.selected, saved.slots());
+  if (!pass.totals.empty())
+    ops::count_pairs_acc(run, pass.totals_of(index), saved.choice, saved.selected, saved.slots());
   OnHost host(run);
   const auto ones = [&](Tensor flags) {
     flags = host.read(flags);

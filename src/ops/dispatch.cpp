@@ -35,8 +35,14 @@ GatheredRows laid_out(Run& run, const GatheredRows& rows) {
 
 void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
   if (run.device == nullptr) return cpu::matmul_forward_banks(run, banks);
-  for (const BankOperands& bank : banks)
-    matmul_forward(run, List<Operand>(std::span(bank.operands)), bank.x, bank.offsets);
+#ifdef MOE_CUDA
+  for (const BankOperands& bank : banks) {
+    const BankHidden hidden = bank.hidden.value_or(BankHidden{{}, {}, Act::silu});
+    cuda::placed(cuda::Side::device, MOE_LIFT(cuda::matmul_act_forward), run, hidden.y,
+                 List<Operand>(std::span(bank.operands)), bank.x, bank.offsets, hidden.weight,
+                 hidden.act);
+  }
+#endif
 }
 
 }  // namespace moe::ops

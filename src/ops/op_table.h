@@ -264,3 +264,6 @@ MOE_OP(device, void, spread_rows, (Run & run, Tensor dw, Tensor dweight, const R
 MOE_OP(device, void, count_pairs,
        (Run & run, Tensor counts, Tensor choice, Tensor selected, int64_t columns),
        (run, counts, choice, selected, columns))
+MOE_OP(device, void, count_pairs_acc,
+       (Run & run, Tensor counts, Tensor choice, Tensor selected, int64_t columns),
+       (run, counts, choice, selected, columns))

@@ -143,5 +143,7 @@ void spread_rows(Run&, Tensor dw, Tensor dweight, const RoutingPlan&);
 // Pairs per expert over the selected ones (absent: all) of the first `columns` choices.  counts [E]
 // i32
 void count_pairs(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
+// The same added to what is there.
+void count_pairs_acc(Run&, Tensor counts, Tensor choice, Tensor selected, int64_t columns);
 
 }  // namespace moe::ops

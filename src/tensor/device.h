@@ -37,6 +37,29 @@ class Device {
 
   // For the time of one op.
   virtual Arena& scratch() = 0;
+  // Whether what follows is expected to come again in the same shape, as the work of a token after
+  // a token: then it may be held back until somebody waits, and started as a whole.
+  virtual void repeat(bool) {}
+};
+
+// While it lives; null: no device.
+class Repeated {
+ public:
+  Repeated(Device* device, bool repeats) : device_(repeats ? device : nullptr) {
+    if (device_ != nullptr) device_->repeat(true);
+  }
+  // What goes wrong with what was held back is told by the next that waits.
+  ~Repeated() {
+    try {
+      if (device_ != nullptr) device_->repeat(false);
+    } catch (...) {
+    }
+  }
+  Repeated(const Repeated&) = delete;
+  Repeated& operator=(const Repeated&) = delete;
+
+ private:
+  Device* device_;
 };
 
 }  // namespace moe

@@ -55,6 +55,22 @@ QWEN3MOE = {
     "eps": 1e-6,
     "qk_norm": 128,
 }
+MIXTRAL = {
+    "arch": "llama",
+    "width": 4096,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_width": 128,
+    "experts": 8,
+    "top_k": 2,
+    "expert_width": 14336,
+    "layers": 2,
+    "vocab": 49152,
+    "context": 65536,
+    "theta": 1000000.0,
+    "eps": 1e-5,
+    "qk_norm": 0,
+}
 GPT_OSS = {
     "arch": "gpt-oss",
     "width": 2880,
@@ -126,6 +142,7 @@ QWEN3NEXT = {
 SHAPES = {
     "olmoe": OLMOE,
     "qwen3moe": QWEN3MOE,
+    "mixtral": MIXTRAL,
     "gpt-oss": GPT_OSS,
     "deepseek2": DEEPSEEK2,
     "qwen3next": QWEN3NEXT,
@@ -253,8 +270,9 @@ def tensors(s):
             ("output", "o", d, q),
         ):
             yield f"{g}attn_{theirs}.weight", [f"{h}self_attn.{ours}_proj.weight"], (rows, cols)
-        yield g + "attn_q_norm.weight", [h + "self_attn.q_norm.weight"], (s["qk_norm"],)
-        yield g + "attn_k_norm.weight", [h + "self_attn.k_norm.weight"], (s["qk_norm"],)
+        for part in ("q", "k") if s["qk_norm"] else ():
+            name = f"self_attn.{part}_norm.weight"
+            yield f"{g}attn_{part}_norm.weight", [h + name], (s["qk_norm"],)
         yield g + "ffn_norm.weight", [h + "post_attention_layernorm.weight"], (d,)
         yield g + "ffn_gate_inp.weight", [h + "mlp.gate.weight"], (e, d)
         for part, rows, cols in (("gate", f, d), ("up", f, d), ("down", d, f)):

@@ -3,9 +3,11 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "ops/cuda/graphs/launches.h"
 #include "ops/cuda/kernel.h"
 #include "ops/devices.h"
 #include "tensor/arena.h"
@@ -26,6 +28,10 @@ class Cuda final : public Device {
     void* room = nullptr;
     check(cudaMallocHost(&room, kRoom), "page-locked memory");
     room_ = static_cast<char*>(room);
+    check(cudaMallocHost(&room, kListRoom), "page-locked memory");
+    lists_here_ = static_cast<char*>(room);
+    lists_there_ = static_cast<char*>(take(kListRoom));
+    launches_ = cuda::launches_on(stream_);
     scratch_ = std::make_unique<Arena>(size_t{32} << 20, this);
   }
 
@@ -69,51 +75,94 @@ class Cuda final : public Device {
   void upload(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
     if (bytes > kRoom / 4) {
-      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_),
+      check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()),
             "a copy to the device");
-      return wait();
+      return await();
     }
-    if (room_used_ + bytes > kRoom) {
-      wait();
-      room_used_ = 0;
-    }
+    if (room_used_ + bytes > kRoom) await(), room_used_ = 0;
     char* staged = room_ + room_used_;
     room_used_ += (bytes + 63) / 64 * 64;
     std::memcpy(staged, from, bytes);
-    check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream_),
+    check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream()),
           "a copy to the device");
   }
   void download(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
+    const bool staged = room_used_ + bytes <= kRoom;
+    void* there = staged ? room_ + room_used_ : to;
+    check(cudaMemcpyAsync(there, from, bytes, cudaMemcpyDeviceToHost, stream()),
           "a copy from the device");
     wait();
+    if (staged) std::memcpy(to, there, bytes);
   }
   void copy(void* to, const void* from, size_t bytes) override {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_),
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()),
           "a copy on the device");
   }
   void fill(void* to, int byte, size_t bytes) override {
-    check(cudaMemsetAsync(to, byte, bytes, stream_), "a fill of memory");
+    check(cudaMemsetAsync(to, byte, bytes, stream()), "a fill of memory");
   }
-  void wait() override { check(cudaStreamSynchronize(stream_), "the work of the device"); }
+  void wait() override {
+    await();
+    room_used_ = 0;
+    lists_.clear();
+    lists_used_ = 0;
+    if (launches_) launches_->begin_again();
+  }
+  void repeat(bool on) override {
+    if (launches_) launches_->repeat(on);
+  }
   Arena& scratch() override { return *scratch_; }
 
-  cudaStream_t stream() const { return stream_; }
+  // For work that is asked for behind all kernels so far.
+  cudaStream_t stream() {
+    if (launches_) launches_->start_held();
+    return stream_;
+  }
+  void start(const cuda::Launch& launch) { launches_->add(launch); }
+  const void* listed(const void* list, size_t bytes) {
+    for (const List& known : lists_)
+      if (known.bytes == bytes && std::memcmp(lists_here_ + known.at, list, bytes) == 0)
+        return lists_there_ + known.at;
+    if (lists_.size() == kMostLists || lists_used_ + bytes > kListRoom) {
+      void* there = scratch_->alloc_bytes(bytes);
+      upload(there, list, bytes);
+      return there;
+    }
+    const List made{lists_used_, bytes};
+    lists_used_ += (bytes + 255) / 256 * 256;
+    lists_.push_back(made);
+    std::memcpy(lists_here_ + made.at, list, bytes);
+    check(cudaMemcpyAsync(lists_there_ + made.at, lists_here_ + made.at, bytes,
+                          cudaMemcpyHostToDevice, stream()),
+          "a copy to the device");
+    return lists_there_ + made.at;
+  }
   const cudaDeviceProp& properties() const { return properties_; }
 
  private:
-  static constexpr size_t kRoom = size_t{64} << 20;
+  // Lists stay where they are: an op may be about to read them.
+  void await() { check(cudaStreamSynchronize(stream()), "the work of the device"); }
+
+  struct List {
+    size_t at, bytes;
+  };
+  static constexpr size_t kRoom = size_t{64} << 20, kListRoom = size_t{4} << 20, kMostLists = 64;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
   std::map<const char*, size_t> ranges_;
   size_t taken_ = 0;
   char* room_ = nullptr;
   size_t room_used_ = 0;
+  // Lists that were brought since somebody waited, here and there at the same place.
+  char *lists_here_ = nullptr, *lists_there_ = nullptr;
+  std::vector<List> lists_;
+  size_t lists_used_ = 0;
+  std::unique_ptr<cuda::Launches> launches_;
   std::unique_ptr<Arena> scratch_;
 };
 
-const Cuda& of(const Run& run) { return static_cast<const Cuda&>(*run.device); }
+Cuda& of(const Run& run) { return static_cast<Cuda&>(*run.device); }
 
 }  // namespace
 
@@ -129,9 +178,16 @@ void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) fail("CUDA failed at {}: {}", what, cudaGetErrorString(error));
 }
 cudaStream_t stream_of(const Run& run) { return of(run).stream(); }
+void start(Run& run, const Launch& launch) { of(run).start(launch); }
+const void* listed(Run& run, const void* list, size_t bytes) { return of(run).listed(list, bytes); }
 int multiprocessors(const Run& run) { return of(run).properties().multiProcessorCount; }
 int compute_capability(const Run& run) {
   return 10 * of(run).properties().major + of(run).properties().minor;
+}
+// Devices of 8.0 and 9.0 have more than their kin.
+size_t most_shared(const Run& run) {
+  const int capability = compute_capability(run);
+  return size_t{capability >= 90 && capability < 120 ? 227u : capability == 80 ? 163u : 99u} << 10;
 }
 
 }  // namespace cuda

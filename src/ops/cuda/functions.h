@@ -15,4 +15,9 @@ namespace moe::ops::cuda {
 #undef MOE_DECLARE_device
 #undef MOE_DECLARE_host
 
+// matmul_forward() of (gate, up) or of up alone, and where `hidden` is not empty ffn_act_forward()
+// of what they make.
+void matmul_act_forward(Run&, Tensor hidden, List<Operand> operands, GatheredRows x,
+                        std::span<const int64_t> offsets, Tensor weight, Act act);
+
 }  // namespace moe::ops::cuda

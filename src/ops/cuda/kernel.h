@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -26,17 +27,62 @@ cudaStream_t stream_of(const Run&);
 int multiprocessors(const Run&);
 // Of the device, times ten: 80, 90.
 int compute_capability(const Run&);
+// Bytes of shared memory that a block may have.
+size_t most_shared(const Run&);
+
+// kernel<<<blocks, threads, shared>>>(arguments), with what each argument takes.
+struct Launch {
+  const void* kernel;
+  dim3 blocks, threads;
+  size_t shared;
+  bool ahead;  // it may begin before those before it have ended (wait_for_before)
+  std::span<void* const> arguments;
+  std::span<const size_t> sizes;
+};
+void start(Run&, const Launch&);
 
 // kernel<<<blocks, threads, shared bytes>>>(all...). Nothing happens where there are no blocks.
 template <class... P, class... A>
-void launch(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared, A&&... all) {
+void launch_as(Run& run, bool ahead, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared,
+               A&&... all) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
+#ifdef MOE_CUDA_ON_CPU
   cudaLaunchConfig_t how{};
   how.gridDim = blocks;
   how.blockDim = threads;
   how.dynamicSmemBytes = shared;
   how.stream = stream_of(run);
   check(cudaLaunchKernelEx(&how, kernel, static_cast<P>(std::forward<A>(all))...), "a launch");
+#else
+  std::tuple<std::remove_cv_t<P>...> values(static_cast<P>(std::forward<A>(all))...);
+  std::apply(
+      [&](auto&... value) {
+        void* const places[] = {&value...};
+        constexpr size_t sizes[] = {sizeof(value)...};
+        start(run, {reinterpret_cast<const void*>(kernel), blocks, threads, shared, ahead, places,
+                    sizes});
+      },
+      values);
+#endif
+}
+template <class... P, class... A>
+void launch(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared, A&&... all) {
+  launch_as(run, false, kernel, blocks, threads, shared, std::forward<A>(all)...);
+}
+// For kernels that call wait_for_before().
+template <class... P, class... A>
+void launch_ahead(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared,
+                  A&&... all) {
+  launch_as(run, true, kernel, blocks, threads, shared, std::forward<A>(all)...);
+}
+// Where a launch takes more shared memory than it may without asking: all that a block may have,
+// since a launch that was noted down before may need more than this one.
+template <class... P>
+void allow_shared(const Run& run, void (*kernel)(P...), size_t bytes) {
+  if (bytes > size_t{48} << 10)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(most_shared(run))),
+          "shared memory");
 }
 
 // Blocks of `size` that hold n.
@@ -57,12 +103,13 @@ void with_float(DType dtype, F&& f) {
   else f(float{});
 }
 
-// A list of indices as kernels read it: where it lies on the device already, else a copy in the
-// device's scratch.
+// A list as kernels read it, for the time of an op: where it lies on the device already, else a
+// copy there. The same list is brought once for all ops until somebody waits for the device.
+const void* listed(Run&, const void* list, size_t bytes);
 template <class T>
 const T* on_device(Run& run, std::span<const T> list) {
   if (list.empty() || run.device->owns(list.data())) return list.data();
-  return run.device->scratch().put(list).data();
+  return static_cast<const T*>(listed(run, list.data(), list.size_bytes()));
 }
 // Rewinds the device's scratch when an op returns: what is launched later comes later.
 class Scratch {
@@ -120,6 +167,21 @@ inline bool rows_in_steps(std::initializer_list<Tensor> all) {
 // ---- device side --------------------------------------------------------------------------------
 // Of compilers that know kernels, or the tests' (tests/support/cuda_on_cpu).
 #if defined(__CUDACC__) || defined(MOE_CUDA_ON_CPU)
+
+// A kernel that is launched ahead begins while those before it may still run. Behind
+// wait_for_before() they have ended: what they write is read, and anything written, only there;
+// what does not change, as weights, may be read before. let_next_begin() does the same for whoever
+// comes next. (PTX ISA, griddepcontrol; before 9.0 nothing begins ahead.)
+__device__ inline void let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void wait_for_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 template <class T>
 __device__ inline float load(const T* p) {

@@ -21,6 +21,7 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
+#define __grid_constant__
 // NOLINTBEGIN: CUDA's own names
 
 struct dim3 {
@@ -43,6 +44,10 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 
@@ -122,6 +127,16 @@ template <class T>
 T atomicMax(T* at, T with) {
   return std::exchange(*at, std::max(*at, with));
 }
+// c + the products of four signed bytes.
+inline int __dp4a(int a, int b, int c) {
+  for (int shift = 0; shift < 32; shift += 8)
+    c += static_cast<int8_t>(a >> shift) * static_cast<int8_t>(b >> shift);
+  return c;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (by & 31));
+}
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyint(x)); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }

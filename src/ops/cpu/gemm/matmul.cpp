@@ -499,7 +499,9 @@ void matmul_forward(Run& run, List<Operand> operands, GatheredRows x, Offsets of
   multiply_forward(run, {"matmul_forward"}, asked, offsets);
 }
 
-void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
+namespace {
+
+void multiply_banks(Run& run, std::span<const BankOperands> banks) {
   const ArenaScope scope(run.scratch);
   constexpr Kind kind{"matmul_forward"};
   std::vector<Checked> calls;
@@ -521,6 +523,16 @@ void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
     calls.push_back(check_call(run, kind, asked[i], banks[i].offsets));
   if (calls.size() > 1 && multiply_together(run, calls)) return;
   for (Checked& call : calls) multiply_checked(run, call, true);
+}
+
+}  // namespace
+
+void matmul_forward_banks(Run& run, std::span<const BankOperands> banks) {
+  multiply_banks(run, banks);
+  for (const BankOperands& bank : banks)
+    if (const std::optional<BankHidden>& h = bank.hidden)
+      ffn_act_forward(run, h->y, bank.operands.size() > 1 ? bank.operands[0].y : Tensor{},
+                      bank.operands.back().y, h->weight, h->act);
 }
 
 void matmul_forward_acc(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {

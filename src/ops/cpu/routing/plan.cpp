@@ -92,7 +92,7 @@ void spread_rows(Run& run, Tensor dw, Tensor dweight, const RoutingPlan& plan) {
 }
 
 // Whole numbers: how the tokens are shared out changes nothing.
-void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
+void count_pairs_acc(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
   constexpr int64_t kLine = 16;  // counts in a cache line, which no two threads write
   const int64_t experts = counts.numel(), stride = (experts + kLine - 1) / kLine * kLine;
   ArenaScope scope(run.scratch);
@@ -106,9 +106,13 @@ void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_
     }
   });
   int32_t* out = counts.as<int32_t>();
-  std::fill_n(out, experts, 0);
   for (int64_t t = 0; t < run.threads; ++t)
     for (int64_t e = 0; e < experts; ++e) out[e] += of_thread.row<int32_t>(t)[e];
+}
+
+void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
+  std::fill_n(counts.as<int32_t>(), counts.numel(), 0);
+  count_pairs_acc(run, counts, choice, selected, columns);
 }
 
 }  // namespace moe::ops::cpu

@@ -16,7 +16,7 @@
 
 namespace moe::ops::cuda {
 
-constexpr int kStretch = 4 * static_cast<int>(kKeyBlock);
+constexpr int kStretch = 2 * static_cast<int>(kKeyBlock);
 constexpr int kFewOwn = 16, kSomeOwn = 32, kManyOwn = 64;  // columns of a block
 constexpr int kChunk = 64;  // numbers of a head that are multiplied at a time
 constexpr int kMostWidth = 9 * kChunk;
@@ -80,8 +80,6 @@ size_t tensor_shared(int own, int width, int value_width);
 void join_stretches(Run&, const Attend&, const Joined* joined, int64_t count, int own);
 // Whether attend_plain() has blocks of many columns for heads so wide.
 bool attends_many_plain(const Run&, int width, int value_width);
-// Bytes of shared memory that a block may have.
-size_t most_shared(const Run&);
 
 // ---- device side --------------------------------------------------------------------------------
 

@@ -240,6 +240,7 @@ __global__ void __launch_bounds__(Owners<kOwn>::kThreads) attend(Attend a) {
 
 // A block is a column of a joined tile and a key/value head.
 __global__ void join_records(Attend a, const Joined* all, int own) {
+  let_next_begin();
   const Joined tile = all[blockIdx.x / static_cast<unsigned>(own)];
   const int j = static_cast<int>(blockIdx.x) % own, head = static_cast<int>(blockIdx.y),
             column = tile.begin + j;
@@ -249,6 +250,7 @@ __global__ void join_records(Attend a, const Joined* all, int own) {
   for (int c = static_cast<int>(threadIdx.x); c < a.value_width;
        c += static_cast<int>(blockDim.x)) {
     float most = -INFINITY, total = 0, o = 0;
+#pragma unroll 4
     for (int s = 0; s < tile.stretches; ++s) {
       const float* record = a.left + a.record_of(tile.left + int64_t{s} * tile.columns + j, head);
       const Joint by =
@@ -263,7 +265,7 @@ __global__ void join_records(Attend a, const Joined* all, int own) {
 template <class T, int kOwn, int kChunks>
 void launch_plain(Run& run, const Attend& a, int64_t tiles) {
   const size_t bytes = PlainShared<kOwn, kChunks>::bytes(a.width);
-  allow_shared(attend<T, kOwn, kChunks>, bytes);
+  allow_shared(run, attend<T, kOwn, kChunks>, bytes);
   launch(run, attend<T, kOwn, kChunks>,
          dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(a.kv_heads)),
          dim3(Owners<kOwn>::kThreads), bytes, a);
@@ -297,12 +299,6 @@ void join_stretches(Run& run, const Attend& a, const Joined* all, int64_t count,
 
 bool attends_many_plain(const Run& run, int width, int value_width) {
   return value_width <= 2 * kChunk && PlainShared<kManyOwn, 2>::bytes(width) <= most_shared(run);
-}
-
-// Devices of 8.0 and 9.0 have more than their kin.
-size_t most_shared(const Run& run) {
-  const int capability = compute_capability(run);
-  return size_t{capability >= 90 && capability < 120 ? 227u : capability == 80 ? 163u : 99u} << 10;
 }
 
 }  // namespace moe::ops::cuda

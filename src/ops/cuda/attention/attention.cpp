@@ -68,9 +68,7 @@ class Lists {
     if (!list.empty()) std::memcpy(bytes_.data() + at, list.data(), list.size_bytes());
     return at;
   }
-  const char* put(Run& run) {
-    return run.device->scratch().put(std::span<const char>(bytes_)).data();
-  }
+  const char* put(Run& run) { return on_device(run, std::span<const char>(bytes_)); }
 
  private:
   std::vector<char> bytes_;

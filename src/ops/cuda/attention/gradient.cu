@@ -242,7 +242,7 @@ void launch_gradient(Run& run, const Gradient& g, DType dtype, int own, int widt
   with_float(dtype, [&](auto of_a) {
     with_chunks(width, [&](auto chunks) {
       const auto start = [&](auto kernel, int threads) {
-        allow_shared(kernel, bytes);
+        allow_shared(run, kernel, bytes);
         launch(run, kernel, blocks, dim3(static_cast<unsigned>(threads)), bytes, g, there);
       };
       if constexpr (chunks() <= 2) {

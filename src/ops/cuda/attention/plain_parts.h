@@ -131,12 +131,4 @@ void with_chunks(int width, F&& f) {
   else f(std::integral_constant<int, 9>{});
 }
 
-// Where a launch takes more shared memory than it may without asking.
-template <class... P>
-void allow_shared(void (*kernel)(P...), size_t bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "shared memory");
-}
-
 }  // namespace moe::ops::cuda

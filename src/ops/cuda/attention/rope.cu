@@ -1,4 +1,6 @@
 // Rotary positions as ops/cpu/attention/rope.cpp has them; the angles are taken there.
+#include <algorithm>
+
 #include "ops/cpu/functions.h"
 #include "ops/cuda/kernel.h"
 #include "ops/op_checks.h"
@@ -15,10 +17,19 @@ struct Turn {
   int width, half;
   float sign;  // turning back takes -sin
 };
+// Tensors that turn alike, as queries and keys do: blockIdx.y says which.
+constexpr int kMostTurned = 2;
+template <class A>
+struct Turned {
+  Rows<A> x[kMostTurned];
+  int pairs[kMostTurned];  // of a row; in steps where it is turned in steps
+};
 
 // (a, b) -> (a cos - b sin, b cos + a sin).  x [N, H*C]; a block turns `pairs` pairs of a row
 template <class A>
-__global__ void rope_rows(Rows<A> x, Turn turn, int pairs) {
+__global__ void rope_rows(const __grid_constant__ Turned<A> all, Turn turn) {
+  const Rows<A> x = all.x[blockIdx.y];
+  const int pairs = all.pairs[blockIdx.y];
   const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;
   A* row = x.row(blockIdx.x);
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += static_cast<int>(blockDim.x)) {
@@ -32,7 +43,9 @@ __global__ void rope_rows(Rows<A> x, Turn turn, int pairs) {
 }
 // The same, kStep pairs at a time.
 template <class A>
-__global__ void rope_steps(Rows<A> x, Turn turn, int steps) {
+__global__ void rope_steps(const __grid_constant__ Turned<A> all, Turn turn) {
+  const Rows<A> x = all.x[blockIdx.y];
+  const int steps = all.pairs[blockIdx.y];
   const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;
   const int steps_of_head = turn.half / kStep;
   A* row = x.row(blockIdx.x);
@@ -53,6 +66,27 @@ __global__ void rope_steps(Rows<A> x, Turn turn, int steps) {
     store_step(low, a);
     store_step(high, b);
   }
+}
+
+bool turns_in_steps(const Tensor& x, int64_t head_width, const Turn& turn) {
+  return turn.half % kStep == 0 && head_width % kStep == 0 && rows_in_steps({x});
+}
+
+// All in steps, or none.
+void turn_together(Run& run, std::span<const Tensor> all, int64_t head_width, const Turn& turn) {
+  const bool steps = turns_in_steps(all[0], head_width, turn);
+  with_float(all[0].dtype, [&](auto of_x) {
+    using A = decltype(of_x);
+    Turned<A> turned{};
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t pairs = all[i].cols() / head_width * turn.half;
+      turned.x[i] = Rows<A>(all[i]);
+      turned.pairs[i] = static_cast<int>(steps ? pairs / kStep : pairs);
+    }
+    launch(run, steps ? rope_steps<A> : rope_rows<A>,
+           dim3(static_cast<unsigned>(all[0].rows()), static_cast<unsigned>(all.size())),
+           dim3(kRopeThreads), 0, turned, turn);
+  });
 }
 
 }  // namespace
@@ -76,15 +110,15 @@ void rope_acc(Run& run, List<Tensor> all, int64_t head_width, const CosSinTable&
   check_rope(all, head_width, cos_sin);
   const Turn turn{cos_sin.table.as<float>(), cos_sin.slot.as<int32_t>(),
                   static_cast<int>(head_width), static_cast<int>(half), inverse ? -1.0f : 1.0f};
-  for (const Tensor& x : all) {
-    const int64_t pairs = x.cols() / head_width * half;
-    const bool steps = rows_in_steps({x}) && half % kStep == 0 && head_width % kStep == 0;
-    with_float(x.dtype, [&](auto of_x) {
-      using A = decltype(of_x);
-      launch(run, steps ? rope_steps<A> : rope_rows<A>, dim3(static_cast<unsigned>(x.rows())),
-             dim3(kRopeThreads), 0, Rows<A>(x), turn,
-             static_cast<int>(steps ? pairs / kStep : pairs));
-    });
+  const std::span<const Tensor> tensors = all;
+  for (size_t at = 0, end = 0; at < tensors.size(); at = end) {
+    const auto like_first = [&](const Tensor& x) {
+      return x.dtype == tensors[at].dtype &&
+             turns_in_steps(x, head_width, turn) == turns_in_steps(tensors[at], head_width, turn);
+    };
+    for (end = at + 1; end < std::min(tensors.size(), at + kMostTurned); ++end)
+      if (!like_first(tensors[end])) break;
+    turn_together(run, tensors.subspan(at, end - at), head_width, turn);
   }
 }
 

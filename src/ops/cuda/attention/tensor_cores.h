@@ -6,7 +6,7 @@
 //   d [16,8]:  d0, d1 (g, 2t), d2, d3 (g + 8, 2t), f32.
 #pragma once
 
-#include "ops/cuda/kernel.h"
+#include "ops/cuda/copies.h"
 
 namespace moe::ops::cuda {
 
@@ -50,14 +50,6 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const char* row) {
     to[i] = kTurned ? number(i, 2 * t, g) | number(i, 2 * t + 1, g) << 16
                     : number(i, g, 2 * t) | number(i, g, 2 * t + 1) << 16;
 }
-// 16 bytes to shared memory, zeros where there are none.
-__device__ inline void copy_piece(char* to, const void* from, bool any) {
-  if (any) std::memcpy(to, from, 16);
-  else std::memset(to, 0, 16);
-}
-__device__ inline void close_copies() {}
-template <int kOpen>
-__device__ inline void await_copies() {}
 
 #else
 
@@ -83,19 +75,6 @@ __device__ inline void load_matrices(uint32_t (&to)[4], const char* row) {
                  : "r"(at)
                  : "memory");
 }
-__device__ inline void copy_piece(char* to, const void* from, bool any) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from),
-               "r"(any ? 16 : 0)
-               : "memory");
-}
-// The copies so far are a group; waits until at most kOpen groups are on their way.
-__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kOpen>
-__device__ inline void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
-}
-
 #endif
 
 // a: rows [row, row + 16) by numbers [16 k, 16 k + 16) of a block.

@@ -1,54 +1,200 @@
-// A warp an output: lanes read neighbouring steps of the weight's row, so that every byte of it is
-// read once and in order; the row of x stays in the cache.
+// A warp has some outputs, whose weights come through shared memory in parts, so that many are on
+// their way at a time: every byte of them is read once and in order. Weights of one matrix do not
+// wait for what is launched before: their first parts are asked for while that ends.
 #include "ops/cuda/gemm/few_rows.h"
+
+#include "ops/cuda/copies.h"
+#include "ops/cuda/gemm/few_rows_formats.h"
+#include "ops/cuda/gemm/few_rows_task.h"
 
 namespace moe::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
-template <class Y, class X>
-__global__ void few_rows_kernel(Rows<Y> y, Rows<X> x, const int32_t* row, const X* w, int64_t out,
-                                int64_t in, const int64_t* offsets, int groups, bool add) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp,
-            lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t o = int64_t{blockIdx.x} * kWarps + warp, r = blockIdx.y;
-  // A bank may have fewer rows than was reserved for.
-  if (o >= out || (offsets != nullptr && r >= offsets[groups])) return;
-  const int64_t e = offsets == nullptr ? 0 : group_of(offsets, groups, r);
-  const X *weight = w + (e * out + o) * in, *of_x = x.row(row == nullptr ? r : row[r]);
-  float sum = 0;
-#pragma unroll 4
-  for (int64_t i = int64_t{lane} * kStep; i < in; i += kWarp * kStep) {
-    float a[kStep], b[kStep];
-    load_step(a, weight + i);
-    load_step(b, of_x + i);
-#pragma unroll
-    for (int k = 0; k < kStep; ++k) sum = fmaf(a[k], b[k], sum);
+// A warp's weights on their way through shared memory: parts of kOuts rows, as many at a time as
+// have room.
+template <class B>
+class Stream {
+ public:
+  static constexpr int kBlocks = B::kPart / B::kNumbers, kRow = kBlocks * B::kBytes + B::kBehind,
+                       kMostStages = 4;
+
+  __host__ __device__ static int stages(int64_t in) {
+    const int64_t parts = (in + B::kPart - 1) / B::kPart;
+    return static_cast<int>(parts < kMostStages ? parts : kMostStages);
   }
-  sum = warp_sum(sum);
-  if (lane == 0) store(y.row(r) + o, add ? load(y.row(r) + o) + sum : sum);
+  __host__ __device__ static int64_t size(int64_t in) { return stages(in) * B::kOuts * kRow; }
+
+  __device__ Stream(char* shared, int64_t in) : shared_(shared), in_(in), stages_(stages(in)) {}
+  __device__ void begin(const FewTask<B::kOuts>& task) {
+    for (int part = 0; part < stages_; ++part) bring(task, part, part);
+  }
+  // f(the rows of each part, its number, its blocks), part after part.
+  template <class F>
+  __device__ void each(const FewTask<B::kOuts>& task, F f) {
+    int stage = 0;
+    for (int64_t part = 0; part * B::kPart < in_; ++part) {
+      await();
+      __syncwarp();
+      f([&](int o) { return row(stage, o); }, part, blocks(part));
+      __syncwarp();
+      bring(task, part + stages_, stage);
+      stage = stage + 1 == stages_ ? 0 : stage + 1;
+    }
+  }
+
+ private:
+  __device__ char* row(int stage, int o) const { return shared_ + (stage * B::kOuts + o) * kRow; }
+  __device__ int blocks(int64_t part) const {
+    const int64_t left = in_ / B::kNumbers - part * kBlocks;
+    return static_cast<int>(left < 0 ? 0 : left < kBlocks ? left : kBlocks);
+  }
+  // Nothing beyond the last part, so that each part is a group of copies.
+  __device__ void bring(const FewTask<B::kOuts>& task, int64_t part, int stage) const {
+    const int64_t first = part * kBlocks * B::kBytes;
+    const int bytes = task.own > 0 ? blocks(part) * B::kBytes : 0;
+#pragma unroll
+    for (int o = 0; o < B::kOuts; ++o)
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < bytes; i += kWarp * 16)
+        copy_piece(row(stage, o) + i, task.row[o] + first + i, true);
+    close_copies();
+  }
+  // Until the oldest group is there.
+  __device__ void await() const {
+    if (stages_ == 1) await_copies<0>();
+    else if (stages_ == 2) await_copies<1>();
+    else if (stages_ == 3) await_copies<2>();
+    else await_copies<3>();
+  }
+
+  char* shared_;
+  int64_t in_;
+  int stages_;
+};
+
+template <class B, int kRows>
+__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ Few few) {
+  let_next_begin();
+  using Row = typename B::Row;
+  char* shared = static_cast<char*>(dynamic_shared());
+  const int64_t warp = threadIdx.x / kWarp, in = few.in, size = Row::size(in), r = blockIdx.y;
+  Stream<B> stream(shared + kRows * size + warp * Stream<B>::size(in), in);
+  FewTask<B::kOuts> task(few, int64_t{blockIdx.x} * kWarps + warp, 0);
+  const bool ahead = few.settled && few.offsets == nullptr;
+  if (ahead) stream.begin(task);
+  wait_for_before();
+  const int expert = expert_of(few, r);
+  if (expert < 0) return;  // as do all threads of the block
+  if (expert > 0) task.go_to(few, expert);
+  if (!ahead) stream.begin(task);
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const char* x = x_of(few, row_of(few, r, i));
+    for (int64_t g = threadIdx.x; g < in / Row::kMade; g += kThreads)
+      Row(shared + i * size, in).make(x, g);
+  }
+  __syncthreads();
+  if (task.own == 0) return;
+  float sum[B::kOuts][kRows] = {};
+  stream.each(task, [&](auto row, int64_t part, int blocks) {
+#pragma unroll 2
+    for (int b = static_cast<int>(threadIdx.x) % kWarp; b < blocks; b += kWarp)
+#pragma unroll
+      for (int o = 0; o < B::kOuts; ++o) {
+        const B block(row(o), b);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+          sum[o][i] += block.times(Row(shared + i * size, in), part * Stream<B>::kBlocks + b);
+      }
+  });
+  finish<kRows, B::kOuts>(few, task, r, sum);
+}
+
+template <class B, int kRows>
+void launch_blocks(Run& run, const Few& few) {
+  const auto shared =
+      static_cast<size_t>(kRows * B::Row::size(few.in) + kWarps * Stream<B>::size(few.in));
+  allow_shared(run, few_rows_kernel<B, kRows>, shared);
+  launch_ahead(run, few_rows_kernel<B, kRows>,
+               dim3(blocks_for(few.tasks(B::kOuts), kWarps),
+                    few.offsets == nullptr ? 1u : static_cast<unsigned>(few.rows)),
+               dim3(kThreads), shared, few);
+}
+
+template <class B>
+void launch_rows(Run& run, const Few& few) {
+  if (few.offsets != nullptr || few.rows == 1) launch_blocks<B, 1>(run, few);
+  else launch_blocks<B, kFewDense>(run, few);
+}
+
+template <DType format>
+void launch_bytes(Run& run, const Few& few, DType x) {
+  if (x == DType::bf16) launch_rows<ByteBlocks<format, bf16>>(run, few);
+  else launch_rows<ByteBlocks<format, float>>(run, few);
+}
+
+// Rows and weights whose parts are whole pieces of 16 bytes, and that fit in shared memory.
+bool fits(const Run& run, DType w, DType x, int64_t rows, int64_t in) {
+  constexpr int64_t kOfWeights = int64_t{80} << 10;  // bytes, at most
+  if (rows * in * 4 + kOfWeights > static_cast<int64_t>(most_shared(run))) return false;
+  if (is_quantised(w)) return few_rows_read(w, in);
+  return in % kStep == 0 && (w == DType::f32 || (w == DType::bf16 && x == DType::bf16));
+}
+bool begins_at_16(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_bytes % 16 == 0;
+}
+
+Few arguments(Run& run, const FewRows& all) {
+  Few few{};
+  few.count = static_cast<int>(std::ssize(all.matrices));
+  for (int m = 0; m < few.count; ++m) {
+    const FewMatrix& of = all.matrices[static_cast<size_t>(m)];
+    few.matrix[m] = {
+        static_cast<const char*>(of.w.data), of.w.row_bytes, of.y.cols(),
+        static_cast<char*>(of.y.data),       of.y.row_bytes, of.y.dtype == DType::bf16};
+  }
+  few.x = static_cast<const char*>(all.x.x.data);
+  few.x_row = all.x.x.row_bytes;
+  few.row = all.x.listed() ? on_device(run, all.x.row) : nullptr;
+  few.rows = static_cast<int>(all.x.rows());
+  few.in = all.x.cols();
+  few.offsets = all.groups.offsets;
+  few.groups = static_cast<int>(all.groups.count);
+  few.add = all.add;
+  few.settled = all.settled;
+  if (!all.hidden) return few;
+  few.hidden = static_cast<char*>(all.hidden->y.data);
+  few.hidden_row = all.hidden->y.row_bytes;
+  few.weight = all.hidden->weight.empty() ? nullptr : all.hidden->weight.as<float>();
+  few.act = all.hidden->act;
+  return few;
 }
 
 }  // namespace
 
-bool few_rows_product(Run& run, Tensor y, const GatheredRows& x, Tensor w, const Groups& groups,
-                      bool add) {
-  const int64_t rows = x.rows(), out = y.cols(), in = x.cols();
-  if (rows > (groups.offsets == nullptr ? kFewDense : kFewGrouped) || x.x.dtype != w.dtype ||
-      !rows_in_steps({x.x}) || in % kStep != 0 || reinterpret_cast<uintptr_t>(w.data) % 16 != 0)
+bool few_rows_read(DType format, int64_t in) {
+  return (format == DType::q8_0 || format == DType::q4_0) && in % 256 == 0;
+}
+
+bool few_rows_product(Run& run, const FewRows& all) {
+  const DType w = all.matrices[0].w.dtype, x = all.x.x.dtype;
+  const int64_t rows = all.x.rows();
+  if (rows == 0 || rows > (all.groups.offsets == nullptr ? kFewDense : kFewGrouped) ||
+      std::ssize(all.matrices) > kMostFew || !begins_at_16(all.x.x))
     return false;
+  const int64_t beside = all.groups.offsets != nullptr || rows == 1 ? 1 : kFewDense;
+  if (!fits(run, w, x, beside, all.x.cols())) return false;
+  for (const FewMatrix& m : all.matrices)
+    if (m.w.dtype != w || !begins_at_16(m.w)) return false;
   const Scratch scratch(run);
-  with_float(y.dtype, [&](auto of_y) {
-    with_float(w.dtype, [&](auto of_x) {
-      using Y = decltype(of_y);
-      using X = decltype(of_x);
-      launch(run, few_rows_kernel<Y, X>, dim3(blocks_for(out, kWarps), static_cast<unsigned>(rows)),
-             dim3(kWarps * kWarp), 0, Rows<Y>(y), Rows<X>(x.x),
-             x.listed() ? on_device(run, x.row) : nullptr, static_cast<const X*>(w.data), out, in,
-             groups.offsets, static_cast<int>(groups.count), add);
-    });
-  });
+  const Few few = arguments(run, all);
+  if (w == DType::q8_0) launch_bytes<DType::q8_0>(run, few, x);
+  else if (w == DType::q4_0) launch_bytes<DType::q4_0>(run, few, x);
+  else if (w == DType::bf16) launch_rows<FloatBlocks<bf16, bf16>>(run, few);
+  else if (x == DType::bf16) launch_rows<FloatBlocks<float, bf16>>(run, few);
+  else launch_rows<FloatBlocks<float, float>>(run, few);
   return true;
 }
 

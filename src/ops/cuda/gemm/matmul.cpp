@@ -156,19 +156,40 @@ void check_product(const Run& run, Form form, const Tensor& c, const GatheredRow
        {{"rows", rows.x}, {"w", m}});
 }
 
+// Few rows meet all matrices in one launch, where all are of one dtype that has a kernel; false:
+// nothing was done. `hidden`: only where no matrix has a term.
+bool multiply_few(Run& run, std::span<const Operand> operands, const GatheredRows& rows,
+                  Offsets offsets, DType dtype, bool add, const std::optional<FewHidden>& hidden) {
+  const bool dense = offsets.size() == 2;
+  if (std::ssize(operands) > kMostFew || rows.rows() > (dense ? kFewDense : kFewGrouped))
+    return false;
+  std::vector<FewMatrix> matrices;
+  bool settled = true;
+  for (const Operand& o : operands) {
+    const Tensor& w = o.w.value;
+    const bool as_it_is = w.dtype == dtype ||
+                          (is_quantised(w.dtype) && !run.widen && few_rows_read(w.dtype, w.cols()));
+    settled = settled && (as_it_is || !kept_copy(o.w).empty());
+    matrices.push_back({as_it_is ? w : weights_as(run, o.w, dtype), o.y});
+  }
+  if (!few_rows_product(run, {matrices, rows, groups_of(run, offsets), add, hidden, settled}))
+    return false;
+  for (const Operand& o : operands) add_term(run, Form::forward, o.y, rows, o.w, offsets, dtype);
+  return true;
+}
+
 void product(Run& run, Form form, Tensor c, const GatheredRows& rows, const Param& w,
              Offsets offsets, DType dtype, bool add) {
   check_product(run, form, c, rows, w, offsets);
   Scratch scratch(run);
+  if (form == Form::forward) {
+    const Operand one{const_cast<Param&>(w), c};
+    if (multiply_few(run, std::span(&one, 1), rows, offsets, dtype, add, {})) return;
+  }
   const Tensor weights = weights_as(run, w, dtype);
   const Groups groups = groups_of(run, offsets);
-  if (!multiply_split(run, form, c, rows, weights, groups, add)) {
-    // Rows of another dtype become the product's first, so that both ways see the same numbers.
-    const bool same = rows.x.dtype == dtype;
-    const GatheredRows x = same ? rows : GatheredRows(gathered(run, scratch, rows, dtype));
-    if (form != Form::forward || !few_rows_product(run, c, x, weights, groups, add))
-      multiply(run, form, c, gathered(run, scratch, x, dtype), weights, groups, add);
-  }
+  if (!multiply_split(run, form, c, rows, weights, groups, add))
+    multiply(run, form, c, gathered(run, scratch, rows, dtype), weights, groups, add);
   add_term(run, form, c, rows, w, offsets, dtype);
 }
 
@@ -231,13 +252,30 @@ void matmul_forward(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offset
   product(run, Form::forward, y, x, w, offsets, x.x.dtype, false);
 }
 
-// Rows are gathered once for all matrices.
 void matmul_forward(Run& run, List<Operand> operands, GatheredRows x, Offsets offsets) {
+  matmul_act_forward(run, {}, operands, x, offsets, {}, {});
+}
+
+// Rows that are not few are gathered once for all matrices.
+void matmul_act_forward(Run& run, Tensor hidden, List<Operand> operands, GatheredRows x,
+                        Offsets offsets, Tensor weight, Act act) {
+  const std::span<const Operand> all(operands.begin(), operands.size());
+  const DType dtype = x.x.dtype;
+  for (const Operand& o : all) check_product(run, Form::forward, o.y, x, o.w, offsets);
   Scratch scratch(run);
-  const bool few = x.rows() <= kFewGrouped;
-  const GatheredRows rows = few ? x : GatheredRows(gathered(run, scratch, x, x.x.dtype));
-  for (const Operand& o : operands)
-    product(run, Form::forward, o.y, rows, o.w, offsets, x.x.dtype, false);
+  const bool terms = std::ranges::any_of(all, [](const Operand& o) { return o.w.term; });
+  std::optional<FewHidden> together;
+  if (!hidden.empty() && !terms) together = {hidden, weight, act};
+  if (multiply_few(run, all, x, offsets, dtype, false, together)) {
+    if (together) return;
+  } else {
+    const bool few = x.rows() <= kFewGrouped;
+    const GatheredRows rows = few ? x : GatheredRows(gathered(run, scratch, x, dtype));
+    for (const Operand& o : all) product(run, Form::forward, o.y, rows, o.w, offsets, dtype, false);
+  }
+  if (!hidden.empty())
+    cuda::ffn_act_forward(run, hidden, all.size() > 1 ? all[0].y : Tensor{}, all.back().y, weight,
+                          act);
 }
 
 void matmul_forward_acc(Run& run, Tensor y, GatheredRows x, Param& w, Offsets offsets) {

@@ -183,6 +183,7 @@ __device__ inline void begin_rows(int32_t* counts, int32_t* shared, int64_t* off
 
 __global__ void __launch_bounds__(kMostThreads)
     place_kernel(PlanOutput out, PlanBefore before, PlanInput in) {
+  let_next_begin();
   __shared__ int32_t rows[kWarp], sums[kWarp];
   int32_t* counts = static_cast<int32_t*>(dynamic_shared());
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
@@ -241,7 +242,7 @@ __global__ void spread_kernel(Rows<float> dw, const float* dweight, const int32_
 // One block writes its counts, several add theirs.
 __global__ void __launch_bounds__(kMostThreads)
     pairs_kernel(int32_t* counts, Rows<int32_t> choice, Rows<int32_t> selected, uint32_t pairs,
-                 uint32_t columns, int experts) {
+                 uint32_t columns, int experts, bool add) {
   int32_t* mine = static_cast<int32_t*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   for (int e = thread; e < experts; e += threads) mine[e] = 0;
@@ -253,9 +254,26 @@ __global__ void __launch_bounds__(kMostThreads)
   }
   __syncthreads();
   for (int e = thread; e < experts; e += threads) {
-    if (gridDim.x == 1) counts[e] = mine[e];
+    if (!add) counts[e] = mine[e];
     else if (mine[e] != 0) atomicAdd(&counts[e], mine[e]);
   }
+}
+
+// The counts are written where one block makes them all, else added to.
+void count(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns, bool add) {
+  constexpr int64_t kEach = 4;  // pairs of a thread
+  const int64_t pairs = choice.rows() * columns;
+  need(pairs < kMostPairs, "count_pairs", "on a GPU fewer than 2^31 choices", {{"choice", choice}});
+  unsigned blocks = 1, threads = kMostThreads;
+  if (pairs > kEach * kMostThreads) {
+    if (!add) zero(run, counts);
+    threads = kThreads;
+    blocks = walking_blocks(run, pairs, kEach * kThreads);
+  }
+  launch(run, pairs_kernel, dim3(blocks), dim3(threads),
+         sizeof(int32_t) * static_cast<size_t>(counts.numel()), counts.as<int32_t>(),
+         Rows<int32_t>(choice), Rows<int32_t>(selected), static_cast<uint32_t>(pairs),
+         static_cast<uint32_t>(columns), static_cast<int>(counts.numel()), add || blocks > 1);
 }
 
 }  // namespace
@@ -329,19 +347,11 @@ void spread_rows(Run& run, Tensor dw, Tensor dweight, const RoutingPlan& plan) {
 }
 
 void count_pairs(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
-  constexpr int64_t kEach = 4;  // pairs of a thread
-  const int64_t pairs = choice.rows() * columns;
-  need(pairs < kMostPairs, "count_pairs", "on a GPU fewer than 2^31 choices", {{"choice", choice}});
-  unsigned blocks = 1, threads = kMostThreads;
-  if (pairs > kEach * kMostThreads) {
-    zero(run, counts);
-    threads = kThreads;
-    blocks = walking_blocks(run, pairs, kEach * kThreads);
-  }
-  launch(run, pairs_kernel, dim3(blocks), dim3(threads),
-         sizeof(int32_t) * static_cast<size_t>(counts.numel()), counts.as<int32_t>(),
-         Rows<int32_t>(choice), Rows<int32_t>(selected), static_cast<uint32_t>(pairs),
-         static_cast<uint32_t>(columns), static_cast<int>(counts.numel()));
+  count(run, counts, choice, selected, columns, false);
+}
+
+void count_pairs_acc(Run& run, Tensor counts, Tensor choice, Tensor selected, int64_t columns) {
+  count(run, counts, choice, selected, columns, true);
 }
 
 }  // namespace moe::ops::cuda

@@ -61,6 +61,7 @@ struct Columns {
 template <bool fast, bool centred, class Y, class X>
 __global__ void norm_rows(Rows<Y> y, float* mean, float* rstd, Rows<X> x, Columns w, Columns b,
                           float eps, int64_t rows, int64_t cols, bool whole) {
+  let_next_begin();
   constexpr int kNumbers = Pack<X>::kNumbers;
   using Piece = Step<X, kNumbers>;
   __shared__ float shared[33];

@@ -103,9 +103,7 @@ void route_forward(moe_layer& layer, Run& run, Arrays& arrays, bool training, ui
     weights.as<float>()[pair] = call.plan.weight.as<float>()[r];
     if (!sent.empty()) sent.as<int32_t>()[pair] = saved.choice.as<int32_t>()[pair];
   }
-  int64_t i = 0;
-  if (!losses.empty())
-    each_loss(saved.losses, [&](const char*, float value) { losses.as<float>()[i++] = value; });
+  if (!losses.empty()) std::copy_n(saved.losses.as<float>(), kRoutingLosses, losses.as<float>());
   copy(counts, saved.counts);
   copy(balance_counts, saved.balance_counts);
   copy(cutoff, saved.cutoff);

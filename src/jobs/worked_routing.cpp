@@ -123,7 +123,9 @@ Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& p
                 {"counts", std::vector<int32_t>(counts, counts + spec.experts)},
                 {"dropped", saved.dropped},
                 {"capacity", capacity_of(g, spec)}};
-  each_loss(saved.losses, [&](const char* name, float value) {
+  const RoutingLosses losses =
+      saved.losses.empty() ? RoutingLosses{} : moe::losses_of(saved.losses.as<float>());
+  each_loss(losses, [&](const char* name, float value) {
     if (has_loss(spec, name)) reply[name] = shortest_decimal(value);
   });
   add_metrics(reply, counts, spec.experts);

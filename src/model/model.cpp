@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -54,13 +55,6 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   });
 }
 
-// A vector's numbers; none where it is absent.
-template <class T>
-std::vector<T> copied(OnHost& host, const Tensor& of) {
-  const Tensor t = host.read(of);
-  return t.empty() ? std::vector<T>() : std::vector<T>(t.as<T>(), t.as<T>() + t.numel());
-}
-
 // What a layer did, where the CPU can look at it.
 MoeLayerSaved on_host(OnHost& host, const MoeLayerSaved& of) {
   MoeLayerSaved here = of;
@@ -78,6 +72,37 @@ MoeLayerSaved on_host(OnHost& host, const MoeLayerSaved& of) {
 }
 
 }  // namespace
+
+// What layers did, brought here while the device goes on.
+class Model::Told {
+ public:
+  explicit Told(const Run& run) : later_(run) {}
+  LayerRouting of(int64_t layer, const Routing& r) {
+    LayerRouting made{.layer = layer, .dropped = r.dropped};
+    read(made.counts, r.counts);
+    read(made.balance_counts, r.balance_counts);
+    read(made.cutoff, r.cutoff);
+    read(losses_.emplace_back(), r.losses);
+    return made;
+  }
+  // Of the layers that were asked for, in order.
+  void settle(std::vector<LayerRouting>& layers) {
+    later_.settle();
+    for (size_t i = 0; i < losses_.size(); ++i)
+      if (!losses_[i].empty()) layers[i].losses = losses_of(losses_[i].data());
+  }
+
+ private:
+  // None where it is absent.
+  template <class T>
+  void read(std::vector<T>& to, const Tensor& from) {
+    to.resize(from.empty() ? 0 : static_cast<size_t>(from.numel()));
+    if (!from.empty()) later_.read(to.data(), from);
+  }
+
+  std::deque<std::vector<float>> losses_;  // of each layer
+  Later later_;
+};
 
 Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
     : config_(std::move(config)), storage_(storage), experts_(experts) {
@@ -229,17 +254,15 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
   ops::embedding_forward_acc(run, h, positions_, batch.positions);
 }
 
-// What the pass wants to know and whom it tells, after a block has given h [N,D] f32.
-void Model::tell(const Run& run, ModelSaved& saved, const Block& block, const Block::Saved& of,
-                 const Tensor& h) const {
+// What the pass wants to know, which is there once `told` has settled, and whom it tells, after a
+// block has given h [N,D] f32.
+void Model::tell(const Run& run, ModelSaved& saved, Told& told, const Block& block,
+                 const Block::Saved& of, const Tensor& h) const {
   OnHost host(run);
   const Pass& pass = saved.pass;
   if (block.ffn.router) {
     const Routing& r = of.ffn.router;
-    if (pass.wanted.any())
-      saved.routing.push_back({block.layer, copied<int32_t>(host, r.counts),
-                               copied<int32_t>(host, r.balance_counts),
-                               copied<float>(host, r.cutoff), r.dropped, r.losses});
+    if (pass.wanted.any()) saved.routing.push_back(told.of(block.layer, r));
     if (pass.on_routing) (*pass.on_routing)(block.layer, on_host(host, of.ffn));
   }
   if (pass.on_block) (*pass.on_block)(block.layer, host.read(h));
@@ -279,6 +302,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
   set_cos_sin(run, run.saved, saved.pass);
 
+  Told told(run);
   embed(run, saved.h[0], pass.batch);
   if (config_.dropout > 0 && pass.draws())
     ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
@@ -286,7 +310,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     const Arena::Mark mark = run.saved.mark();
     const Tensor out = saved.h[(i + 1) % buffers];
     blocks_[i]->forward(run, out, saved.h[i % buffers], saved.pass, saved.blocks[i]);
-    tell(run, saved, *blocks_[i], saved.blocks[i], out);
+    tell(run, saved, told, *blocks_[i], saved.blocks[i], out);
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
   const Tensor last = saved.h[layers % buffers];
@@ -294,6 +318,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   else ops::cast(run, saved.hidden, last);
   if (const float by = config_.multipliers.logits; by != 1)
     ops::scale(run, saved.hidden, saved.hidden, 1 / by);
+  told.settle(saved.routing);
 }
 
 // On a device they are made there and brought here once: an op would first take there what stands

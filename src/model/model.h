@@ -122,9 +122,11 @@ class Model {
   LmHead lm_head();
 
  private:
+  class Told;
   void take(Param&);
   void* zeroed_like(const Tensor& shape);
-  void tell(const Run&, ModelSaved&, const Block&, const Block::Saved&, const Tensor& h) const;
+  void tell(const Run&, ModelSaved&, Told&, const Block&, const Block::Saved&,
+            const Tensor& h) const;
 
   ModelConfig config_;
   Storage storage_;

@@ -40,8 +40,9 @@ void measure(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
     r.balance_counts = counts;
   }
   if (!pass.wanted.losses) return;
-  r.losses = aux_losses_forward(run, r, pass, spec.losses);
-  if (!r.lse.empty()) r.losses.z = z_loss_forward(run, r.lse);
+  r.losses = run.saved.alloc_zeroed(DType::f32, {kRoutingLosses});
+  aux_losses_forward(run, r.losses, r, pass, spec.losses);
+  if (!r.lse.empty()) z_loss_forward(run, loss_at(r.losses, &RoutingLosses::z), r.lse);
 }
 
 // Which of the chosen pairs are sent and find room, where no record says so.

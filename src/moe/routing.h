@@ -30,6 +30,24 @@ void each_loss(Losses& l, F&& f) {
   f("load", l.load);
 }
 
+// As they lie one after another in the order of each_loss().
+constexpr int64_t kRoutingLosses = 6;
+inline RoutingLosses losses_of(const float* values) {
+  RoutingLosses out;
+  each_loss(out, [&](const char*, float& loss) { loss = *values++; });
+  return out;
+}
+// One of them.  values [kRoutingLosses] f32 -> [1]
+inline Tensor loss_at(const Tensor& values, float RoutingLosses::*which) {
+  RoutingLosses all;
+  int64_t at = 0, found = 0;
+  each_loss(all, [&](const char*, float& loss) {
+    if (&loss == &(all.*which)) found = at;
+    ++at;
+  });
+  return Tensor(values.as<float>() + found, DType::f32, {1});
+}
+
 // Views into run.saved, of the pass and of the router, alive until backward.
 struct Routing {
   int64_t experts = 0;  // E
@@ -63,7 +81,7 @@ struct Routing {
   // Where the pass wants them.
   Tensor counts = {};          // [E] i32, pairs after the second-choice policy, before any drop
   Tensor balance_counts = {};  // [E] i32, what the balance loss counts; absent without one
-  RoutingLosses losses = {};
+  Tensor losses = {};          // [kRoutingLosses] f32
 
   int64_t tokens() const { return choice.rows(); }
   int64_t slots() const { return choice.cols(); }  // K

@@ -173,6 +173,7 @@ MOE_OP(device, void, divergence_backward,
 MOE_OP(device, void, sums_of_squares, (Run & run, std::span<double> sums, List<Tensor> all),
        (run, sums, all))
 MOE_OP(device, double, sum_squares, (Run & run, Tensor x), (run, x))
+MOE_OP(device, void, mean_square, (Run & run, Tensor mean, Tensor x), (run, mean, x))
 MOE_OP(device, void, adamw_step, (Run & run, Param& param, Tensor m, Tensor v, const AdamW& how),
        (run, param, m, v, how))
 MOE_OP(device, void, adamw_step,
@@ -248,10 +249,14 @@ MOE_OP(device, void, scale_by_expert_backward,
 MOE_OP(device, void, weigh_kept_forward, (Run & run, Tensor w, Tensor kept), (run, w, kept))
 MOE_OP(device, void, weigh_kept_backward, (Run & run, Tensor dw, Tensor w, Tensor kept),
        (run, dw, w, kept))
-MOE_OP(device, double, slopes_forward,
-       (Run & run, const TokenShares& p, std::span<const int64_t> bounds,
+MOE_OP(device, void, slopes_of_counts,
+       (Run & run, std::span<double> slopes, Tensor counts, std::span<const int64_t> other,
+        double whole),
+       (run, slopes, counts, other, whole))
+MOE_OP(device, void, slopes_forward,
+       (Run & run, Tensor sum, const TokenShares& p, std::span<const int64_t> bounds,
         std::span<const double> slopes),
-       (run, p, bounds, slopes))
+       (run, sum, p, bounds, slopes))
 MOE_OP(device, void, slopes_backward_acc,
        (Run & run, Tensor ds, Tensor dw, const TokenShares& p, std::span<const int64_t> bounds,
         std::span<const double> slopes, double coef),

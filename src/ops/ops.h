@@ -374,6 +374,8 @@ void divergence_backward(Run&, Tensor dlogits, Tensor logits, Tensor lse, Tensor
 // Sum of squares in double over fixed blocks. Infinite or NaN input gives a result that is not
 // finite.
 double sum_squares(Run&, Tensor x);
+// mean [1] f32: the same over the number of numbers.
+void mean_square(Run&, Tensor mean, Tensor x);
 // The same of several: sums[i] of all[i]. Waits once for a device.
 void sums_of_squares(Run&, std::span<double> sums, List<Tensor> all);
 struct AdamW {

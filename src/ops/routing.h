@@ -112,10 +112,15 @@ struct TokenShares {
   ShareOf of;
   Tensor s, w, choice, selected;
 };
-// sum over tokens n and experts e of slopes[scope of n, e] p[n,e], a token at a time in double and
-// over tokens in order. Tokens [bounds[i], bounds[i+1]) are scope i.  slopes [scopes,E]
-double slopes_forward(Run&, const TokenShares& p, std::span<const int64_t> bounds,
-                      std::span<const double> slopes);
+// slopes[i,e] = whole c[i,e] / sum_e c[i,e], 0 where there is nothing, with c = counts + other.
+// counts [scopes,E] i32 or absent; other [E] or empty; slopes [scopes,E], where the run computes
+void slopes_of_counts(Run&, std::span<double> slopes, Tensor counts, std::span<const int64_t> other,
+                      double whole);
+// sum = sum over tokens n and experts e of slopes[scope of n, e] p[n,e], a token at a time in
+// double and over tokens in order. Tokens [bounds[i], bounds[i+1]) are scope i.  sum [1] f32;
+// slopes [scopes,E]
+void slopes_forward(Run&, Tensor sum, const TokenShares& p, std::span<const int64_t> bounds,
+                    std::span<const double> slopes);
 // ds, or dw of the weights, += coef times the gradient of that; slopes are constants.
 void slopes_backward_acc(Run&, Tensor ds, Tensor dw, const TokenShares& p,
                          std::span<const int64_t> bounds, std::span<const double> slopes,

@@ -30,6 +30,10 @@ class Device {
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   // Waits until it is there.
   virtual void download(void* to, const void* from, size_t bytes) = 0;
+  // The same without waiting: where it will be once somebody has waited, until forget_brought().
+  // Null: there is no room.
+  virtual const void* bring(const void* from, size_t bytes) = 0;
+  virtual void forget_brought() noexcept = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill(void* to, int byte, size_t bytes) = 0;
   // Until all that was asked for is done; throws what went wrong with it.

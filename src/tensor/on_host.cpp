@@ -1,5 +1,7 @@
 #include "tensor/on_host.h"
 
+#include <cstring>
+
 namespace moe {
 namespace {
 
@@ -24,6 +26,26 @@ Tensor OnHost::copied(const Tensor& t, bool back) {
              [&](void* there, void* here, size_t n) { device_->download(here, there, n); });
   if (back) written_.push_back({t, copy});
   return copy;
+}
+
+void Later::read(void* to, const Tensor& from) {
+  const auto bytes = static_cast<size_t>(from.bytes());
+  if (bytes == 0) return;
+  if (device_ == nullptr || !device_->owns(from.data)) {
+    std::memcpy(to, from.data, bytes);
+  } else if (const void* brought = device_->bring(from.data, bytes)) {
+    wanted_.push_back({to, brought, bytes});
+  } else {
+    device_->download(to, from.data, bytes);
+  }
+}
+
+void Later::settle() {
+  if (wanted_.empty()) return;
+  device_->wait();
+  for (const Wanted& w : wanted_) std::memcpy(w.to, w.brought, w.bytes);
+  wanted_.clear();
+  device_->forget_brought();
 }
 
 // What goes wrong with a device is told by the next that waits for it.

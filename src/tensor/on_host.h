@@ -3,6 +3,7 @@
 
 #include <list>
 #include <span>
+#include <vector>
 
 #include "tensor/run.h"
 
@@ -39,6 +40,32 @@ class OnHost {
     Tensor there, here;
   };
   std::list<Written> written_;
+};
+
+// Numbers of a run that the CPU wants, but not at once: those of a device come together when
+// somebody waits for it. One at a time.
+class Later {
+ public:
+  explicit Later(const Run& run) : device_(run.device) {}
+  ~Later() {
+    if (device_ != nullptr) device_->forget_brought();
+  }
+  Later(const Later&) = delete;
+  Later& operator=(const Later&) = delete;
+
+  // to [numbers of `from`, which has no gaps]: there after settle().
+  void read(void* to, const Tensor& from);
+  // Waits where there is something to wait for.
+  void settle();
+
+ private:
+  struct Wanted {
+    void* to;
+    const void* brought;
+    size_t bytes;
+  };
+  Device* device_;
+  std::vector<Wanted> wanted_;
 };
 
 }  // namespace moe

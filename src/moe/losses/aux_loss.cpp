@@ -7,19 +7,27 @@
 #include "moe/losses/loss_parts.h"
 #include "moe/stages/stage_math.h"
 #include "ops/ops.h"
+#include "tensor/on_host.h"
 
 namespace moe {
 
-RoutingLosses aux_losses_forward(Run& run, const Routing& in, const Pass& pass,
-                                 const AuxLosses& losses) {
-  RoutingLosses out;
-  if (losses.balance) out.balance = balance_forward(run, in, pass, *losses.balance);
-  if (losses.device) out.device = device_forward(run, in, pass, *losses.device);
+void aux_losses_forward(Run& run, Tensor values, const Routing& in, const Pass& pass,
+                        const AuxLosses& losses) {
+  if (losses.balance)
+    balance_forward(run, loss_at(values, &RoutingLosses::balance), in, pass, *losses.balance);
+  if (losses.device)
+    device_forward(run, loss_at(values, &RoutingLosses::device), in, pass, *losses.device);
   if (losses.communication)
-    out.communication = communication_forward(run, in, pass, *losses.communication);
-  if (losses.importance) out.importance = importance_forward(run, in);
-  if (losses.load) out.load = load_forward(run, in);
-  return out;
+    communication_forward(run, loss_at(values, &RoutingLosses::communication), in, pass,
+                          *losses.communication);
+  if (losses.importance) importance_forward(run, loss_at(values, &RoutingLosses::importance), in);
+  if (losses.load) load_forward(run, loss_at(values, &RoutingLosses::load), in);
+}
+
+RoutingLosses read_losses(const Run& run, const Tensor& values) {
+  if (values.empty()) return {};
+  OnHost host(run);
+  return losses_of(host.read(values).as<float>());
 }
 
 void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean,
@@ -36,9 +44,7 @@ void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Ten
   if (losses.load && coef.load != 0) load_backward_acc(run, dlogits, dclean, dsigma, in, coef.load);
 }
 
-float z_loss_forward(Run& run, Tensor lse) {
-  return static_cast<float>(ops::sum_squares(run, lse) / static_cast<double>(lse.numel()));
-}
+void z_loss_forward(Run& run, Tensor value, Tensor lse) { ops::mean_square(run, value, lse); }
 
 void z_loss_backward(Run& run, Tensor dlse, Tensor lse, float coef) {
   ops::scale(run, dlse, lse, 2 * coef / static_cast<float>(lse.numel()));

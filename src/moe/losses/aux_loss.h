@@ -72,8 +72,11 @@ struct AuxLosses {
 void count_for_balance(Run&, Tensor counts, const Routing&, const BalanceLoss&);
 
 // The losses look at all chosen pairs, sent or not. Where the routing has its balance_counts they
-// are taken, else counted. The values of all losses but z.
-RoutingLosses aux_losses_forward(Run&, const Routing&, const Pass&, const AuxLosses&);
+// are taken, else counted. The values of all losses but z, which is left as it is.  values
+// [kRoutingLosses] f32 in the order of each_loss(), where the run computes
+void aux_losses_forward(Run&, Tensor values, const Routing&, const Pass&, const AuxLosses&);
+// What such values are, 0 where they are absent; waits for them.
+RoutingLosses read_losses(const Run&, const Tensor& values);
 // ds, dw, dlogits (the noisy ones), dclean and dsigma += coef . the losses' gradients. dclean and
 // dsigma [N,E] may be absent without the load loss.
 void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean,
@@ -81,7 +84,8 @@ void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor 
                              const RoutingLosses& coef);
 
 // Router z-loss: mean over tokens of logsumexp(z)^2 (ST-MoE, arXiv 2202.08906, eq. 5).  lse [N] f32
-float z_loss_forward(Run&, Tensor lse);
+// value [1] f32
+void z_loss_forward(Run&, Tensor value, Tensor lse);
 // dlse = coef * (2/N) lse, for whoever takes the gradient of the logsumexp with something else.
 // dlse, lse [N] f32
 void z_loss_backward(Run&, Tensor dlse, Tensor lse, float coef);

@@ -20,16 +20,25 @@ using Probs = BalanceLoss::Probs;
 
 struct Slopes {
   std::vector<int64_t> bounds;  // scope i is the tokens [bounds[i], bounds[i+1])
-  std::vector<double> of;       // [scopes,E]
+  std::span<double> of;         // [scopes,E] in `made`, or in run.scratch, until that is rewound
+  std::vector<double> made;
   int64_t experts;
 
   Slopes(const Routing& in, const Pass& pass, const Scope& scope)
-      : bounds(scope_bounds(scope, pass.batch.bounds, in.tokens())),
-        of((bounds.size() - 1) * static_cast<size_t>(in.experts), 0.0),
-        experts(in.experts) {}
+      : bounds(scope_bounds(scope, pass.batch.bounds, in.tokens())), experts(in.experts) {}
+  Slopes(Slopes&&) = default;  // `made` stays where it is
+  // On the CPU, all 0.
+  void make_here() {
+    made.assign(scopes() * static_cast<size_t>(experts), 0.0);
+    of = made;
+  }
+  // Where the run computes.
+  void make_there(Run& run) {
+    const size_t count = scopes() * static_cast<size_t>(experts);
+    of = {static_cast<double*>(run.scratch.alloc_bytes(count * sizeof(double))), count};
+  }
   size_t scopes() const { return bounds.size() - 1; }
   double* row(size_t scope) { return of.data() + scope * static_cast<size_t>(experts); }
-  const double* row(size_t scope) const { return of.data() + scope * static_cast<size_t>(experts); }
   int64_t tokens() const { return bounds.back(); }
 };
 
@@ -47,9 +56,8 @@ ops::TokenShares shares_of(const Routing& in, Probs probs) {
   return {share_of(probs), in.scores, in.weights, in.choice, in.selected};
 }
 
-float forward(Run& run, const Routing& in, Probs probs, const Slopes& slopes) {
-  return static_cast<float>(
-      ops::slopes_forward(run, shares_of(in, probs), slopes.bounds, slopes.of));
+void forward(Run& run, Tensor value, const Routing& in, Probs probs, const Slopes& slopes) {
+  ops::slopes_forward(run, value, shares_of(in, probs), slopes.bounds, slopes.of);
 }
 
 void backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, Probs probs,
@@ -71,10 +79,9 @@ Counted counted(Run& run, const Routing& in, Counts counts) {
   return best;
 }
 
-// Rows of each scope.
-void add_counts(Run& run, Slopes& slopes, const Counted& from) {
+// Pairs of each scope in run.scratch; the caller rewinds.  [scopes,E] i32
+Tensor counts_of(Run& run, const Slopes& slopes, const Counted& from) {
   const auto scopes = static_cast<int64_t>(slopes.scopes());
-  ArenaScope scope(run.scratch);
   const Tensor counts = run.scratch.alloc(DType::i32, {scopes, slopes.experts});
   for (int64_t s = 0; s < scopes; ++s) {
     const auto part = [&](const Tensor& t) {
@@ -84,19 +91,14 @@ void add_counts(Run& run, Slopes& slopes, const Counted& from) {
     };
     ops::count_pairs(run, counts.at(s), part(from.choice), part(from.selected), from.cols);
   }
-  OnHost host(run);
-  const Tensor here = host.read(counts);
-  std::transform(here.as<int32_t>(), here.as<int32_t>() + here.numel(), slopes.of.begin(),
-                 slopes.of.begin(), [](int32_t count, double slope) { return slope + count; });
+  return counts;
 }
 
-// Counts to what they are of their sum, times `whole`.
-void to_shares(double* counts, int64_t experts, double whole) {
-  const double sum = std::accumulate(counts, counts + experts, 0.0);
-  for (int64_t e = 0; e < experts; ++e) counts[e] = sum > 0 ? whole * counts[e] / sum : 0;
+double experts_a_token(const Slopes& slopes) {
+  return static_cast<double>(slopes.experts) / static_cast<double>(slopes.tokens());
 }
 
-// (E/N) f_e.
+// (E/N) f_e, in run.scratch; the caller rewinds.
 Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
   const std::span<const int64_t> other = loss.shares == BalanceLoss::Shares::own
@@ -104,18 +106,12 @@ Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const Balan
                                              : pass.step_counts_of(in.index);
   const bool counts_own = loss.shares == BalanceLoss::Shares::own ||
                           loss.shares == BalanceLoss::Shares::running || other.empty();
-  if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty()) {
-    OnHost host(run);
-    std::copy_n(host.read(in.balance_counts).as<int32_t>(), in.experts, slopes.row(0));
-  } else if (counts_own) {
-    ArenaScope scope(run.scratch);
-    add_counts(run, slopes, counted(run, in, loss.counts));
-  }
-  for (size_t s = 0; s < slopes.scopes(); ++s) {
-    for (size_t e = 0; e < other.size(); ++e) slopes.row(s)[e] += static_cast<double>(other[e]);
-    to_shares(slopes.row(s), in.experts,
-              static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
-  }
+  Tensor counts;
+  if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty())
+    counts = in.balance_counts.reshape({1, in.experts});
+  else if (counts_own) counts = counts_of(run, slopes, counted(run, in, loss.counts));
+  slopes.make_there(run);
+  ops::slopes_of_counts(run, slopes.of, counts, other, experts_a_token(slopes));
   return slopes;
 }
 
@@ -123,11 +119,16 @@ Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const Balan
 Slopes device_slopes(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
   const int64_t of_device = in.experts / loss.devices;
-  add_counts(run, slopes, Counted{in.choice, in.selected, in.choice.cols()});
+  slopes.make_here();
+  {
+    const ArenaScope scope(run.scratch);
+    OnHost host(run);
+    const Tensor counts = counts_of(run, slopes, {in.choice, in.selected, in.choice.cols()});
+    ops::slopes_of_counts(run.device == nullptr ? run : run.on_cpu(), slopes.of, host.read(counts),
+                          {}, experts_a_token(slopes));
+  }
   for (size_t s = 0; s < slopes.scopes(); ++s) {
     double* row = slopes.row(s);
-    to_shares(row, in.experts,
-              static_cast<double>(in.experts) / static_cast<double>(slopes.tokens()));
     for (double* first = row; first < row + in.experts; first += of_device)
       std::fill_n(first, of_device,
                   std::accumulate(first, first + of_device, 0.0) / static_cast<double>(of_device));
@@ -138,6 +139,7 @@ Slopes device_slopes(Run& run, const Routing& in, const Pass& pass, const Device
 // (1/N) (D/M) times the share of the scope's tokens that have an expert on the expert's device.
 Slopes communication_slopes(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
   Slopes slopes(in, pass, loss.scope);
+  slopes.make_here();
   OnHost host(run);
   const Tensor choice = host.read(in.choice), selected = host.read(in.selected);
   const int64_t of_device = in.experts / loss.devices;
@@ -170,24 +172,29 @@ void count_for_balance(Run& run, Tensor counts, const Routing& in, const Balance
   ops::count_pairs(run, counts, from.choice, from.selected, from.cols);
 }
 
-float balance_forward(Run& run, const Routing& in, const Pass& pass, const BalanceLoss& loss) {
-  return forward(run, in, loss.probs, balance_slopes(run, in, pass, loss));
+void balance_forward(Run& run, Tensor value, const Routing& in, const Pass& pass,
+                     const BalanceLoss& loss) {
+  const ArenaScope scope(run.scratch);
+  forward(run, value, in, loss.probs, balance_slopes(run, in, pass, loss));
 }
 void balance_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& in, const Pass& pass,
                           const BalanceLoss& loss, float coef) {
+  const ArenaScope scope(run.scratch);
   backward_acc(run, ds, dw, in, loss.probs, balance_slopes(run, in, pass, loss), coef);
 }
 
-float device_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
-  return forward(run, in, Probs::normalised_scores, device_slopes(run, in, pass, loss));
+void device_forward(Run& run, Tensor value, const Routing& in, const Pass& pass,
+                    const DeviceLoss& loss) {
+  forward(run, value, in, Probs::normalised_scores, device_slopes(run, in, pass, loss));
 }
 void device_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
                          const DeviceLoss& loss, float coef) {
   backward_acc(run, ds, {}, in, Probs::normalised_scores, device_slopes(run, in, pass, loss), coef);
 }
 
-float communication_forward(Run& run, const Routing& in, const Pass& pass, const DeviceLoss& loss) {
-  return forward(run, in, Probs::normalised_scores, communication_slopes(run, in, pass, loss));
+void communication_forward(Run& run, Tensor value, const Routing& in, const Pass& pass,
+                           const DeviceLoss& loss) {
+  forward(run, value, in, Probs::normalised_scores, communication_slopes(run, in, pass, loss));
 }
 void communication_backward_acc(Run& run, Tensor ds, const Routing& in, const Pass& pass,
                                 const DeviceLoss& loss, float coef) {

@@ -119,9 +119,9 @@ std::vector<double> load_of(Run& run, const Routing& in) {
 
 }  // namespace
 
-float importance_forward(Run& run, const Routing& in) {
+void importance_forward(Run& run, Tensor value, const Routing& in) {
   OnHost host(run);
-  return static_cast<float>(cv2(importance_of(on_host(host, in))));
+  *host.write(value).as<float>() = static_cast<float>(cv2(importance_of(on_host(host, in))));
 }
 
 void importance_backward_acc(Run& run, Tensor dw, const Routing& all, float coef) {
@@ -137,9 +137,10 @@ void importance_backward_acc(Run& run, Tensor dw, const Routing& all, float coef
   });
 }
 
-float load_forward(Run& run, const Routing& all) {
+void load_forward(Run& run, Tensor value, const Routing& all) {
   OnHost host(run);
-  return static_cast<float>(cv2(load_of(host_run(run), on_host(host, all))));
+  *host.write(value).as<float>() =
+      static_cast<float>(cv2(load_of(host_run(run), on_host(host, all))));
 }
 
 // With u the distance and phi the normal density: dclean_e = g phi(u) / sigma, dsigma_e = -u

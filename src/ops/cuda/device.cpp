@@ -28,6 +28,8 @@ class Cuda final : public Device {
     void* room = nullptr;
     check(cudaMallocHost(&room, kRoom), "page-locked memory");
     room_ = static_cast<char*>(room);
+    check(cudaMallocHost(&room, kBroughtRoom), "page-locked memory");
+    brought_ = static_cast<char*>(room);
     check(cudaMallocHost(&room, kListRoom), "page-locked memory");
     lists_here_ = static_cast<char*>(room);
     lists_there_ = static_cast<char*>(take(kListRoom));
@@ -95,6 +97,15 @@ class Cuda final : public Device {
     wait();
     if (staged) std::memcpy(to, there, bytes);
   }
+  const void* bring(const void* from, size_t bytes) override {
+    if (brought_used_ + bytes > kBroughtRoom) return nullptr;
+    char* to = brought_ + brought_used_;
+    brought_used_ += (bytes + 63) / 64 * 64;
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()),
+          "a copy from the device");
+    return to;
+  }
+  void forget_brought() noexcept override { brought_used_ = 0; }
   void copy(void* to, const void* from, size_t bytes) override {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream()),
           "a copy on the device");
@@ -147,13 +158,16 @@ class Cuda final : public Device {
   struct List {
     size_t at, bytes;
   };
-  static constexpr size_t kRoom = size_t{64} << 20, kListRoom = size_t{4} << 20, kMostLists = 64;
+  static constexpr size_t kRoom = size_t{64} << 20, kListRoom = size_t{4} << 20,
+                          kBroughtRoom = size_t{4} << 20, kMostLists = 64;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
   std::map<const char*, size_t> ranges_;
   size_t taken_ = 0;
   char* room_ = nullptr;
   size_t room_used_ = 0;
+  char* brought_ = nullptr;
+  size_t brought_used_ = 0;
   // Lists that were brought since somebody waited, here and there at the same place.
   char *lists_here_ = nullptr, *lists_there_ = nullptr;
   std::vector<List> lists_;

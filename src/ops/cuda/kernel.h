@@ -43,8 +43,8 @@ void start(Run&, const Launch&);
 
 // kernel<<<blocks, threads, shared bytes>>>(all...). Nothing happens where there are no blocks.
 template <class... P, class... A>
-void launch_as(Run& run, bool ahead, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared,
-               A&&... all) {
+void launch_as(Run& run, [[maybe_unused]] bool ahead, void (*kernel)(P...), dim3 blocks,
+               dim3 threads, size_t shared, A&&... all) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
 #ifdef MOE_CUDA_ON_CPU
   cudaLaunchConfig_t how{};

@@ -91,7 +91,16 @@ T loss_of(const LossTwin<T>& twin, const AuxLosses& losses) {
 
 float z_loss(moe::Run& run, Tensor lse, Tensor z) {
   ops::softmax_forward(run, {}, lse, z);
-  return z_loss_forward(run, lse);
+  const Tensor value = run.saved.alloc(DType::f32, {1});
+  z_loss_forward(run, value, lse);
+  return *value.as<float>();
+}
+
+RoutingLosses values_of(moe::Run& run, const Routing& in, const Pass& pass,
+                        const AuxLosses& losses) {
+  const Tensor values = run.saved.alloc_zeroed(DType::f32, {kRoutingLosses});
+  aux_losses_forward(run, values, in, pass, losses);
+  return read_losses(run, values);
 }
 
 double total(const RoutingLosses& l) {
@@ -128,7 +137,7 @@ TEST(AuxLosses, ValuesAndGradientsAreThoseOfTheFormulas) {
       const std::string what = shape.name + ", " + c.name;
       moe::Run run(2);
       const double want = loss_of(LossTwin<double>(*routing), c.losses);
-      EXPECT_NEAR(total(aux_losses_forward(run, routing->in, routing->pass, c.losses)), want,
+      EXPECT_NEAR(total(values_of(run, routing->in, routing->pass, c.losses)), want,
                   1e-6 * std::max(1.0, want))
           << what;
 
@@ -181,7 +190,7 @@ TEST(AuxLosses, LoadWithTiesAndWithoutNoiseStaysFinite) {
     moe::Run run(1);
     AuxLosses losses;
     losses.load = true;
-    const float value = aux_losses_forward(run, routing->in, routing->pass, losses).load;
+    const float value = values_of(run, routing->in, routing->pass, losses).load;
     if (silent) EXPECT_TRUE(std::isfinite(value));
     else EXPECT_NEAR(value, LossTwin<double>(*routing).load(), 1e-6);
     Gradients got(run.saved, routing->in);
@@ -253,7 +262,7 @@ TEST(AuxLosses, WorkedExample) {
   const auto balance = [&](Counts counts, Probs probs) {
     AuxLosses losses;
     losses.balance = BalanceLoss{counts, probs, {}, Shares::own};
-    return aux_losses_forward(run, worked.in, {}, losses).balance;
+    return values_of(run, worked.in, {}, losses).balance;
   };
   EXPECT_NEAR(balance(Counts::all_choices, Probs::scores), 1.275060, 1e-6);  // Megatron, MegaBlocks
   // flaxformer, transformers: uniform is K
@@ -264,7 +273,7 @@ TEST(AuxLosses, WorkedExample) {
   EXPECT_NEAR(balance(Counts::unbiased_choices, Probs::normalised_scores), 1.275060, 1e-6);
   AuxLosses shazeer;
   shazeer.importance = shazeer.load = true;
-  const RoutingLosses values = aux_losses_forward(run, worked.in, {}, shazeer);
+  const RoutingLosses values = values_of(run, worked.in, {}, shazeer);
   EXPECT_NEAR(values.load, 0.375, 1e-6);  // counts 4 2 1 1
   double variance = 0;
   // the mean weights
@@ -291,13 +300,13 @@ TEST(AuxLosses, AreOneForAnEvenLoad) {
         if (sigmoid && probs == Probs::scores) continue;  // sigmoids are no probabilities
         AuxLosses losses;
         losses.balance = BalanceLoss{counts, probs, {}, Shares::own};
-        EXPECT_FLOAT_EQ(aux_losses_forward(run, even.in, {}, losses).balance, 1);
+        EXPECT_FLOAT_EQ(values_of(run, even.in, {}, losses).balance, 1);
       }
     AuxLosses losses;
     losses.device = DeviceLoss{2, 1, {}};
     losses.communication = DeviceLoss{2, 2, {}};  // every token has an expert on both
     losses.importance = losses.load = true;
-    const RoutingLosses values = aux_losses_forward(run, even.in, {}, losses);
+    const RoutingLosses values = values_of(run, even.in, {}, losses);
     EXPECT_FLOAT_EQ(values.device, 1);
     EXPECT_FLOAT_EQ(values.communication, 1);
     EXPECT_EQ(values.importance, 0);
@@ -314,7 +323,7 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
       AuxLosses one, part;
       one.balance = BalanceLoss{counts, probs, {}, Shares::own};
       part.balance = BalanceLoss{counts, probs, {}, Shares::step};
-      const float value = aux_losses_forward(run, whole->in, {}, one).balance;
+      const float value = values_of(run, whole->in, {}, one).balance;
       Gradients want(run.saved, whole->in);
       want.add(run, whole->in, {}, one, {.balance = 0.7f});
 
@@ -334,7 +343,7 @@ TEST(AuxLosses, KnownCountsMakeMicroBatchesAddUpToOneBatch) {
       const Pass known{.step_counts = std::span(&step, 1)};
       double sum = 0;
       for (size_t m = 0; m < 3; ++m) {
-        sum += aux_losses_forward(run, parts[m], known, part).balance / 3.0;
+        sum += values_of(run, parts[m], known, part).balance / 3.0;
         Gradients got(run.saved, parts[m]);
         got.add(run, parts[m], known, part, {.balance = 0.7f / 3});
         const Tensor all = probs == Probs::chosen_weights ? want.dw : want.ds,
@@ -356,7 +365,7 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
       losses.device = losses.communication = DeviceLoss{4, 2, scope};
       losses.importance = losses.load = true;
       moe::Run one(1);
-      const RoutingLosses want = aux_losses_forward(one, routing->in, routing->pass, losses),
+      const RoutingLosses want = values_of(one, routing->in, routing->pass, losses),
                           coef{1, 1, 1, 1, 1, 1};
       const LossTwin<double> twin(*routing);
       EXPECT_NEAR(want.balance, twin.balance(*losses.balance), 1e-6);
@@ -372,7 +381,7 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
         moe::Run run(threads);
         EXPECT_EQ(std::memcmp(&want,
                               std::initializer_list<RoutingLosses>{
-                                  aux_losses_forward(run, routing->in, routing->pass, losses)}
+                                  values_of(run, routing->in, routing->pass, losses)}
                                   .begin(),
                               sizeof want),
                   0)

@@ -227,7 +227,8 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   if (plan.rows() == 0) return "no pair was kept";
   if (!all_finite(plan.weight)) return "a weight is not finite";
   std::string wrong;
-  each_loss(saved.losses, [&](const char* name, float value) {
+  const RoutingLosses losses = losses_of(saved.losses.as<float>());
+  each_loss(losses, [&](const char* name, float value) {
     if (!std::isfinite(value)) wrong = fmt::format("the {} loss is not finite", name);
   });
   if (!wrong.empty() || !needs_logits(spec.select)) return wrong;

@@ -71,15 +71,28 @@ double weighed(const TokenShares& in, int64_t n, const double* slope) {
 
 }  // namespace
 
+void slopes_of_counts(Run&, std::span<double> slopes, Tensor counts, std::span<const int64_t> other,
+                      double whole) {
+  const size_t experts = counts.empty() ? other.size() : static_cast<size_t>(counts.cols());
+  for (size_t i = 0; i < slopes.size(); i += experts) {
+    const std::span<double> row = slopes.subspan(i, experts);
+    for (size_t e = 0; e < experts; ++e)
+      row[e] = (counts.empty() ? 0.0 : counts.as<int32_t>()[i + e]) +
+               (other.empty() ? 0.0 : static_cast<double>(other[e]));
+    const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+    for (double& slope : row) slope = sum > 0 ? whole * slope / sum : 0;
+  }
+}
+
 // Token by token in double, then over tokens in order, so that threads change no bit.
-double slopes_forward(Run& run, const TokenShares& p, std::span<const int64_t> bounds,
-                      std::span<const double> slopes) {
+void slopes_forward(Run& run, Tensor sum, const TokenShares& p, std::span<const int64_t> bounds,
+                    std::span<const double> slopes) {
   ArenaScope scope(run.scratch);
   const auto tokens = static_cast<size_t>(bounds.back());
   auto* of_token = static_cast<double*>(run.scratch.alloc_bytes(tokens * sizeof(double)));
   each_token_with(run, bounds, slopes,
                   [&](int64_t n, const double* slope) { of_token[n] = weighed(p, n, slope); });
-  return std::accumulate(of_token, of_token + tokens, 0.0);
+  *sum.as<float>() = static_cast<float>(std::accumulate(of_token, of_token + tokens, 0.0));
 }
 
 // Normalised, p_e = s_e / S with S = sum s: ds_j = (slope_j - sum_e slope_e p_e) / S; of a softmax

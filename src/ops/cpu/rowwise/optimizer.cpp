@@ -91,6 +91,10 @@ HWY_EXPORT(AdamWSpan);
 
 }  // namespace
 
+void mean_square(Run& run, Tensor mean, Tensor x) {
+  *mean.as<float>() = static_cast<float>(sum_squares(run, x) / static_cast<double>(x.numel()));
+}
+
 double sum_squares(Run& run, Tensor x) {
   choose_isa();
   need(!x.empty() && is_float(x) && x.dense(), "sum_squares", "a tensor without gaps, f32 or bf16",

@@ -76,6 +76,27 @@ __global__ void forward_kernel(double* sums, Shares in) {
   sums[blockIdx.x] = sum;
 }
 
+__global__ void sum_of_blocks(float* sum, const double* sums) {
+  double total = 0;
+  for (int b = 0; b < kBlocks; ++b) total += sums[b];
+  *sum = static_cast<float>(total);
+}
+
+// A warp a scope. Sums of whole numbers: the order changes nothing.
+__global__ void counts_kernel(double* slopes, const int32_t* counts, const int64_t* other,
+                              int experts, double whole) {
+  const int64_t first = int64_t{blockIdx.x} * experts;
+  const auto count = [&](int e) {
+    return (counts == nullptr ? 0.0 : counts[first + e]) +
+           (other == nullptr ? 0.0 : static_cast<double>(other[e]));
+  };
+  double sum = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp) sum += count(e);
+  sum = warp_total(sum);
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp)
+    slopes[first + e] = sum > 0 ? whole * count(e) / sum : 0;
+}
+
 __global__ void backward_kernel(Rows<float> ds, Rows<float> dw, Shares in, double coef) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -121,16 +142,27 @@ Shares shares_of(Run& run, const TokenShares& p, std::span<const int64_t> bounds
 
 }  // namespace
 
-double slopes_forward(Run& run, const TokenShares& p, std::span<const int64_t> bounds,
-                      std::span<const double> slopes) {
+void slopes_of_counts(Run& run, std::span<double> slopes, Tensor counts,
+                      std::span<const int64_t> other, double whole) {
+  const Scratch scratch(run);
+  const bool here = !run.device->owns(slopes.data());
+  const auto experts = counts.empty() ? other.size() : static_cast<size_t>(counts.cols());
+  auto* there = here ? static_cast<double*>(run.device->scratch().alloc_bytes(slopes.size_bytes()))
+                     : slopes.data();
+  launch(run, counts_kernel, dim3(static_cast<unsigned>(slopes.size() / experts)), dim3(kWarp), 0,
+         there, counts.empty() ? nullptr : counts.as<int32_t>(),
+         other.empty() ? nullptr : on_device(run, other), static_cast<int>(experts), whole);
+  if (here) run.device->download(slopes.data(), there, slopes.size_bytes());
+}
+
+void slopes_forward(Run& run, Tensor sum, const TokenShares& p, std::span<const int64_t> bounds,
+                    std::span<const double> slopes) {
   Scratch scratch(run);
   auto* sums = static_cast<double*>(scratch.bytes(kBlocks * sizeof(double)));
   launch(run, forward_kernel, dim3(kBlocks), dim3(kWarps * kWarp), 0, sums,
          shares_of(run, p, bounds, slopes));
-  double here[kBlocks], sum = 0;
-  run.device->download(here, sums, sizeof(here));
-  for (const double part : here) sum += part;
-  return sum;
+  launch(run, sum_of_blocks, dim3(1), dim3(1), 0, sum.as<float>(),
+         static_cast<const double*>(sums));
 }
 
 void slopes_backward_acc(Run& run, Tensor ds, Tensor dw, const TokenShares& p,

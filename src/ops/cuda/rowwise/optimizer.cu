@@ -148,6 +148,10 @@ void step_all(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, bool no_g
 
 namespace {
 
+__global__ void mean_of(float* mean, const double* total, double numbers) {
+  *mean = static_cast<float>(*total / numbers);
+}
+
 // *total = the sum of x's squares
 void queue_squares(Run& run, double* total, Tensor x) {
   need(!x.empty() && is_float(x) && x.dense(), "sum_squares", "a tensor without gaps, f32 or bf16",
@@ -177,6 +181,14 @@ double sum_squares(Run& run, Tensor x) {
   double sum = 0;
   sums_of_squares(run, std::span(&sum, 1), {x});
   return sum;
+}
+
+void mean_square(Run& run, Tensor mean, Tensor x) {
+  Scratch scratch(run);
+  auto* total = static_cast<double*>(scratch.bytes(sizeof(double)));
+  queue_squares(run, total, x);
+  launch(run, mean_of, dim3(1), dim3(1), 0, mean.as<float>(), static_cast<const double*>(total),
+         static_cast<double>(x.numel()));
 }
 
 void settle_grad(Run& run, Param& param) {

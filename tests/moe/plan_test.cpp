@@ -139,6 +139,9 @@ TEST(Plan, PairsAreCountedForAnySize) {
       std::fill_n(counts.as<int32_t>(), 70, -7);
       ops::count_pairs(run, counts, d.choice, all ? Tensor() : d.kept, 2);
       EXPECT_TRUE(std::equal(want.begin(), want.end(), counts.as<int32_t>())) << tokens;
+      ops::count_pairs_acc(run, counts, d.choice, all ? Tensor() : d.kept, 2);
+      for (int32_t& count : want) count *= 2;
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), counts.as<int32_t>())) << tokens;
     }
   }
 }

@@ -86,7 +86,8 @@ void route_forward(moe_layer& layer, Run& run, Arrays& arrays, bool training, ui
   const int64_t n = saved.tokens(), k = saved.slots(), e = saved.experts;
   const Tensor experts = arrays.take("experts", kI32, {n, k}),
                weights = arrays.take("weights", kF32, {n, k}),
-               sent = arrays.find("sent", kI32, {n, k}), losses = arrays.find("losses", kF32, {6}),
+               sent = arrays.find("sent", kI32, {n, k}),
+               losses = arrays.find("losses", kF32, {kRoutingLosses}),
                counts = arrays.find("counts", kI32, {e}),
                balance_counts = arrays.find("balance_counts", kI32, {e}),
                cutoff = arrays.find("cutoff", kF32, {e}),
@@ -122,11 +123,8 @@ void route_backward(moe_layer& layer, Run& run, Arrays& arrays, bool training, u
   RouteCall call(layer, run, arrays, training, seed);
   const int64_t n = call.tokens(), e = call.saved.experts;
   const Tensor dweights = arrays.find("dweights", kF32, {n, call.saved.slots()}),
-               dlosses = arrays.find("dlosses", kF32, {6});
-  RoutingLosses coef;
-  int64_t i = 0;
-  if (!dlosses.empty())
-    each_loss(coef, [&](const char*, float& value) { value = dlosses.as<float>()[i++]; });
+               dlosses = arrays.find("dlosses", kF32, {kRoutingLosses});
+  const RoutingLosses coef = dlosses.empty() ? RoutingLosses{} : losses_of(dlosses.as<float>());
   const bool of_logits = !call.logits.empty();
   Tensor out = of_logits        ? arrays.take("dlogits", kF32, {n, e})
                : call.x.empty() ? Tensor{}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in
 BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers; of gpt-oss also MXFP4
-experts beside Q8_0, of it, of DeepSeek-V2-Lite and of Qwen3-Next only GGUF. Speed does not
-depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
+experts beside Q8_0, of it, of Mixtral, of DeepSeek-V2-Lite and of Qwen3-Next only GGUF. Speed does
+not depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
 each format.
 
 GGUF's keys and names: github ggml-org/ggml, docs/gguf.md and gguf-py's constants; the folder's:

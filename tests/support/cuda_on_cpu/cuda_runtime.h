@@ -162,10 +162,6 @@ T __ldca(const T* p) {
   return *p;
 }
 template <class T>
-T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
 void __stwb(T* p, T x) {
   *p = x;
 }

@@ -134,6 +134,8 @@ check 'convert --verify' "$moe" convert moe moe-q8.gguf --quant q8_0 --verify ot
 check 'score, q8_0' "$moe" score moe.gguf --text other.txt --windows 8 --show-memory
 check 'carve' "$moe" carve dense carved --shared 2 --active 2 --experts 8 --calibration train.txt \
   --windows 4 --show-memory
+check 'carve --method sketch' "$moe" carve dense sketched --method sketch --budget 0.5 \
+  --calibration train.txt --windows 4 --show-memory
 check 'upcycle' "$moe" upcycle dense upcycled --experts 4 --show-memory
 check 'upcycle --noise' "$moe" upcycle dense upcycled-noise --experts 4 --noise 0.02 --show-memory
 printf 'a small prompt of some words\n' >p1

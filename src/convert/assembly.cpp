@@ -16,12 +16,12 @@ Tensor like(const Tensor& shape, void* data, DType dtype) {
   return t;
 }
 
-Tensor allocate_like(Model& model, const Tensor& shape) {
+Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
   const auto& d = shape.shape;
   switch (shape.rank) {
-    case 1: return model.allocate(DType::f32, {d[0]});
-    case 2: return model.allocate(DType::f32, {d[0], d[1]});
-    default: return model.allocate(DType::f32, {d[0], d[1], d[2]});
+    case 1: return model.allocate(dtype, {d[0]});
+    case 2: return model.allocate(dtype, {d[0], d[1]});
+    default: return model.allocate(dtype, {d[0], d[1], d[2]});
   }
 }
 
@@ -106,8 +106,8 @@ void Assembly::view(Param& to, const Param& from, const std::string& became) {
   bind(to, value, from.places(), became, value.numel());
 }
 
-Tensor Assembly::own(Param& to, const std::string& became, int64_t before) {
-  bind(to, allocate_like(*model_, to.value), {}, became, before);
+Tensor Assembly::own(Param& to, const std::string& became, int64_t before, DType dtype) {
+  bind(to, allocate_like(*model_, to.value, dtype), {}, became, before);
   return to.value;
 }
 

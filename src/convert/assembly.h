@@ -37,8 +37,8 @@ class Assembly {
   // [E,F].  `before`: how many numbers of the sources this uses up
   void bank(Param& to, const std::vector<Tensor>& matrices, const std::string& became,
             int64_t before);
-  // Memory of the result's own, to be filled: f32.
-  Tensor own(Param& to, const std::string& became, int64_t before);
+  // Memory of the result's own, to be filled.
+  Tensor own(Param& to, const std::string& became, int64_t before, DType dtype = DType::f32);
   // What no source has of the routers, of one layer or of all (-1): at 1 or 0, as it starts in a
   // new model.
   void start_routers(int64_t layer = -1);

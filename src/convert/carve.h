@@ -73,7 +73,9 @@ struct CarvedLayer {
 };
 
 struct CarveResult {
-  std::unique_ptr<Model> model;     // owned, f32
+  // Views of the dense model where numbers stay as they are, so for as long as that one lives; else
+  // its own, f32 but for sketches.
+  std::unique_ptr<Model> model;
   std::vector<CarvedLayer> layers;  // those that were carved
   int64_t tokens = 0;               // of the calibration text that were used
 };
@@ -104,13 +106,13 @@ double active_ffn_share(const ModelConfig& dense, const CarveOptions&);
 // The share of the bytes of a carved FFN that a decoded token reads of weights of this type.
 double share_read(const ModelConfig& dense, const CarveOptions&, DType weights);
 
-// What carve() takes of memory, the dense model's weights and the result's among it; `compute`: of
-// the calibration's products.
+// What carve() takes of memory beside the dense model's weights, the result's among it; `compute`:
+// of the calibration's products.
 MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions&, DType compute);
 
-// The dense model stays as it is. `ids`: the calibration text, of which the first windows * window
-// tokens are used; fails when there are fewer. Products run in run.compute. Same model, text,
-// options, threads and dtype: same bits.
+// The dense model, whose weights may lie in a file, stays as it is. `ids`: the calibration text, of
+// which the first windows * window tokens are used; fails when there are fewer. Products run in
+// run.compute. Same model, text, options, threads and dtype: same bits.
 CarveResult carve(Run&, Model& dense, std::span<const int32_t> ids, const CarveOptions&,
                   const CarveHooks& = {});
 

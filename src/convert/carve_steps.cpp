@@ -1,8 +1,12 @@
-// The partitions as stages, and the experts' weights cut out of the dense ones.
+// The partitions as stages, what a layer gives by a linear map, and the experts' weights cut out of
+// the dense ones.
 #include "convert/carve_steps.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "core/threads.h"
 
 namespace moe {
 namespace {
@@ -13,34 +17,39 @@ void copy_rows(Param& to, int64_t e, const Param& from, std::span<const int32_t>
   for (size_t j = 0; j < rows.size(); ++j)
     std::memcpy(out.row<float>(static_cast<int64_t>(j)), in.row<float>(rows[j]),
                 static_cast<size_t>(in.cols()) * sizeof(float));
-  to.touched();
 }
-// to[e][:,j] = from[0][:,columns[j]]
-void copy_columns(Param& to, int64_t e, const Param& from, std::span<const int32_t> columns) {
-  const Tensor out = to.value.at(e), in = from.value.at(0);
-  for (int64_t r = 0; r < out.rows(); ++r)
-    for (size_t j = 0; j < columns.size(); ++j) out.row<float>(r)[j] = in.row<float>(r)[columns[j]];
-  to.touched();
+// to[e][:,j] = from[rows[j],:]
+void turn_rows(Param& to, int64_t e, Tensor from, std::span<const int32_t> rows) {
+  const Tensor out = to.value.at(e);
+  for (size_t j = 0; j < rows.size(); ++j)
+    for (int64_t d = 0; d < out.rows(); ++d) out.row<float>(d)[j] = from.row<float>(rows[j])[d];
 }
 // to[e,j] = from[0,entries[j]]
 void copy_entries(Param& to, int64_t e, const Param& from, std::span<const int32_t> entries) {
   for (size_t j = 0; j < entries.size(); ++j)
     to.value.row<float>(e)[j] = from.value.row<float>(0)[entries[j]];
-  to.touched();
 }
 
-// Expert e of `bank` becomes these neurons, with `share` of the bias after `down`.
-void write_expert(ExpertBank& bank, int64_t e, const ExpertBank& dense,
-                  std::span<const int32_t> neurons, float share) {
+// Expert e of `bank` becomes these neurons, with the bias that stands in this row of the map.
+void write_expert(ExpertBank& bank, int64_t e, const Carving& c, std::span<const int32_t> neurons,
+                  int64_t bias) {
+  const ExpertBank& dense = c.dense;
   if (dense.gate.present()) copy_rows(bank.gate, e, dense.gate, neurons);
   copy_rows(bank.up, e, dense.up, neurons);
-  copy_columns(bank.down, e, dense.down, neurons);
+  turn_rows(bank.down, e, c.map, neurons);
   if (dense.gate_bias.present()) copy_entries(bank.gate_bias, e, dense.gate_bias, neurons);
   if (dense.up_bias.present()) copy_entries(bank.up_bias, e, dense.up_bias, neurons);
-  if (!dense.down_bias.present()) return;
-  for (int64_t d = 0; d < bank.down.value.shape[1]; ++d)
-    bank.down_bias.value.row<float>(e)[d] = share * dense.down_bias.value.row<float>(0)[d];
-  bank.down_bias.touched();
+  if (bank.down_bias.present())
+    std::memcpy(bank.down_bias.value.row<float>(e), c.map.row<float>(bias),
+                static_cast<size_t>(c.map.cols()) * sizeof(float));
+}
+
+// How many numbers of the dense model become these. A bias after `down` goes to what is always on,
+// else to the experts.
+int64_t numbers_before(const Param& to, const Carving& c) {
+  if (to.kind != ParamKind::down || !to.is_bias()) return to.value.numel();
+  const bool takes_it = (to.part == Part::shared) == c.carved.shared.has_value();
+  return takes_it && c.dense.down_bias.present() ? c.dense.down_bias.value.numel() : 0;
 }
 
 }  // namespace
@@ -57,53 +66,56 @@ void by_weights(Carving& c) {
 }
 void by_chance(Carving& c) { c.partition = partition_at_random(c.shape, c.key); }
 
-namespace {
-
-// to[0] = from[0] transposed.  [1,D,F] f32
-void turn(Param& to, const Param& from) {
-  const Tensor out = to.value.at(0), in = from.value.at(0);
-  for (int64_t d = 0; d < in.rows(); ++d)
-    for (int64_t f = 0; f < in.cols(); ++f) out.row<float>(f)[d] = in.row<float>(d)[f];
-  to.touched();
+void start_map(Carving& c) {
+  const Tensor down = c.dense.down.value.at(0);  // [D,F]
+  const int64_t width = down.rows(), neurons = down.cols();
+  c.map = c.run.saved.alloc_zeroed(DType::f32, {neurons + c.biases(), width});
+  for (int64_t d = 0; d < width; ++d)
+    for (int64_t f = 0; f < neurons; ++f) c.map.row<float>(f)[d] = down.row<float>(d)[f];
+  if (!c.dense.down_bias.present()) return;
+  const float* bias = c.dense.down_bias.value.as<float>();
+  const int64_t shared = neurons + c.shape.experts;
+  const float share = c.carved.shared ? 1.0f : 1.0f / static_cast<float>(c.active);
+  for (int64_t row = c.carved.shared ? shared : neurons; row < c.map.rows(); ++row)
+    for (int64_t d = 0; d < width; ++d) c.map.row<float>(row)[d] = share * bias[d];
 }
 
-void copy_whole(Param& to, const Param& from) {
-  std::memcpy(to.value.data, from.value.data, static_cast<size_t>(from.value.bytes()));
-  to.touched();
+void Carving::give() {
+  const std::array<int64_t, 2> all = {0, tokens()};
+  const int64_t neurons = shape.neurons;
+  Param columns;
+  columns.name = "columns of down";
+  columns.value = map.slice_rows(0, neurons);
+  ops::matmul_dx(run, given, a.hidden, columns, all);
+  if (biases() == 0) return;
+  parallel_for(run.threads, tokens(), 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      float* out = given.row<float>(n);
+      const auto add = [&](int64_t row) {
+        const float* bias = map.row<float>(neurons + row);
+        for (int64_t d = 0; d < map.cols(); ++d) out[d] += bias[d];
+      };
+      for (int64_t k = 0; k < active; ++k) add(choice.row<int32_t>(n)[k]);
+      if (carved.shared) add(shape.experts);
+    }
+  });
 }
 
-}  // namespace
-
-void Carving::forward(Tensor y, const std::function<void(int64_t, const MoeLayer::Saved&)>& see) {
-  const std::span<const int64_t> bounds = pass.batch.bounds;
-  // The scores of all neurons of all tokens would fill gigabytes.
-  const size_t sequences = carved.by_neuron ? 1 : bounds.size() - 1;
-  for (size_t s = 0; s + 1 < bounds.size(); s += sequences) {
-    const ArenaScope scope(run.saved);
-    const int64_t begin = bounds[s], end = bounds[s + sequences];
-    std::vector<int64_t> own;
-    for (size_t i = s; i <= s + sequences; ++i) own.push_back(bounds[i] - begin);
-    Pass piece = pass;
-    const auto part = [&](std::span<const int32_t> all) {
-      return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    };
-    piece.batch = {part(pass.batch.ids), part(pass.batch.positions), own};
-    MoeLayer::Saved saved;
-    carved.forward(run, y.slice_rows(begin, end), a.x.slice_rows(begin, end), {}, piece, saved);
-    see(begin, saved);
+void write_experts(const Carving& c, Assembly& to, int64_t layer) {
+  for (Param* param : to.model().params())
+    if (param->layer == layer && (param->part == Part::experts || param->part == Part::shared) &&
+        !param->present())
+      to.own(*param, "cut", numbers_before(*param, c));
+  MoeLayer& carved = c.carved;
+  if (carved.by_neuron) {
+    std::memcpy(carved.experts.down.value.data, c.map.data, static_cast<size_t>(c.map.bytes()));
+    return;
   }
-}
-
-void write_slices(Carving& c) {
-  if (c.carved.by_neuron) {
-    if (c.dense.gate.present()) copy_whole(c.carved.experts.gate, c.dense.gate);
-    copy_whole(c.carved.experts.up, c.dense.up);
-    return turn(c.carved.experts.down, c.dense.down);
-  }
-  const float share = c.carved.shared ? 0.0f : 1.0f / static_cast<float>(c.active);
+  const int64_t first = c.shape.neurons;
   for (int64_t e = 0; e < c.shape.experts; ++e)
-    write_expert(c.carved.experts, e, c.dense, c.partition.experts[static_cast<size_t>(e)], share);
-  if (c.carved.shared) write_expert(*c.carved.shared, 0, c.dense, c.partition.shared, 1);
+    write_expert(carved.experts, e, c, c.partition.experts[static_cast<size_t>(e)], first + e);
+  if (carved.shared)
+    write_expert(*carved.shared, 0, c, c.partition.shared, first + c.shape.experts);
 }
 
 void no_fit(Carving&) {}

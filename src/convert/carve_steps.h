@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "convert/assembly.h"
 #include "convert/partition.h"
 #include "moe/layer.h"
 
@@ -13,13 +14,14 @@ struct Carving {
   Run& run;
   const CarveOptions& options;
   SliceShape shape;
-  int64_t active;  // A
-  RngKey key;      // of this layer
-  ExpertBank& dense;
+  int64_t active;     // A
+  RngKey key;         // of this layer
+  ExpertBank& dense;  // f32
   Activations a;  // of the dense FFN, at the inputs that the carved model gives this layer; lives
-                  // in run.saved
-  MoeLayer& carved;  // its parameters are what the stages write
+                  // in run.saved. Behind the router `hidden` is 0 where a neuron does not work
+  MoeLayer& carved;  // the stages write the parameters of its router
   const Pass& pass;  // of the carved model over the text
+  Tensor given;      // [N,D] f32 what the carved layer gives, see give()
   // Where a stage follows the dense model (CarveStages::follows_dense); else empty.
   Tensor target =
       {};  // [N,D] f32 what this layer has to give for the residual stream to become the dense one
@@ -27,12 +29,18 @@ struct Carving {
   std::vector<float> token_weight = {};
   Partition partition = {};  // made by the first stage
   std::optional<Marks> known_marks = {};
+  // [F + biases(), D] f32: of each neuron its column of `down`, then a bias of each expert and of
+  // the slices that are always on
+  Tensor map = {};
+  Tensor choice = {};  // [N,A] i32, made behind the router where experts have biases
 
   int64_t tokens() const { return a.tokens(); }
-  // The carved layer over the text: y [N,D] f32, and `see` is told of pieces of whole windows in
-  // turn, of which `first` is the first token.
-  void forward(Tensor y, const std::function<void(int64_t first, const MoeLayer::Saved&)>& see);
-  const Marks& marks();  // made when first asked for
+  // Rows of `map` behind those of the neurons.
+  int64_t biases() const { return carved.by_neuron ? 0 : shape.experts + (carved.shared ? 1 : 0); }
+  const Marks& marks();  // made when first asked for; before the router has chosen
+  // `given` becomes what the layer gives by `map` as it is: weights are 1 in a carved layer, so
+  // that it is hidden map + the biases of the chosen experts.
+  void give();
 };
 
 // ---- first: who goes where ----------------------------------------------------------------------
@@ -43,9 +51,9 @@ void by_energy(Carving&);
 // Every neuron is an expert (sketch.cpp).
 void by_itself(Carving&);
 
-// Copies the dense rows and columns into the experts; a bias after `down` goes to the shared
-// expert, or in A-th parts to the others.
-void write_slices(Carving&);
+// `map` as the dense layer has it; a bias after `down` goes to the slices that are always on, or in
+// A-th parts to the experts.
+void start_map(Carving&);
 
 // ---- second: a router ---------------------------------------------------------------------------
 // CMoE: the rows of the neurons that stand for the experts, each divided by its norm.
@@ -62,10 +70,23 @@ void energy_router(Carving&);
 // The neurons' own rows in few bits (sketch.cpp).
 void sketch_router(Carving&);
 
+// ---- between: who works ------------------------------------------------------------------------
+// What the router chose over the text.
+struct Choices {
+  std::vector<int64_t> counts;            // [E-S] tokens of each expert
+  double shared_mass = 0, agreement = 0;  // as in CarvedLayer
+};
+// Runs the router: only what works of each token remains of a.hidden.
+Choices choose_experts(Carving&);
+
 // ---- third: what the experts give ---------------------------------------------------------------
 void no_fit(Carving&);
-// `down` and a bias of each expert by least squares (refit.cpp).
+// `map` by least squares (refit.cpp), and what it gives.
 void refit(Carving&);
+
+// ---- last: the experts --------------------------------------------------------------------------
+// The rows and columns of the dense layer and of `map` as the experts have them.
+void write_experts(const Carving&, Assembly&, int64_t layer);
 
 // ---- the tables (carve_methods.cpp) -------------------------------------------------------------
 struct CarveStage {

@@ -6,7 +6,7 @@
 // what leads from the carved residual stream to the dense one after this layer, so that earlier
 // layers' errors are mended too. Where nothing is missing D is 0: with all experts active the dense
 // model remains.
-#include <array>
+#include <algorithm>
 #include <cmath>
 
 #include "convert/carve_steps.h"
@@ -23,29 +23,19 @@ constexpr double kFloor = 1e-6;  // of the mean diagonal: neurons that never wor
 void store(float& to, float x) { to = x; }
 void store(bf16& to, float x) { to = to_bf16(x); }
 
-// Experts that have a bias.
-int64_t biases(const Carving& c) { return c.carved.by_neuron ? 0 : c.shape.experts; }
-
-// features [N, F + E + shared], rows times the root of the token's weight; choice [*,K] of tokens
-// from `first` on. Where every neuron is an expert there are no biases.
+// features [N, F + biases], rows times the root of the token's weight.
 template <class T>
-void fill_features(Carving& c, Tensor features, Tensor choice, int64_t first,
-                   std::span<const int32_t> expert_of, int64_t begin, int64_t end) {
-  const int64_t neurons = c.shape.neurons, experts = biases(c);
-  std::vector<float> on(static_cast<size_t>(c.shape.experts + 1));  // on[0]: shared
-  for (int64_t n = first + begin; n < first + end; ++n) {
+void fill_features(const Carving& c, Tensor features, int64_t begin, int64_t end) {
+  const int64_t neurons = c.shape.neurons;
+  for (int64_t n = begin; n < end; ++n) {
     const float root = std::sqrt(c.token_weight[static_cast<size_t>(n)]);
-    std::fill(on.begin(), on.end(), 0.0f);
-    on[0] = root;
-    for (int64_t k = 0; k < choice.cols(); ++k)
-      on[static_cast<size_t>(choice.row<int32_t>(n - first)[k]) + 1] = root;
     const T* hidden = c.a.hidden.row<T>(n);
     T* out = features.row<T>(n);
-    for (int64_t f = 0; f < neurons; ++f)
-      store(out[f],
-            to_f32(hidden[f]) * on[static_cast<size_t>(expert_of[static_cast<size_t>(f)] + 1)]);
-    for (int64_t e = 0; e < experts; ++e) store(out[neurons + e], on[static_cast<size_t>(e) + 1]);
-    if (features.cols() > neurons + experts) store(out[neurons + experts], root);
+    for (int64_t f = 0; f < neurons; ++f) store(out[f], to_f32(hidden[f]) * root);
+    if (c.biases() == 0) continue;
+    std::fill(out + neurons, out + features.cols(), T{});
+    for (int64_t k = 0; k < c.active; ++k) store(out[neurons + c.choice.row<int32_t>(n)[k]], root);
+    if (c.carved.shared) store(out[neurons + c.shape.experts], root);
   }
 }
 
@@ -60,50 +50,23 @@ void weigh_rows(Carving& c, Tensor missing, Tensor given) {
   });
 }
 
-// `change` [F + E + shared, D] f32
-void add_change(Carving& c, Tensor change) {
-  if (c.carved.by_neuron) {
-    const Tensor down = c.carved.experts.down.value.at(0);  // [F,D]
-    ops::add(c.run, down, down, change);
-    return c.carved.experts.down.touched();
-  }
-  const int64_t width = change.cols(), neurons = c.shape.neurons;
-  const auto add = [&](ExpertBank& bank, int64_t e, std::span<const int32_t> members,
-                       int64_t bias_row) {
-    const Tensor down = bank.down.value.at(e);
-    for (size_t j = 0; j < members.size(); ++j)
-      for (int64_t d = 0; d < width; ++d) down.row<float>(d)[j] += change.row<float>(members[j])[d];
-    for (int64_t d = 0; d < width; ++d)
-      bank.down_bias.value.row<float>(e)[d] += change.row<float>(bias_row)[d];
-    bank.down.touched();
-    bank.down_bias.touched();
-  };
-  for (int64_t e = 0; e < c.shape.experts; ++e)
-    add(c.carved.experts, e, c.partition.experts[static_cast<size_t>(e)], neurons + e);
-  if (c.carved.shared) add(*c.carved.shared, 0, c.partition.shared, neurons + c.shape.experts);
-}
-
 }  // namespace
 
 void refit(Carving& c) {
   Run& run = c.run;
   ArenaScope scope(run.scratch);
-  const Tensor given = run.scratch.alloc(DType::f32, {c.tokens(), c.a.x.cols()});
-  const std::vector<int32_t> expert_of = c.partition.expert_of();
-  const int64_t columns = c.shape.neurons + biases(c) + (c.carved.shared ? 1 : 0);
+  const int64_t columns = c.map.rows();
   const Tensor features = run.scratch.alloc(c.a.x.dtype, {c.tokens(), columns});
-  c.forward(given, [&](int64_t first, const MoeLayer::Saved& saved) {
-    const Tensor choice = saved.router.choice;
-    parallel_for(run.threads, choice.rows(), 16, [&](int64_t begin, int64_t end, int) {
-      if (features.dtype == DType::bf16)
-        fill_features<bf16>(c, features, choice, first, expert_of, begin, end);
-      else fill_features<float>(c, features, choice, first, expert_of, begin, end);
-    });
+  parallel_for(run.threads, c.tokens(), 16, [&](int64_t begin, int64_t end, int) {
+    if (features.dtype == DType::bf16) fill_features<bf16>(c, features, begin, end);
+    else fill_features<float>(c, features, begin, end);
   });
-  weigh_rows(c, given, given);
-  Tensor missing = given;
-  if (features.dtype != DType::f32)
-    ops::cast(run, missing = run.scratch.alloc(features.dtype, {c.tokens(), given.cols()}), given);
+  Tensor missing = run.scratch.alloc(DType::f32, {c.tokens(), c.map.cols()});
+  weigh_rows(c, missing, c.given);
+  if (features.dtype != DType::f32) {
+    const Tensor wide = missing;
+    ops::cast(run, missing = run.scratch.alloc(features.dtype, {c.tokens(), wide.cols()}), wide);
+  }
   const Tensor gram = inner_products(run, run.scratch, features, features);
   const Tensor change = inner_products(run, run.scratch, features, missing);
   const double lambda = c.carved.by_neuron ? kNeuronRidge : kRidge;
@@ -115,7 +78,8 @@ void refit(Carving& c) {
     ridge[static_cast<size_t>(i)] =
         lambda * static_cast<double>(gram.row<float>(i)[i]) + kFloor * mean;
   solve_ridge(run, change, gram, ridge);
-  add_change(c, change);
+  ops::add(run, c.map, c.map, change);
+  c.give();
 }
 
 }  // namespace moe

@@ -11,7 +11,6 @@
 #include "core/threads.h"
 #include "model/parameters.h"
 #include "ops/memory.h"
-#include "tensor/quant.h"
 #include "tensor/quant_compensated.h"
 
 namespace moe {
@@ -40,20 +39,18 @@ Inputs inputs_of(Carving& c, Arena& memory) {
   return in;
 }
 
-// to[f] = what the sketch's type makes of from[f] times factor[f]; no factors: 1.  f32
+// to[f] = from[f] times factor[f] in the sketch's type; no factors: 1.  from f32
 void write_sketch(Carving& c, Param& to, Tensor from, std::span<const float> factor,
                   const Inputs& in) {
   const int64_t width = from.cols();
-  const auto bytes = static_cast<size_t>(bytes_of(kSketchType, width));
   parallel_for(c.run.threads, from.rows(), 16, [&](int64_t begin, int64_t end, int) {
     std::vector<float> row(static_cast<size_t>(width));
-    std::vector<char> blocks(bytes);
     for (int64_t f = begin; f < end; ++f) {
       const float by = factor.empty() ? 1 : factor[static_cast<size_t>(f)];
       for (int64_t d = 0; d < width; ++d) row[static_cast<size_t>(d)] = by * from.row<float>(f)[d];
-      quantise_compensated(blocks.data(), Tensor(row.data(), DType::f32, {1, width}), kSketchType,
+      quantise_compensated(static_cast<char*>(to.value.data) + f * to.value.row_bytes,
+                           Tensor(row.data(), DType::f32, {1, width}), kSketchType,
                            in.importance.data(), in.shares);
-      dequantise(to.value.row<float>(f), blocks.data(), kSketchType, width);
     }
   });
   to.touched();

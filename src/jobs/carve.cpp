@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/words.h"
 #include "hub/named_models.h"
+#include "model/adapters.h"
 #include "model/cost.h"
 
 namespace moe {
@@ -184,15 +185,16 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   o.windows = job.calibration.windows;
   o = with_shape(asked, o, job.type.dtype.value_or(DType::bf16));
   check_carve(asked, o);
+  const LoadedModel dense = open_model(job.in, job.memory.limits);
+  merge_terms(*dense.model, thread_count(job.threads));
   check_memory(carving_need(asked, o, reply.compute), job.memory,
                marked("lower @windows or @window"), watch);
-  const LoadedModel dense = load_model(job.in);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
   o = with_shape(reply.dense, o, reply.type.type.dtype);
   const std::vector<int32_t> ids = read_calibration(job.calibration, dense, Windows::first).windows;
   std::optional<Verification> verification;
-  LoadedModel as_it_is;  // the dense model as it runs: its weights in the types of its file
+  LoadedModel as_it_is;  // the dense model as it runs: an adapter beside its model's weights
   if (!job.verify.text.empty()) {
     as_it_is = open_model(job.in, job.memory.limits);
     CompareJob how = job.verify;

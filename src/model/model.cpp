@@ -10,7 +10,6 @@
 #include "model/rope.h"
 #include "ops/memory.h"
 #include "tensor/on_host.h"
-#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -214,15 +213,7 @@ void Model::own(Param& param, int threads) {
   const Tensor copy = w.rank == 3   ? allocate(DType::f32, {w.shape[0], w.shape[1], w.shape[2]})
                       : w.rank == 2 ? allocate(DType::f32, {w.shape[0], w.shape[1]})
                                     : allocate(DType::f32, {w.shape[0]});
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
-  parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      const Tensor from = w.rank == 3 ? param.expert(r / rows) : w;
-      dequantise(copy.as<float>() + r * w.cols(),
-                 static_cast<const char*>(from.data) + r % rows * from.row_bytes, from.dtype,
-                 w.cols());
-    }
-  });
+  copy_as_f32(copy, param, threads);
   param.own(copy);
 }
 

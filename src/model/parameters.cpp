@@ -6,6 +6,9 @@
 #include <map>
 #include <tuple>
 
+#include "core/threads.h"
+#include "tensor/quant.h"
+
 namespace moe {
 namespace {
 
@@ -339,6 +342,19 @@ bool is_convolution(const Param& p) {
 
 bool is_multiplied_in_f32(const Param& p) {
   return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b;
+}
+
+void copy_as_f32(Tensor out, const Param& param, int threads) {
+  const Tensor w = param.value;
+  const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
+  parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const Tensor from = w.rank == 3 ? param.expert(r / rows) : w;
+      dequantise(out.as<float>() + r * w.cols(),
+                 static_cast<const char*>(from.data) + r % rows * from.row_bytes, from.dtype,
+                 w.cols());
+    }
+  });
 }
 
 }  // namespace moe

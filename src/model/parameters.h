@@ -109,6 +109,9 @@ constexpr DType kSketchType = DType::q2_0;
 // Whether it is the weights of a convolution, which no product takes.
 bool is_convolution(const Param&);
 
+// out [shape of the value], dense f32: its numbers, of whatever dtype and wherever they lie.
+void copy_as_f32(Tensor out, const Param&, int threads = 1);
+
 // The list. Each function sets up modules as the config says, and tells of their parameters in
 // order: what each is, its name and its shape, but no memory for its numbers. Together, over all
 // layers, they are the parameters of a model.

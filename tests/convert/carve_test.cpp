@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "hub/hub.h"
+#include "support/bound_model.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"
@@ -287,6 +288,28 @@ TEST(Carve, TheDenseModelStaysAsItIs) {
     EXPECT_EQ(test::values(dense->params()[i]->value), test::values(fresh->params()[i]->value));
 }
 
+// One whose weights lie in a file gives the bits that the same numbers in memory give, and is bound
+// to the file again.
+TEST(Carve, AModelInAFileIsCarvedAsOneInMemory) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const auto drawn = dense_model(kind), bound = test::bound_like(*drawn, DType::bf16),
+               owned = test::bound_like(*drawn, DType::bf16);
+    for (Param* p : owned->params()) owned->own(*p);
+    moe::Run run(2);
+    CarveOptions o = options("fitted", 1, 2, 6);
+    o.layers.listed = {1};
+    const CarveResult a = carve(run, *owned, text(1), o), b = carve(run, *bound, text(1), o);
+    EXPECT_EQ(params_of(*a.model, ""), params_of(*b.model, ""));
+    EXPECT_EQ(a.layers[0].error, b.layers[0].error);
+    const Param &before = bound->block(1).ffn.experts.up,
+                &stayed = b.model->block(0).ffn.experts.up;
+    EXPECT_TRUE(before.is_bound());
+    EXPECT_EQ(before.value.dtype, DType::bf16);
+    EXPECT_EQ(stayed.value.data, bound->block(0).ffn.experts.up.value.data);
+  }
+}
+
 // Least squares cannot do worse at what it minimises than where it starts.
 TEST(Carve, ARefitLosesLessThanNone) {
   const auto dense = dense_model(kKinds[0]);
@@ -329,6 +352,7 @@ TEST(Carve, TrainsAStepInWhichEveryPartLearns) {
       moe::Run run(2);
       const CarveResult carved = carve(run, *dense, text(1), options(method, 1, 2, 6));
       Model& model = *carved.model;
+      for (Param* p : model.params()) model.own(*p);
       for (int64_t layer = 0; layer < 2;
            ++layer) {  // a scale of 0 gives the router no gradient, which is CMoE's start
         Param& scale = model.block(layer).ffn.router->scale;

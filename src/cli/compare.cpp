@@ -53,6 +53,10 @@ Action add_compare(CLI::App& app) {
            "a text file, or a folder of them, that neither was made with; several stand side by "
            "side, as the text that a model was tuned for and a general one")
       .required();
+  list.add(
+      "also", f->compare.also,
+      "further models beside AFTER, each held against BEFORE on the first text: all of them in "
+      "one table, and in one drawing of perplexity against speed");
   list.add(measuring_fields(f->compare));
   add_top_k_experts(list, f->compare.top_k_experts);
   list.at("top_k_experts").help = "experts a token takes in AFTER; 0: the model's number";

@@ -1,6 +1,7 @@
 #include "jobs/compare.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "analyze/pages/conversion_page.h"
 #include "core/error.h"
@@ -55,6 +56,31 @@ void prepare_to_compare(const NamedModel& before, const NamedModel& after, const
                  fmt::format("lower the tokens of a window (now {})", window), watch);
 }
 
+void check_comparable(const LoadedModel& before, const LoadedModel& after) {
+  check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
+}
+
+// Each of the further models held against the first one on the first text, beside the report's.
+void add_others(ConversionReport& report, const NamedModel& before, CompareJob job,
+                const ComparedText& text, const Watch& watch) {
+  const auto short_name = [](const std::string& path) {
+    const std::filesystem::path name(path);
+    return (name.has_filename() ? name : name.parent_path()).filename().string();
+  };
+  job.top_k_experts = 0;
+  report.frontier = {frontier_point(report, short_name(report.after.name), {})};
+  report.frontier[0].is_written = true;
+  for (const std::string& path : job.also) {
+    watch.tell("beside it: " + path);
+    LoadedModel other = open_model(path, job.memory.limits);
+    report.frontier.push_back(
+        frontier_point(compare_models(before, {path, other}, job, std::span(&text, 1), watch),
+                       short_name(path), {}));
+  }
+  report.frontier.push_back(frontier_start(report));
+  report.frontier.back().ffn_share.reset();
+}
+
 }  // namespace
 
 FieldList measuring_fields(CompareJob& job, const std::string& group) {
@@ -85,8 +111,7 @@ ComparedText read_compared_text(const std::string& name, const CompareJob& job,
 ConversionReport compare_models(const NamedModel& before, const NamedModel& after,
                                 const CompareJob& job, std::span<const ComparedText> texts,
                                 const Watch& watch, const std::string& interrupted) {
-  check_same_vocabulary(*before.loaded.model, *before.loaded.tokenizer, *after.loaded.model,
-                        *after.loaded.tokenizer);
+  check_comparable(before.loaded, after.loaded);
   for (const NamedModel* m : {&before, &after}) {
     if (!job.no_speed) validate(job.speed, m->loaded.model->config());
     evaluation_spec(m->loaded.model->config(), std::nullopt, m == &after ? job.top_k_experts : 0);
@@ -135,12 +160,16 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
 ConversionReport compare_files(const std::string& before_path, const std::string& after_path,
                                CompareJob job, const Watch& watch) {
   if (!job.no_speed) validate(job.speed);
+  else if (!job.also.empty())
+    fail_usage("@also sets quality against speed, which @no_speed leaves out; give one of them");
   LoadedModel before = open_model(before_path, job.memory.limits),
               after = open_model(after_path, job.memory.limits);
   if (job.options.window == 0)
     job.options.window =
         std::min(default_window(before.model->config()), default_window(after.model->config()));
-  check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
+  check_comparable(before, after);
+  for (const std::string& path : job.also)  // before anything is measured
+    check_comparable(before, open_model(path, job.memory.limits));
   std::vector<ComparedText> texts = {read_compared_text(job.text, job, before)};
   for (const std::string& other : job.others)
     texts.push_back(read_compared_text(other, job, before));
@@ -149,6 +178,7 @@ ConversionReport compare_files(const std::string& before_path, const std::string
   if (!job.html.empty()) page.emplace(job.html);
   ConversionReport report =
       compare_models({before_path, before}, {after_path, after}, job, texts, watch);
+  if (!job.also.empty()) add_others(report, {before_path, before}, job, texts.front(), watch);
   if (page) {
     page->write(conversion_page(report));
     page->commit();

@@ -18,6 +18,7 @@ namespace moe {
 struct CompareJob {
   std::string text;                     // empty: nothing is compared
   std::vector<std::string> others;      // further texts, of two files only
+  std::vector<std::string> also;        // further models after, of two files only
   CompareOptions options{.window = 0};  // 0: the default
   SpeedOptions speed;
   bool no_speed = false;

@@ -55,6 +55,38 @@ class Compare : public ::testing::Test {
 };
 std::unique_ptr<TempFolder> Compare::folder_;
 
+// Each against the same one, in one table and one drawing.
+TEST_F(Compare, SeveralModelsStandBesideTheFirst) {
+  const std::string page = *folder_ / "ways.html";
+  const std::vector<std::string> ways = {"--also", deeper(), model(), "--windows", "4"};
+  std::vector<std::string> asked = words(model(), quantised(), ways);
+  asked.insert(asked.end(), {"--html", page, "--json"});
+  const Json j = json_of(asked), &points = j.at("frontier");
+  ASSERT_EQ(points.size(), 4u);
+  EXPECT_EQ(points.at(0).at("name"), "m.gguf");
+  EXPECT_EQ(points.at(0).at("is_written"), true);
+  EXPECT_EQ(points.at(0).at("perplexity"), j.at("after").at("perplexity"));
+  EXPECT_EQ(points.at(1).at("name"), "deeper");
+  EXPECT_GT(points.at(1).at("kl"), 0);
+  EXPECT_EQ(points.at(2).at("kl"), 0);
+  EXPECT_EQ(points.at(2).at("perplexity"), j.at("before").at("perplexity"));
+  EXPECT_EQ(points.at(3).at("is_before"), true);
+  EXPECT_TRUE(points.at(0).at("ffn_share").is_null());
+  EXPECT_GT(points.at(1).at("decode_rate"), 0);
+  const std::string html = slurp(page);
+  EXPECT_NE(html.find("The models in numbers"), std::string::npos);
+  EXPECT_NE(html.find("deeper"), std::string::npos);
+  const CommandResult shown = moe_command(words(model(), quantised(), ways));
+  EXPECT_NE(shown.out.find("* m.gguf"), std::string::npos) << shown.out;
+
+  asked = words(model(), quantised(), {"--also", *folder_ / "absent"});
+  EXPECT_NE(moe_command(asked).code, 0);
+  asked = words(model(), quantised(), {"--also", model(), "--no-speed"});
+  const CommandResult refused = moe_command(asked);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("--also"), std::string::npos) << refused.err;
+}
+
 TEST_F(Compare, SaysWhatQuantisingCost) {
   const Json j = json_of(words(model(), quantised(), {"--json", "--windows", "20"}));
   EXPECT_EQ(j.at("windows"), 20);

@@ -64,7 +64,8 @@ std::vector<TextView> texts_of(const ConversionReport& r) {
   return out;
 }
 
-FrontierPoint frontier_point(const ConversionReport& r, std::string name, double ffn_share) {
+FrontierPoint frontier_point(const ConversionReport& r, std::string name,
+                             std::optional<double> ffn_share) {
   FrontierPoint p{.name = std::move(name),
                   .ffn_share = ffn_share,
                   .perplexity = r.figures.after.perplexity,

@@ -37,10 +37,12 @@ struct ConvertedLayer {
                                     // of the largest sum |hidden|
 };
 
-// One conversion of a sweep, or the model it started from.
+// One conversion of a sweep, one of several models that are held against the same one, or the model
+// before.
 struct FrontierPoint {
-  std::string name;      // "4 active"
-  double ffn_share = 1;  // of the FFN's neurons, the part that works for a token
+  std::string name;  // "4 active"
+  // of the FFN's neurons, the part that works for a token; absent where nobody said it
+  std::optional<double> ffn_share = 1;
   double perplexity = 0, kl = 0, same_top = 1;
   double prompt_rate = 0, decode_rate = 0;  // tokens a second
   SpeedUp speed_up;                         // over the model before, measured in turns
@@ -66,7 +68,7 @@ struct ConversionReport {
   std::vector<TextComparison> others;              // further texts, of which a conversion has none
   std::optional<Speed> before_speed, after_speed;  // both or none
   std::vector<ConvertedLayer> layers;              // those that were converted, in order
-  // by rising ffn_share, the model before last; empty without a sweep
+  // of a sweep by rising ffn_share, else as they were named; the model before last; empty without
   std::vector<FrontierPoint> frontier;
 
   // Whether one model was made of the other here, or both were only held against each other.
@@ -83,7 +85,8 @@ struct TextView {
 std::vector<TextView> texts_of(const ConversionReport&);
 
 // The place of a report's model, and of the one before, on the frontier.
-FrontierPoint frontier_point(const ConversionReport&, std::string name, double ffn_share);
+FrontierPoint frontier_point(const ConversionReport&, std::string name,
+                             std::optional<double> ffn_share);
 FrontierPoint frontier_start(const ConversionReport&);
 
 }  // namespace moe

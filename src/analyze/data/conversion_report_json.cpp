@@ -43,7 +43,7 @@ Json to_json(const SpeedUp& up) { return {{"prompt", up.prompt}, {"decode", up.d
 
 Json to_json(const FrontierPoint& p) {
   return {{"name", p.name},
-          {"ffn_share", p.ffn_share},
+          {"ffn_share", p.ffn_share ? Json(*p.ffn_share) : Json(nullptr)},
           {"perplexity", p.perplexity},
           {"kl", p.kl},
           {"same_top", p.same_top},

@@ -104,15 +104,18 @@ std::string frontier_table(const ConversionReport& r) {
   std::string rows;
   for (const FrontierPoint& p : r.frontier)
     rows += fmt::format(
-        "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        escape(p.name), fine_percent(p.ffn_share), compact(p.perplexity),
-        p.is_before ? "" : compact(p.kl), ratio(p.speed_up.decode), ratio(p.speed_up.prompt));
+        "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        escape(p.name), p.ffn_share ? fine_percent(*p.ffn_share) : "", compact(p.perplexity),
+        p.is_before ? "" : compact(p.kl), ratio(p.speed_up.decode), ratio(p.speed_up.prompt),
+        human_bytes(static_cast<double>(p.bytes_per_token)));
   return fmt::format(
-      R"(<section class="card" id="sweep"><h2>The sweep in numbers</h2><p class="def">{}</p><div class="scroll"><table><thead><tr><th></th><th>of the FFN</th>)"
-      R"(<th>perplexity</th><th>KL</th><th>decode</th><th>prompt</th></tr></thead><tbody>{}</tbody></table></div></section>)"
+      R"(<section class="card" id="sweep"><h2>{}</h2><p class="def">{}</p><div class="scroll"><table><thead><tr><th></th><th>of the FFN</th>)"
+      R"(<th>perplexity</th><th>KL</th><th>decode</th><th>prompt</th><th>read a token</th></tr></thead><tbody>{}</tbody></table></div></section>)"
       "\n",
-      escape("Each with everything else the same; speeds are factors of the model before, measured "
-             "in turns with it."),
+      r.is_conversion() ? "The sweep in numbers" : "The models in numbers",
+      escape(std::string(r.is_conversion() ? "Each with everything else the same; speeds"
+                                           : "Each held against the model before; speeds") +
+             " are factors of the model before, measured in turns with it."),
       rows);
 }
 

@@ -16,24 +16,28 @@ namespace {
 constexpr double kLoadLimit = 4;  // of the colours of loads
 
 std::string point_says(const FrontierPoint& p) {
-  return fmt::format(
-      "{}: perplexity {}, decode {} at {} tokens a second, prompt {} at {}, {} of the FFN", p.name,
-      compact(p.perplexity), ratio(p.speed_up.decode), decimal(p.decode_rate, 0),
-      ratio(p.speed_up.prompt), decimal(p.prompt_rate, 0), fine_percent(p.ffn_share));
+  return fmt::format("{}: perplexity {}, decode {} at {} tokens a second, prompt {} at {}{}",
+                     p.name, compact(p.perplexity), ratio(p.speed_up.decode),
+                     decimal(p.decode_rate, 0), ratio(p.speed_up.prompt), decimal(p.prompt_rate, 0),
+                     p.ffn_share ? fmt::format(", {} of the FFN", fine_percent(*p.ffn_share)) : "");
 }
 
 Figure points_figure(std::string_view key, const ConversionReport& r, const FigureOptions& o,
                      const std::string& what, double SpeedUp::*speed) {
   Figure f = empty_figure(key);
   if (r.frontier.empty()) return f;
-  PointChart chart{
-      .label =
-          fmt::format("perplexity against the speed of {} for each number of active experts", what),
-      .x_title = what + " speed, times that of before",
-      .y_title = "perplexity",
-      .x_unit = Unit::ratio,
-      .points = {},
-      .width = o.width};
+  if (!r.is_conversion())
+    f.line = fmt::format(
+        "each model against the one before: perplexity against the speed of {}. Down and to the "
+        "right is better",
+        what);
+  PointChart chart{.label = fmt::format("perplexity against the speed of {} for each {}", what,
+                                        r.is_conversion() ? "number of active experts" : "model"),
+                   .x_title = what + " speed, times that of before",
+                   .y_title = "perplexity",
+                   .x_unit = Unit::ratio,
+                   .points = {},
+                   .width = o.width};
   if (o.width > kPanelWidth) chart.height = 330;
   for (const FrontierPoint& p : r.frontier)
     chart.points.push_back({p.speed_up.*speed, p.perplexity, p.name, point_says(p),

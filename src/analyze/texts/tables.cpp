@@ -259,8 +259,8 @@ void add_frontier(std::string& out, const ConversionReport& r) {
   put(out, "\n  {:<{}}{:>9}{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "", width, "FFN",
       "perplexity", "KL", "same token", "decode/s", "", "prompt/s", "", "read/token");
   for (const FrontierPoint& p : r.frontier)
-    put(out, "{} {:<{}}{:>8.1f}%{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n",
-        p.is_written ? '*' : ' ', p.name, width, 100 * p.ffn_share, p.perplexity,
+    put(out, "{} {:<{}}{:>9}{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n",
+        p.is_written ? '*' : ' ', p.name, width, percent_or_dash(p.ffn_share), p.perplexity,
         p.is_before ? "-" : fmt::format("{:.4f}", p.kl), 100 * p.same_top, p.decode_rate,
         ratio(p.speed_up.decode), p.prompt_rate, ratio(p.speed_up.prompt),
         human_bytes(static_cast<double>(p.bytes_per_token)));

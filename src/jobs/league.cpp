@@ -307,7 +307,7 @@ std::optional<LeagueRouting> LeagueRunner::routing_of(Training& training) const 
     out.effective_experts += layer.effective_experts / experts / layers;
     out.dead += layer.dead;
     out.experts += std::ssize(layer.counts);
-    out.vocabulary += layer.vocabulary_input / layers;
+    out.vocabulary += layer.vocabulary_input.value_or(0) / layers;
     const double even = static_cast<double>(report.top_k) / experts;
     if (!layer.domain.at.empty())
       domain += *std::max_element(layer.domain.at.begin(), layer.domain.at.end()) / even / layers;

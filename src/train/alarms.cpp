@@ -166,7 +166,8 @@ Watcher::Watcher(const ModelConfig& config, const TrainOptions& options)
                              kLeastLongSteps, kLongSteps)) {
   if (config.moe_layer_count() == 0) return;
   routing_ = train_spec(config.routing);
-  can_be_uneven_ = needs_logits(routing_->select) && !experts_choose(routing_->select);
+  can_be_uneven_ = needs_logits(routing_->select) && !experts_choose(routing_->select) &&
+                   !is_fixed(routing_->logits);  // that of neurons is as uneven as they are
 }
 
 std::vector<Alarm> Watcher::feed(const StepResult& r) {

@@ -17,6 +17,8 @@ Json to_json(const Alarm& alarm) {
 }
 
 constexpr const char* kLoss = "dpo";  // of preference pairs
+// Where experts are neurons, the loads of a step would be a megabyte of text.
+constexpr size_t kMostLoads = 512;
 
 }  // namespace
 
@@ -59,7 +61,7 @@ std::string metrics_line(const StepResult& r, const std::optional<Evaluation>& e
   Json layers = Json::array();
   for (const LayerLoad& layer : r.layers)
     layers.push_back({{"layer", layer.layer},
-                      {"load", layer.load},
+                      {"load", layer.load.size() > kMostLoads ? Json::array() : Json(layer.load)},
                       {"max_vio", layer.max_vio},
                       {"dropped", layer.dropped}});
   line["layers"] = std::move(layers);

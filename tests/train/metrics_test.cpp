@@ -29,6 +29,18 @@ TEST(Metrics, OneObjectAStepWithEveryKey) {
   EXPECT_FALSE(Json::parse(metrics_line(at(3), {})).contains("eval_ce"));
 }
 
+// Neurons are experts by the thousand; who reads the line finds a layer without loads.
+TEST(Metrics, LoadsOfVeryManyExpertsAreLeftOut) {
+  StepResult r = at(2);
+  r.layers[0].load.assign(512, 1.0 / 512);
+  EXPECT_EQ(parse_metrics_line(metrics_line(r, {}), "test")->layers[0].load.size(), 512u);
+  r.layers[0].load.assign(513, 1.0 / 513);
+  const auto read = parse_metrics_line(metrics_line(r, {}), "test");
+  ASSERT_TRUE(read.has_value());
+  EXPECT_TRUE(read->layers[0].load.empty());
+  EXPECT_EQ(read->layers[0].max_vio, 0.5);
+}
+
 TEST(Metrics, LossesThatAreTrainedOnStandInTheLine) {
   StepResult r = at(1);
   r.balance = 1.25;

@@ -90,15 +90,17 @@ std::vector<std::vector<TokenAffinity>> IdCounts::favourites() const {
   return all;
 }
 
-LayerCounts::LayerCounts(int64_t layer, int64_t experts, int64_t domains, bool token_choice)
+LayerCounts::LayerCounts(int64_t layer, int64_t experts, int64_t domains, bool token_choice,
+                         bool by_neuron)
     : layer_(layer),
       experts_(experts),
       token_choice_(token_choice),
+      by_neuron_(by_neuron),
       counts_(static_cast<size_t>(experts)),
       mass_(static_cast<size_t>(experts)),
       domain_tokens_(static_cast<size_t>(domains)),
       domain_counts_(static_cast<size_t>(domains * experts)),
-      pairs_(static_cast<size_t>(experts * experts)),
+      pairs_(by_neuron ? 0 : static_cast<size_t>(experts * experts)),
       input_(experts),
       target_(experts),
       predicted_(experts) {}
@@ -126,25 +128,33 @@ void LayerCounts::add_scores(const RoutedRows& rows, int64_t n, std::span<const 
   margin_ += least - left_out;
 }
 
+void LayerCounts::add_pairs_and_ids(std::span<const int32_t> chosen, const WindowIds& ids,
+                                    size_t n) {
+  for (const int32_t e : chosen)
+    for (const int32_t other : chosen) ++pairs_[at(e, experts_, other)];
+  input_.add(ids.input[n], chosen);
+  target_.add(ids.target[n], chosen);
+  predicted_.add(ids.predicted[n], chosen);
+}
+
 void LayerCounts::add(const RoutedRows& rows, const WindowIds& ids, int64_t domain,
                       const RoutedRows* earlier) {
   std::vector<int64_t> window(static_cast<size_t>(experts_));
   std::vector<int32_t> chosen, before;
+  std::vector<char> was(static_cast<size_t>(experts_));
   for (int64_t n = 0; n < rows.tokens; ++n) {
     experts_of(chosen, rows, rows.chosen, n);
     for (const int32_t e : chosen) {
       ++window[static_cast<size_t>(e)];
       ++domain_counts_[at(domain, experts_, e)];
-      for (const int32_t other : chosen) ++pairs_[at(e, experts_, other)];
     }
-    const auto token = static_cast<size_t>(n);
-    input_.add(ids.input[token], chosen);
-    target_.add(ids.target[token], chosen);
-    predicted_.add(ids.predicted[token], chosen);
+    if (!by_neuron_) add_pairs_and_ids(chosen, ids, static_cast<size_t>(n));
     if (!rows.scores.empty()) add_scores(rows, n, chosen);
     if (earlier) {
       experts_of(before, *earlier, earlier->chosen, n);
-      for (const int32_t e : chosen) shared_ += std::count(before.begin(), before.end(), e);
+      for (const int32_t e : before) was[static_cast<size_t>(e)] = 1;
+      for (const int32_t e : chosen) shared_ += was[static_cast<size_t>(e)];
+      for (const int32_t e : before) was[static_cast<size_t>(e)] = 0;
     }
     int64_t kept = 0;
     for (int64_t i = n * rows.slots; i < (n + 1) * rows.slots; ++i) {
@@ -206,6 +216,7 @@ LayerStats LayerCounts::finish() const {
     for (int64_t e = 0; e < experts_; ++e)
       s.domain(d, e) =
           quotient(domain_counts_[at(d, experts_, e)], domain_tokens_[static_cast<size_t>(d)]);
+  if (by_neuron_) return s;
   s.coactivation = {experts_, experts_, std::vector<double>(pairs_.size())};
   for (int64_t i = 0; i < experts_; ++i)
     for (int64_t j = 0; j < experts_; ++j)

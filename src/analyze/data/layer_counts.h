@@ -65,8 +65,10 @@ class IdCounts {
 class LayerCounts {
  public:
   // `token_choice`: tokens choose their experts (and not experts their tokens), so that a margin
-  // has a meaning.
-  LayerCounts(int64_t layer, int64_t experts, int64_t domains, bool token_choice);
+  // has a meaning. `by_neuron`: experts are neurons, whose pairs and ids are not counted: that
+  // takes the square of hundreds of choices a token.
+  LayerCounts(int64_t layer, int64_t experts, int64_t domains, bool token_choice,
+              bool by_neuron = false);
 
   // `earlier`: what another checkpoint did with the same window, or null; the same in every call.
   void add(const RoutedRows& rows, const WindowIds& ids, int64_t domain, const RoutedRows* earlier);
@@ -102,9 +104,10 @@ class LayerCounts {
 
  private:
   void add_scores(const RoutedRows& rows, int64_t n, std::span<const int32_t> chosen);
+  void add_pairs_and_ids(std::span<const int32_t> chosen, const WindowIds& ids, size_t n);
 
   int64_t layer_, experts_;
-  bool token_choice_;
+  bool token_choice_, by_neuron_;
   int64_t tokens_ = 0, windows_ = 0, kept_ = 0, unrouted_ = 0, margins_ = 0, scored_ = 0,
           shared_ = 0;
   bool compared_ = false;
@@ -112,7 +115,7 @@ class LayerCounts {
   std::vector<int64_t> counts_;                         // [E]
   std::vector<double> mass_;                            // [E]
   std::vector<int64_t> domain_tokens_, domain_counts_;  // [domains], [domains * E]
-  std::vector<int64_t> pairs_;                          // [E * E]
+  std::vector<int64_t> pairs_;                          // [E * E]; empty by neuron
   IdCounts input_, target_, predicted_;
 };
 

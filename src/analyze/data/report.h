@@ -52,12 +52,13 @@ struct LayerStats {
   std::optional<double> top_score;  // mean over tokens of the largest score
   Grid domain;  // [domains, E] share of the domain's tokens that chose e (OLMoE, equation 7); K / E
                 // when even
+  // Absent, or empty, where experts are neurons, down to the favourites.
   Grid coactivation;  // [E, E] of the tokens that chose i, the share that chose j too (OLMoE,
                       // equation 6)
   // OLMoE's vocabulary specialisation: mean over ids of the share that the id's most frequent
   // expert has of its occurrences. Of the input's ids, the ids that follow and the ids that the
   // model predicts.
-  double vocabulary_input = 0, vocabulary_target = 0, vocabulary_predicted = 0;
+  std::optional<double> vocabulary_input, vocabulary_target, vocabulary_predicted;
   // [E] input ids that go to the expert more than to any other, best first
   std::vector<std::vector<TokenAffinity>> favourites;
   // share of the choices that an earlier checkpoint made too (OLMoE, equation 5)
@@ -82,6 +83,9 @@ struct RoutingReport {
   std::string routing;         // how the model was routed: "dropless", "as-trained" or "threshold"
   std::string earlier;         // the checkpoint of `saturation`, or empty
   int64_t experts = 0, top_k = 0, slots = 0, layers = 0, vocab = 0, window = 0;
+  // Every expert is a neuron, of which a token takes hundreds: no pairs, ids, scores and samples
+  // then, and charts show slices of neurons.
+  bool by_neuron = false;
   int64_t parameters = 0, active_parameters = 0;
   std::vector<DomainText> domains;
   std::vector<LayerStats> moe_layers;

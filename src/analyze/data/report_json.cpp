@@ -44,9 +44,9 @@ Json to_json(const LayerStats& s) {
           {"top_score", optional(s.top_score)},
           {"domain", rows(s.domain)},
           {"coactivation", rows(s.coactivation)},
-          {"vocabulary_input", s.vocabulary_input},
-          {"vocabulary_target", s.vocabulary_target},
-          {"vocabulary_predicted", s.vocabulary_predicted},
+          {"vocabulary_input", optional(s.vocabulary_input)},
+          {"vocabulary_target", optional(s.vocabulary_target)},
+          {"vocabulary_predicted", optional(s.vocabulary_predicted)},
           {"favourites", favourites(s.favourites)},
           {"saturation", optional(s.saturation)}};
 }
@@ -105,6 +105,7 @@ Json to_json(const RoutingReport& r) {
           {"earlier", r.earlier.empty() ? Json(nullptr) : Json(r.earlier)},
           {"experts", r.experts},
           {"top_k", r.top_k},
+          {"by_neuron", r.by_neuron},
           {"slots", r.slots},
           {"layers", r.layers},
           {"vocab", r.vocab},

@@ -39,7 +39,8 @@ std::vector<float> scores_of(const Router::Saved& router, const RoutingSpec& spe
   return scores;
 }
 
-RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& spec) {
+RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& spec,
+                   bool by_neuron) {
   const Router::Saved& router = layer.router;
   RoutedRows rows{router.choice.rows(), router.choice.cols()};
   rows.choice = copied<int32_t>(router.choice);
@@ -53,7 +54,7 @@ RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& sp
   for (int64_t r = 0; r < layer.plan.rows(); ++r)
     rows.weights[static_cast<size_t>(layer.plan.pair[static_cast<size_t>(r)])] =
         layer.plan.weight.as<float>()[r];
-  rows.scores = scores_of(router, spec);
+  if (!by_neuron) rows.scores = scores_of(router, spec);
   return rows;
 }
 
@@ -91,7 +92,9 @@ void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* 
   const std::vector<int64_t> bounds = {0, tokens};
   rows.clear();
   const std::function<void(int64_t, const MoeLayer::Saved&)> on_routing =
-      [&](int64_t, const MoeLayer::Saved& layer) { rows.push_back(rows_of(run, layer, spec_)); };
+      [&](int64_t, const MoeLayer::Saved& layer) {
+        rows.push_back(rows_of(run, layer, spec_, model_.config().by_neuron()));
+      };
   ArenaScope scope(run.saved);
   ModelSaved saved;
   model_.forward(run,
@@ -195,6 +198,7 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
   if (c.moe_layer_count() > 0) {
     report.experts = c.routing.experts;
     report.top_k = c.routing.top_k;
+    report.by_neuron = c.by_neuron();
   }
   const ParamCount params = count_params(c);
   report.parameters = params.total();
@@ -208,10 +212,11 @@ int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
   const int64_t logits = std::min(logit_chunk_rows(c.vocab), window) * c.vocab * 4;
   if (c.moe_layer_count() == 0) return logits;
   // RoutedRows
-  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + c.routing.experts) * 4;
+  const int64_t scores = c.by_neuron() ? 0 : c.routing.experts;
+  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + scores) * 4;
+  // IdCounts of what comes in, follows and is predicted
   const int64_t counts =
-      3 * std::min(c.vocab, kCountedIds) *
-      (c.routing.experts * 4 + 8);  // IdCounts of what comes in, follows and is predicted
+      c.by_neuron() ? 0 : 3 * std::min(c.vocab, kCountedIds) * (c.routing.experts * 4 + 8);
   return logits + c.moe_layer_count() * (models * rows + counts);
 }
 
@@ -241,7 +246,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   std::vector<LayerCounts> layers;
   for (const int64_t l : now.layers)
     layers.emplace_back(l, config.routing.experts, static_cast<int64_t>(domains.size()),
-                        token_choice);
+                        token_choice, report.by_neuron);
   std::vector<int32_t> ids, target, predicted;
   std::vector<float> nll;
   for (size_t d = 0; d < domains.size(); ++d) {
@@ -253,7 +258,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
       domains[d].fill(corpus, windows.start(w), windows.length, ids.data());
       target.assign(ids.begin() + 1, ids.end());
       target.push_back(-1);
-      now.look(run, ids, &nll, &predicted);
+      now.look(run, ids, &nll, report.by_neuron ? nullptr : &predicted);
       if (before) before->look(run, ids, nullptr, nullptr);
       parallel_for(run.threads, static_cast<int64_t>(layers.size()), 1,
                    [&](int64_t begin, int64_t end, int) {
@@ -262,7 +267,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
                                      before ? &before->rows[l] : nullptr);
                    });
       for (size_t n = 0; n + 1 < ids.size(); ++n) text.nats_per_token += double{nll[n]};
-      if (w == windows.count / 2)
+      if (w == windows.count / 2 && !report.by_neuron)
         report.samples.push_back(sample_of(
             text.name, tokenizer,
             std::span(ids).first(std::min(ids.size(), static_cast<size_t>(options.sample))), nll,

@@ -83,7 +83,7 @@ std::string text_cards(const RoutingReport& r) {
 }
 
 int64_t most_experts(const RoutingReport& r, const TrainingHistory* h) {
-  auto most = static_cast<size_t>(std::max<int64_t>(0, r.experts));
+  auto most = r.by_neuron ? size_t{0} : static_cast<size_t>(std::max<int64_t>(0, r.experts));
   if (h)
     for (const HistoryPoint& p : h->points)
       for (const auto& load : p.load) most = std::max(most, load.size());

@@ -15,6 +15,7 @@ namespace moe {
 namespace {
 
 constexpr int64_t kPairExperts = 64;  // of a map of pairs
+constexpr int64_t kSlices = 64;       // of neurons, of a map that has no room for each
 
 std::vector<std::string> numbers(int64_t n) {
   std::vector<std::string> names;
@@ -32,6 +33,47 @@ double highest(const Grid& g) {
   for (const double v : g.at)
     if (std::isfinite(v)) most = std::max(most, v);
   return most;
+}
+
+double load_of(const LayerStats& l, int64_t expert) {
+  return expert < std::ssize(l.load) ? l.load[static_cast<size_t>(expert)] : NAN;
+}
+
+// What stands in the columns of a map: each expert, or neurons of falling load, as many to a slice.
+std::vector<std::vector<int64_t>> columns_of(const RoutingReport& r, const LayerStats& l) {
+  std::vector<int64_t> order(static_cast<size_t>(r.experts));
+  std::iota(order.begin(), order.end(), 0);
+  if (r.by_neuron)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return load_of(l, a) > load_of(l, b); });
+  const int64_t columns = r.by_neuron ? std::min(kSlices, r.experts) : r.experts;
+  std::vector<std::vector<int64_t>> out;
+  for (int64_t c = 0; c < columns; ++c)
+    out.emplace_back(order.begin() + c * r.experts / columns,
+                     order.begin() + (c + 1) * r.experts / columns);
+  return out;
+}
+
+std::string column_word(const RoutingReport& r) { return r.by_neuron ? "slice" : "expert"; }
+// A sentence for the line of a figure with such columns.
+std::string column_words(const RoutingReport& r) {
+  return r.by_neuron ? fmt::format(
+                           "; each column is the mean of {} neurons of like load, the busiest "
+                           "first, in each layer by themselves",
+                           std::max<int64_t>(1, r.experts / kSlices))
+                     : "";
+}
+
+// Row `at` of a map, from the values of each expert.
+void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
+             const std::function<double(int64_t expert)>& value) {
+  for (const std::vector<int64_t>& experts : columns) {
+    double sum = 0;
+    for (const int64_t e : experts) sum += value(e);
+    map.at.push_back(sum / static_cast<double>(experts.size()));
+  }
+  ++map.rows;
+  map.cols = std::ssize(columns);
 }
 
 // A value for each layer as dots on a line.
@@ -183,16 +225,15 @@ Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
   if (r.moe_layers.empty() || r.experts == 0) return f;
   HeatMap map{.label = "load of each expert in each layer",
               .row_word = "layer",
-              .column_word = "expert",
-              .caption = "layer ↓ expert →",
+              .column_word = column_word(r),
+              .caption = fmt::format("layer ↓ {} →", column_word(r)),
               .even = 1 / static_cast<double>(r.experts)};
-  map.columns = numbers(r.experts);
-  map.value = {.rows = static_cast<int64_t>(r.moe_layers.size()), .cols = r.experts, .at = {}};
   for (const LayerStats& l : r.moe_layers) {
     map.rows.push_back(std::to_string(l.layer));
-    for (size_t e = 0; e < static_cast<size_t>(r.experts); ++e)
-      map.value.at.push_back(e < l.load.size() ? l.load[e] : NAN);
+    add_row(map.value, columns_of(r, l), [&](int64_t e) { return load_of(l, e); });
   }
+  map.columns = numbers(map.value.cols);
+  f.line += column_words(r);
   map.limit = heat_limit(highest(map.value) / map.even);
   map.width = o.width;
   map.hover = o.hover;
@@ -209,16 +250,19 @@ Figure domain_figure(const RoutingReport& r, const FigureOptions& o) {
   for (const LayerStats& l : r.moe_layers) most = std::max(most, highest(l.domain));
   const double limit = heat_limit(most / even);
   f.scale = draw_heat_scale(limit, "even: " + fine_percent(even));
+  f.line += column_words(r);
   for (const LayerStats& l : r.moe_layers) {
     HeatMap map{.label = fmt::format("domains of layer {}'s experts", l.layer),
                 .row_word = "",
-                .column_word = "expert",
-                .caption = "expert →",
+                .column_word = column_word(r),
+                .caption = column_word(r) + " →",
                 .even = even,
                 .limit = limit};
     for (const DomainText& d : r.domains) map.rows.push_back(d.name);
-    map.columns = numbers(l.domain.cols);
-    map.value = l.domain;
+    const std::vector<std::vector<int64_t>> columns = columns_of(r, l);
+    for (int64_t d = 0; d < l.domain.rows; ++d)
+      add_row(map.value, columns, [&](int64_t e) { return l.domain(d, e); });
+    map.columns = numbers(map.value.cols);
     map.width = o.width;
     map.hover = o.hover;
     Panel panel{.heading = fmt::format("layer {}", l.layer), .drawing = draw_heat(map), .note = {}};
@@ -253,14 +297,17 @@ Figure vocabulary_figure(const RoutingReport& r, const FigureOptions& o) {
   f.title = "Vocabulary specialisation";
   f.line +=
       "; of the ids read, of those that follow in the text and of those that the model predicts";
-  if (r.moe_layers.empty()) return f;
-  f.panels.push_back(by_layer(
-      r, o, "vocabulary specialisation by layer",
-      {layer_series(r, "read", "q0", [](const LayerStats& l) { return l.vocabulary_input; }),
-       layer_series(r, "follows", "q3", [](const LayerStats& l) { return l.vocabulary_target; }),
-       layer_series(r, "predicted", "q6",
-                    [](const LayerStats& l) { return l.vocabulary_predicted; })},
-      "of the id's occurrences", Unit::share));
+  if (r.moe_layers.empty() || !r.moe_layers[0].vocabulary_input) return f;
+  const auto series = [&](const char* name, const char* colour,
+                          std::optional<double> LayerStats::*value) {
+    return layer_series(r, name, colour,
+                        [&](const LayerStats& l) { return (l.*value).value_or(NAN); });
+  };
+  f.panels.push_back(by_layer(r, o, "vocabulary specialisation by layer",
+                              {series("read", "q0", &LayerStats::vocabulary_input),
+                               series("follows", "q3", &LayerStats::vocabulary_target),
+                               series("predicted", "q6", &LayerStats::vocabulary_predicted)},
+                              "of the id's occurrences", Unit::share));
   return f;
 }
 

@@ -188,11 +188,11 @@ void add_vocabulary(std::vector<std::string>& out, const RoutingReport& r) {
   for (const LayerStats& l : r.moe_layers)
     if (can_have_specialists(r, l) && (!most || l.vocabulary_input > most->vocabulary_input))
       most = &l;
-  if (r.experts < 2 || !most || most->vocabulary_input <= 0) return;
+  if (r.experts < 2 || !most || most->vocabulary_input.value_or(0) <= 0) return;
   out.push_back(
       fmt::format("In layer {} the token itself decides most: one and the same token goes to its "
                   "favourite expert {} of the time, on average.",
-                  most->layer, percent(most->vocabulary_input)));
+                  most->layer, percent(*most->vocabulary_input)));
 }
 
 }  // namespace
@@ -259,8 +259,10 @@ std::vector<Fact> facts_of(const RoutingReport& r, const TrainingHistory* h) {
 
 std::vector<std::string> troubles_of(const RoutingReport& r, const TrainingHistory* h) {
   std::vector<std::string> out;
-  add_collapse(out, r);
-  add_dead(out, r);
+  if (!r.by_neuron) {  // some neurons are hot and some cold in any network
+    add_collapse(out, r);
+    add_dead(out, r);
+  }
   add_drops(out, r, h);
   if (h && !h->alarms.empty())
     out.push_back(fmt::format("The run raised {}, the last at step {}: {}.",

@@ -75,17 +75,17 @@ TEST(LayerCounts, DomainsAndCoactivation) {
 // Input 8: tokens {0,1} {1,0}; 9: {0,2} {0,3} {0,1}. Both always go to expert 0, so 1. Next id: 9
 // after {0,1} and {0,3}, 8 after {0,2}.
 TEST(LayerCounts, VocabularyCountsEveryChoiceAndWeighsIdsAlike) {
-  EXPECT_NEAR(worked().vocabulary_input, 1, kTight);
-  EXPECT_NEAR(worked().vocabulary_target, 1, kTight);
+  EXPECT_NEAR(*worked().vocabulary_input, 1, kTight);
+  EXPECT_NEAR(*worked().vocabulary_target, 1, kTight);
   LayerCounts layer(0, 4, 1, true);
   add(layer, routed({0, 1, 2, 3, 2, 1, 0, 1}), {5, 5, 5, 6});
   const LayerStats s = layer.finish();
   // 5: experts 1 and 2 twice of 3; 6: always
-  EXPECT_NEAR(s.vocabulary_input, (2.0 / 3 + 1) / 2, kTight);
+  EXPECT_NEAR(*s.vocabulary_input, (2.0 / 3 + 1) / 2, kTight);
   // 5 follows {0,1} and {2,3}; 6 follows {2,1}; nothing follows the last
-  EXPECT_NEAR(s.vocabulary_target, (0.5 + 1) / 2, kTight);
+  EXPECT_NEAR(*s.vocabulary_target, (0.5 + 1) / 2, kTight);
   // 7 at all four tokens, expert 1 at three of them
-  EXPECT_NEAR(s.vocabulary_predicted, 3.0 / 4, kTight);
+  EXPECT_NEAR(*s.vocabulary_predicted, 3.0 / 4, kTight);
 }
 
 TEST(LayerCounts, FavouritesNeedTenOccurrences) {

@@ -99,6 +99,34 @@ TEST(RoutingStats, LawsOfTokenChoice) {
   }
 }
 
+// A token takes hundreds of neurons: what grows with their square, or by id, is left out.
+TEST(RoutingStats, NeuronsAreCountedWithoutPairsAndIds) {
+  const Texts texts;
+  ModelConfig c = plain_config();
+  c.expert_width = 1;
+  c.routing = default_options(find_recipe("sketch"), c.dense_width, 20, 2);
+  const auto model = fresh(c);
+  for (Param* p : model->params())
+    if (is_sketch(*p))
+      for (int64_t i = 0; i < p->value.numel(); ++i)
+        p->value.as<float>()[i] = normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
+  const RoutingReport r = report_of(*model, texts);
+  EXPECT_TRUE(r.by_neuron);
+  EXPECT_EQ(r.experts, 48);
+  EXPECT_TRUE(r.samples.empty());
+  for (const LayerStats& s : r.moe_layers) {
+    EXPECT_EQ(std::accumulate(s.counts.begin(), s.counts.end(), int64_t{0}), 960 * 20);
+    EXPECT_NEAR(sum(s.domain.at), 2 * 20, kTight);
+    EXPECT_GT(s.max_vio, 0);
+    EXPECT_TRUE(s.coactivation.at.empty());
+    EXPECT_TRUE(s.favourites.empty());
+    EXPECT_FALSE(s.vocabulary_input);
+    EXPECT_FALSE(s.router_entropy);
+  }
+  const RoutingReport same = report_of(*model, texts, {}, model.get());
+  EXPECT_EQ(same.moe_layers[0].saturation, 1);
+}
+
 TEST(RoutingStats, ExpertsThatChoose) {
   const Texts texts;
   const auto model = strong(config_of("expert-choice"));

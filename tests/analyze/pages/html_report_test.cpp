@@ -111,6 +111,31 @@ TEST(HtmlReport, ShowsWhatIsOnlySometimesThere) {
   EXPECT_EQ(html_report(made_report(), nullptr).find("id=\"alarms\""), std::string::npos);
 }
 
+// Hundreds of neurons a token: slices of them in the maps, and nothing of pairs and ids.
+TEST(HtmlReport, NeuronsStandInSlicesByFallingLoad) {
+  RoutingReport r = made_report({.experts = 200, .top_k = 80, .slots = 80, .samples = 0});
+  r.by_neuron = true;
+  r.moe_layers[1].dead = 3;
+  for (LayerStats& l : r.moe_layers) {
+    l.coactivation = {};
+    l.favourites.clear();
+    for (auto value : {&LayerStats::vocabulary_input, &LayerStats::vocabulary_target,
+                       &LayerStats::vocabulary_predicted, &LayerStats::router_entropy,
+                       &LayerStats::margin, &LayerStats::top_score})
+      (l.*value).reset();
+  }
+  const std::string page = html_report(r, nullptr);
+  EXPECT_EQ(fault_of(page), "");
+  for (const char* card : {"load", "max_vio", "domain"}) EXPECT_TRUE(has_card(page, card)) << card;
+  for (const char* card :
+       {"coactivation", "vocabulary_input", "router_entropy", "favourites", "sample"})
+    EXPECT_FALSE(has_card(page, card)) << card;
+  EXPECT_EQ(page.find("dead: "), std::string::npos) << "a cold neuron is no trouble";
+  EXPECT_NE(page.find("the mean of 3 neurons of like load"), std::string::npos);
+  EXPECT_EQ(markup_of(page).find(">64<"), std::string::npos) << "slices are 0 to 63";
+  EXPECT_LT(page.size(), 400'000u);
+}
+
 TEST(HtmlReport, ShowsTheFiguresOfPreferencePairs) {
   TrainingHistory h = made_history();
   for (HistoryPoint& p : h.points) p.pairs = PairPoint{p.step, 0.5, 0.7, 0.8};

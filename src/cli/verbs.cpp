@@ -36,6 +36,7 @@ const std::vector<Verb>& verbs() {
       {"serve", kUse, "answer over HTTP as OpenAI's API does, with a page to talk in", add_serve},
       {"get", kUse, "fetch a small ready-made model, or list what there is", add_get},
       {"score", kLook, "how well a model predicts a text", add_score},
+      {"quiz", kLook, "how often models answer questions right that are made of a text", add_quiz},
       {"compare", kLook, "two models on one text: quality, speed, size, and where they part",
        add_compare},
       {"inspect", kLook,

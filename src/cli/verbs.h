@@ -39,6 +39,7 @@ Action add_generate(CLI::App& app);
 Action add_chat(CLI::App& app);
 Action add_serve(CLI::App& app);
 Action add_score(CLI::App& app);
+Action add_quiz(CLI::App& app);
 Action add_compare(CLI::App& app);
 Action add_convert(CLI::App& app);
 Action add_carve(CLI::App& app);

@@ -49,6 +49,7 @@ class Memory : public ::testing::Test {
             {"score", moe, "--text", text},
             {"compare", moe, moe, "--text", text, "--no-speed"},
             {"inspect", moe, "--text", text},
+            {"quiz", moe, "--text", text, "--questions", "4", "--context", "4", "--words", "2"},
             {"bench", moe, "--prompt", "8", "--tokens", "2", "--repeats", "1"},
             {"prune", moe, path("new"), "--experts", "2", "--calibration", text, "--verify", other},
             {"carve", dense, path("new"), "--shared", "1", "--active", "1", "--experts", "4",

@@ -1,0 +1,116 @@
+#include "jobs/quiz.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "hub/hub.h"
+#include "ops/devices.h"
+#include "text/source.h"
+
+namespace moe {
+namespace {
+
+// All files of a text, one behind another.
+std::string whole_text(const std::string& path) {
+  std::string text;
+  each_source({path}, {.text =
+                           [&](SourceFile&& file) {
+                             text += file.bytes.text();
+                             text += '\n';
+                           },
+                       .tokens =
+                           [&](const std::string& folder) {
+                             fail("{} holds tokens; questions are made of text", folder);
+                           }});
+  return text;
+}
+
+template <class Value>
+Share mean_of(const std::vector<QuizAnswer>& answers, Value&& value) {
+  const auto n = static_cast<double>(answers.size());
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const double x = value(i);
+    sum += x;
+    squares += x * x;
+  }
+  const double mean = sum / n;
+  return {mean, n > 1 ? std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1)) : 0};
+}
+
+QuizResult result_of(const std::string& model, const std::vector<QuizAnswer>& answers,
+                     const std::vector<QuizAnswer>& first) {
+  const auto share = [&](bool QuizAnswer::*right) {
+    return mean_of(answers, [&](size_t i) { return answers[i].*right ? 1.0 : 0.0; });
+  };
+  const auto change = [&](bool QuizAnswer::*right) {
+    return mean_of(answers, [&](size_t i) {
+      return (answers[i].*right ? 1.0 : 0.0) - (first[i].*right ? 1.0 : 0.0);
+    });
+  };
+  return {model, share(&QuizAnswer::continuation), share(&QuizAnswer::word),
+          change(&QuizAnswer::continuation), change(&QuizAnswer::word)};
+}
+
+Json to_json(const Share& s) { return {{"value", s.value}, {"error", s.error}}; }
+
+}  // namespace
+
+FieldList fields(QuizJob& job) {
+  FieldList list;
+  list.add("text", job.text, "a text file, or a folder of them, that the models were not made with")
+      .required();
+  list.add("questions", job.quiz.questions, "how many are made, spread evenly over the text");
+  list.add("context", job.quiz.context, "words that a question gives").unit("words");
+  list.add("words", job.quiz.words, "words of a continuation").unit("words");
+  list.add("seed", job.quiz.seed, "of the places and of the wrong continuations");
+  list.add(fields(job.compute));
+  add_memory(list, job.memory);
+  return list;
+}
+
+QuizReply quiz_models(const QuizJob& job, const Watch& watch) {
+  const std::vector<Question> quiz = make_quiz(whole_text(job.text), job.quiz);
+  QuizReply reply{job.text, job.quiz, {}};
+  std::vector<QuizAnswer> first;
+  for (const std::string& path : job.models) {
+    const LoadedModel loaded = open_model(path, job.memory.limits);
+    const DType dtype = compute_dtype(job.compute, *loaded.model);
+    const std::vector<AskedQuestion> asked =
+        as_asked(quiz, *loaded.tokenizer, loaded.model->config().context);
+    prepare_memory(path, quiz_use(*loaded.model, asked, dtype), {}, job.memory,
+                   marked("lower @context"), watch);
+    Run run(thread_count(job.compute.threads), dtype, ops::device_of(job.compute.device));
+    loaded.model->move_to(run.device);
+    const Progress progress = watch.begin();
+    const std::vector<QuizAnswer> answers =
+        take_quiz(*loaded.model, run, asked, [&](int64_t done, int64_t total) {
+          if (watch.stopped()) fail("interrupted after {} of {} questions", done, total);
+          progress(done, total, "questions of " + path);
+        });
+    if (reply.models.empty()) first = answers;
+    reply.models.push_back(result_of(path, answers, first));
+  }
+  return reply;
+}
+
+Json to_json(const QuizReply& r) {
+  Json models = Json::array();
+  for (const QuizResult& m : r.models)
+    models.push_back({{"model", m.model},
+                      {"continuation", to_json(m.continuation)},
+                      {"word", to_json(m.word)},
+                      {"continuation_change", to_json(m.continuation_change)},
+                      {"word_change", to_json(m.word_change)}});
+  return {{"text", r.text},
+          {"questions", r.quiz.questions},
+          {"context", r.quiz.context},
+          {"words", r.quiz.words},
+          {"seed", r.quiz.seed},
+          {"choices", kChoices},
+          {"models", std::move(models)}};
+}
+
+}  // namespace moe

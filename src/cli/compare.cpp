@@ -63,6 +63,8 @@ Action add_compare(CLI::App& app) {
   list.add(cpu_fields(f->compare.compute));
   add_memory(list, f->compare.memory);
   list.add("html", f->compare.html, "write the figures and their charts as a self-contained page");
+  list.add("pictures", f->compare.pictures,
+           "write each chart of that page as a picture of its own (.svg) into this folder");
   list.add("json", f->json, "one JSON object on standard output");
   add_flags(app, std::move(list), f->given);
   return [f] { return run_compare(*f); };

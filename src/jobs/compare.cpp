@@ -9,6 +9,7 @@
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
 #include "jobs/calibration.h"
+#include "jobs/picture_folder.h"
 
 namespace moe {
 namespace {
@@ -176,6 +177,7 @@ ConversionReport compare_files(const std::string& before_path, const std::string
   // opened before the work, so that a folder that cannot be written to is found at once
   std::optional<AtomicFile> page;
   if (!job.html.empty()) page.emplace(job.html);
+  make_picture_folder(job.pictures);
   ConversionReport report =
       compare_models({before_path, before}, {after_path, after}, job, texts, watch);
   if (!job.also.empty()) add_others(report, {before_path, before}, job, texts.front(), watch);
@@ -183,6 +185,7 @@ ConversionReport compare_files(const std::string& before_path, const std::string
     page->write(conversion_page(report));
     page->commit();
   }
+  if (!job.pictures.empty()) write_pictures(job.pictures, conversion_pictures(report));
   return report;
 }
 

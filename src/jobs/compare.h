@@ -22,8 +22,8 @@ struct CompareJob {
   CompareOptions options{.window = 0};  // 0: the default
   SpeedOptions speed;
   bool no_speed = false;
-  std::string html;           // a page; empty: none
-  int64_t top_k_experts = 0;  // of the model after
+  std::string html, pictures;  // a page, and a folder of its charts; empty: none
+  int64_t top_k_experts = 0;   // of the model after
   ComputeOptions compute;
   MemoryOptions memory;
 };

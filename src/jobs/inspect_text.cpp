@@ -1,37 +1,24 @@
 #include "jobs/inspect_text.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "analyze/data/history.h"
 #include "analyze/data/report_json.h"
 #include "analyze/pages/html_report.h"
-#include "analyze/pictures/report_pictures.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "evaluate/score.h"
 #include "hub/hub.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/picture_folder.h"
 #include "text/loader.h"
 
 namespace moe {
 namespace {
 
 constexpr int64_t kReportTokens = 20'000;  // of each domain, of the page that a training run leaves
-
-void make_picture_folder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) fail("cannot make the folder of @pictures, '{}': {}", path, error.message());
-}
-
-void write_pictures(const std::string& folder, const RoutingReport& report,
-                    const TrainingHistory* history) {
-  for (const auto& [name, svg] : report_pictures(report, history))
-    write_atomically(folder + "/" + name, svg);
-}
 
 }  // namespace
 
@@ -79,7 +66,7 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
   // opened before the work, so that a folder that cannot be written to is found at once
   std::optional<AtomicFile> page;
   if (!job.html.empty()) page.emplace(job.html);
-  if (!job.pictures.empty()) make_picture_folder(job.pictures);
+  make_picture_folder(job.pictures);
   Run run(thread_count(job.threads), job.dtype.value_or(natural_dtype(*loaded.model)));
   const int64_t window = std::min(
       options.window > 0 ? options.window : default_window(loaded.model->config()), corpus.size());
@@ -116,7 +103,7 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
     page->write(html_report(report, history));
     page->commit();
   }
-  if (!job.pictures.empty()) write_pictures(job.pictures, report, history);
+  if (!job.pictures.empty()) write_pictures(job.pictures, report_pictures(report, history));
   return found;
 }
 

@@ -60,7 +60,8 @@ TEST_F(Compare, SeveralModelsStandBesideTheFirst) {
   const std::string page = *folder_ / "ways.html";
   const std::vector<std::string> ways = {"--also", deeper(), model(), "--windows", "4"};
   std::vector<std::string> asked = words(model(), quantised(), ways);
-  asked.insert(asked.end(), {"--html", page, "--json"});
+  const std::string charts = *folder_ / "charts";
+  asked.insert(asked.end(), {"--html", page, "--pictures", charts, "--json"});
   const Json j = json_of(asked), &points = j.at("frontier");
   ASSERT_EQ(points.size(), 4u);
   EXPECT_EQ(points.at(0).at("name"), "m.gguf");
@@ -76,6 +77,8 @@ TEST_F(Compare, SeveralModelsStandBesideTheFirst) {
   const std::string html = slurp(page);
   EXPECT_NE(html.find("The models in numbers"), std::string::npos);
   EXPECT_NE(html.find("deeper"), std::string::npos);
+  for (const char* name : {"frontier.svg", "prompt-frontier.svg", "speed.svg"})
+    EXPECT_TRUE(slurp(charts + "/" + name).starts_with("<svg")) << name;
   const CommandResult shown = moe_command(words(model(), quantised(), ways));
   EXPECT_NE(shown.out.find("* m.gguf"), std::string::npos) << shown.out;
 

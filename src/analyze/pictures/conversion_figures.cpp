@@ -13,7 +13,8 @@
 namespace moe {
 namespace {
 
-constexpr double kLoadLimit = 4;  // of the colours of loads
+constexpr double kLoadLimit = 4;       // of the colours of loads
+constexpr int64_t kMostColumns = 512;  // of a map: more are neurons, shown in slices
 
 std::string point_says(const FrontierPoint& p) {
   return fmt::format("{}: perplexity {}, decode {} at {} tokens a second, prompt {} at {}{}",
@@ -199,24 +200,27 @@ namespace {
 Panel load_panel(const std::vector<LayerChoices>& layers, const std::string& heading,
                  const FigureOptions& o) {
   const auto experts = static_cast<int64_t>(layers[0].counts.size());
+  const bool sliced = experts > kMostColumns;
+  const std::string column = sliced ? "slice" : "expert";
   HeatMap map{.label = "load of each expert in each layer",
               .row_word = "layer",
-              .column_word = "expert",
-              .caption = "layer ↓ expert →",
+              .column_word = column,
+              .caption = fmt::format("layer ↓ {} →", column),
               .even = 1 / static_cast<double>(experts),
               .limit = kLoadLimit};
   if (!heading.empty()) map.label = fmt::format("{}: {}", heading, map.label);
   map.width = o.width;
   map.hover = o.hover;
-  for (int64_t e = 0; e < experts; ++e) map.columns.push_back(std::to_string(e));
-  map.value = {.rows = std::ssize(layers), .cols = experts, .at = {}};
   for (const LayerChoices& l : layers) {
     map.rows.push_back(std::to_string(l.layer));
     const auto total =
         static_cast<double>(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}));
-    for (const int64_t n : l.counts)
-      map.value.at.push_back(total > 0 ? static_cast<double>(n) / total : NAN);
+    const auto load = [&](int64_t e) {
+      return total > 0 ? static_cast<double>(l.counts[static_cast<size_t>(e)]) / total : NAN;
+    };
+    add_row(map.value, columns_by(load, experts, sliced), load);
   }
+  for (int64_t c = 0; c < map.value.cols; ++c) map.columns.push_back(std::to_string(c));
   return {.heading = heading, .drawing = draw_heat(map), .note = {}};
 }
 
@@ -228,6 +232,7 @@ Figure expert_load_figure(const ConversionReport& r, const FigureOptions& o) {
   if (after.empty() || after[0].counts.size() < 2) return f;
   f.scale = draw_heat_scale(
       kLoadLimit, "even: " + fine_percent(1 / static_cast<double>(after[0].counts.size())));
+  f.line += column_words(std::ssize(after[0].counts), std::ssize(after[0].counts) > kMostColumns);
   for (const TextView& t : texts_of(r)) {
     if (!r.others.empty() && !t.figures.before_load.empty())
       f.panels.push_back(load_panel(t.figures.before_load, t.name + ", before", o));

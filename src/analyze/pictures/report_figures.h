@@ -2,6 +2,7 @@
 // analyze/data/report.h. The page and the stand-alone pictures show the same.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,16 @@ Figure empty_figure(std::string_view key);
 
 // A definition as a sentence, with where it comes from.
 std::string sentence(std::string line, std::string_view source = {});
+
+// What stands in the columns of a map: each expert, or `sliced` those of like load, the busiest
+// first.
+std::vector<std::vector<int64_t>> columns_by(const std::function<double(int64_t expert)>& load,
+                                             int64_t experts, bool sliced);
+// What the line of a figure says of such columns.
+std::string column_words(int64_t experts, bool sliced);
+// A row more, the mean of each column's experts.
+void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
+             const std::function<double(int64_t expert)>& value);
 
 struct FigureOptions {
   double width = kPanelWidth;

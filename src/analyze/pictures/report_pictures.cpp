@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "analyze/pictures/conversion_figures.h"
 #include "analyze/pictures/report_figures.h"
 #include "analyze/pictures/sample_picture.h"
 
@@ -12,32 +13,35 @@ constexpr size_t kMostPanels = 12;
 constexpr double kWide = 748;   // as two panels side by side
 constexpr double kThird = 250;  // one of three
 
+void add_figure(Pictures& pictures, const std::string& name, const Figure& f, int64_t experts) {
+  if (f.panels.empty()) return;
+  Picture picture{.title = f.title,
+                  .line = sentence(f.line),
+                  .panels = {},
+                  .scale = f.scale,
+                  .columns = f.panels.size() == 3  ? 3
+                             : f.panels.size() > 1 ? 2
+                                                   : 1,
+                  .experts = experts};
+  const size_t n = f.panels.size(), shown = std::min(n, kMostPanels);
+  for (size_t i = 0; i < shown; ++i) {
+    const Panel& p = f.panels[shown < 2 ? 0 : i * (n - 1) / (shown - 1)];
+    picture.panels.emplace_back(p.heading, p.drawing);
+  }
+  pictures.emplace_back(name, standalone_svg(picture));
+}
+
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingReport& r,
-                                                                 const TrainingHistory* history) {
-  std::vector<std::pair<std::string, std::string>> pictures;
+Pictures report_pictures(const RoutingReport& r, const TrainingHistory* history) {
+  Pictures pictures;
   int64_t experts = r.experts;
   if (history)
     for (const HistoryPoint& p : history->points)
       for (const auto& load : p.load)
         experts = std::max(experts, static_cast<int64_t>(load.size()));
   const auto add = [&](const std::string& name, const Figure& f) {
-    if (f.panels.empty()) return;
-    Picture picture{.title = f.title,
-                    .line = sentence(f.line),
-                    .panels = {},
-                    .scale = f.scale,
-                    .columns = f.panels.size() == 3  ? 3
-                               : f.panels.size() > 1 ? 2
-                                                     : 1,
-                    .experts = experts};
-    const size_t n = f.panels.size(), shown = std::min(n, kMostPanels);
-    for (size_t i = 0; i < shown; ++i) {
-      const Panel& p = f.panels[shown < 2 ? 0 : i * (n - 1) / (shown - 1)];
-      picture.panels.emplace_back(p.heading, p.drawing);
-    }
-    pictures.emplace_back(name, standalone_svg(picture));
+    add_figure(pictures, name, f, experts);
   };
   const FigureOptions panel{.width = r.moe_layers.size() == 3 ? kThird : kPanelWidth,
                             .hover = false},
@@ -64,6 +68,23 @@ std::vector<std::pair<std::string, std::string>> report_pictures(const RoutingRe
   add("saturation.svg", saturation_figure(r, wide));
   if (const std::optional<Picture> samples = sample_picture(r))
     pictures.emplace_back("samples.svg", standalone_svg(*samples));
+  return pictures;
+}
+
+Pictures conversion_pictures(const ConversionReport& r) {
+  Pictures pictures;
+  const FigureOptions wide{.width = kWide, .hover = false}, half{.hover = false};
+  for (const auto& [name, figure] : std::initializer_list<std::pair<const char*, Figure>>{
+           {"frontier.svg", frontier_figure(r, wide)},
+           {"prompt-frontier.svg", prompt_frontier_figure(r, wide)},
+           {"speed.svg", speed_figure(r, half)},
+           {"error.svg", error_figure(r, wide)},
+           {"agreement.svg", agreement_figure(r, wide)},
+           {"drift.svg", drift_figure(r, wide)},
+           {"same-choices.svg", same_choices_figure(r, wide)},
+           {"max-vio.svg", balance_figure(r, wide)},
+           {"load.svg", expert_load_figure(r, wide)}})
+    add_figure(pictures, name, figure, 0);
   return pictures;
 }
 

@@ -39,42 +39,11 @@ double load_of(const LayerStats& l, int64_t expert) {
   return expert < std::ssize(l.load) ? l.load[static_cast<size_t>(expert)] : NAN;
 }
 
-// What stands in the columns of a map: each expert, or neurons of falling load, as many to a slice.
 std::vector<std::vector<int64_t>> columns_of(const RoutingReport& r, const LayerStats& l) {
-  std::vector<int64_t> order(static_cast<size_t>(r.experts));
-  std::iota(order.begin(), order.end(), 0);
-  if (r.by_neuron)
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return load_of(l, a) > load_of(l, b); });
-  const int64_t columns = r.by_neuron ? std::min(kSlices, r.experts) : r.experts;
-  std::vector<std::vector<int64_t>> out;
-  for (int64_t c = 0; c < columns; ++c)
-    out.emplace_back(order.begin() + c * r.experts / columns,
-                     order.begin() + (c + 1) * r.experts / columns);
-  return out;
+  return columns_by([&](int64_t e) { return load_of(l, e); }, r.experts, r.by_neuron);
 }
 
 std::string column_word(const RoutingReport& r) { return r.by_neuron ? "slice" : "expert"; }
-// A sentence for the line of a figure with such columns.
-std::string column_words(const RoutingReport& r) {
-  return r.by_neuron ? fmt::format(
-                           "; each column is the mean of {} neurons of like load, the busiest "
-                           "first, in each layer by themselves",
-                           std::max<int64_t>(1, r.experts / kSlices))
-                     : "";
-}
-
-// Row `at` of a map, from the values of each expert.
-void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
-             const std::function<double(int64_t expert)>& value) {
-  for (const std::vector<int64_t>& experts : columns) {
-    double sum = 0;
-    for (const int64_t e : experts) sum += value(e);
-    map.at.push_back(sum / static_cast<double>(experts.size()));
-  }
-  ++map.rows;
-  map.cols = std::ssize(columns);
-}
 
 // A value for each layer as dots on a line.
 Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label,
@@ -150,6 +119,40 @@ Panel pair_panel(const RoutingReport& r, const LayerStats& l, double limit,
 }
 
 }  // namespace
+
+std::vector<std::vector<int64_t>> columns_by(const std::function<double(int64_t)>& load,
+                                             int64_t experts, bool sliced) {
+  std::vector<int64_t> order(static_cast<size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  if (sliced)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return load(a) > load(b); });
+  const int64_t columns = sliced ? std::min(kSlices, experts) : experts;
+  std::vector<std::vector<int64_t>> out;
+  for (int64_t c = 0; c < columns; ++c)
+    out.emplace_back(order.begin() + c * experts / columns,
+                     order.begin() + (c + 1) * experts / columns);
+  return out;
+}
+
+std::string column_words(int64_t experts, bool sliced) {
+  return sliced ? fmt::format(
+                      "; each column is the mean of {} neurons of like load, the busiest first, in "
+                      "each layer by themselves",
+                      std::max<int64_t>(1, experts / kSlices))
+                : "";
+}
+
+void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
+             const std::function<double(int64_t)>& value) {
+  for (const std::vector<int64_t>& experts : columns) {
+    double sum = 0;
+    for (const int64_t e : experts) sum += value(e);
+    map.at.push_back(sum / static_cast<double>(experts.size()));
+  }
+  ++map.rows;
+  map.cols = std::ssize(columns);
+}
 
 std::string sentence(std::string line, std::string_view source) {
   if (!line.empty() && line[0] >= 'a' && line[0] <= 'z')
@@ -233,7 +236,7 @@ Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
     add_row(map.value, columns_of(r, l), [&](int64_t e) { return load_of(l, e); });
   }
   map.columns = numbers(map.value.cols);
-  f.line += column_words(r);
+  f.line += column_words(r.experts, r.by_neuron);
   map.limit = heat_limit(highest(map.value) / map.even);
   map.width = o.width;
   map.hover = o.hover;
@@ -250,7 +253,7 @@ Figure domain_figure(const RoutingReport& r, const FigureOptions& o) {
   for (const LayerStats& l : r.moe_layers) most = std::max(most, highest(l.domain));
   const double limit = heat_limit(most / even);
   f.scale = draw_heat_scale(limit, "even: " + fine_percent(even));
-  f.line += column_words(r);
+  f.line += column_words(r.experts, r.by_neuron);
   for (const LayerStats& l : r.moe_layers) {
     HeatMap map{.label = fmt::format("domains of layer {}'s experts", l.layer),
                 .row_word = "",

@@ -17,6 +17,7 @@
 #include "analyze/made_report.h"
 #include "analyze/page_check.h"
 #include "analyze/pages/markup.h"
+#include "analyze/pictures/report_figures.h"
 #include "analyze/pictures/report_pictures.h"
 #include "analyze/pictures/svg_chart.h"
 #include "analyze/pictures/svg_parts.h"
@@ -134,6 +135,23 @@ TEST(HtmlReport, NeuronsStandInSlicesByFallingLoad) {
   EXPECT_NE(page.find("the mean of 3 neurons of like load"), std::string::npos);
   EXPECT_EQ(markup_of(page).find(">64<"), std::string::npos) << "slices are 0 to 63";
   EXPECT_LT(page.size(), 400'000u);
+}
+
+TEST(HtmlReport, SlicesHoldEveryExpertOnceTheBusiestFirst) {
+  const auto load = [](int64_t e) { return e % 2 == 1 ? 2.0 : 1.0; };
+  const std::vector<std::vector<int64_t>> columns = columns_by(load, 130, true);
+  EXPECT_EQ(columns.size(), 64u);
+  EXPECT_EQ(columns[0], (std::vector<int64_t>{1, 3}));
+  std::set<int64_t> seen;
+  for (const std::vector<int64_t>& column : columns) {
+    EXPECT_GE(column.size(), 2u);
+    EXPECT_LE(column.size(), 3u);
+    seen.insert(column.begin(), column.end());
+  }
+  EXPECT_EQ(seen.size(), 130u);
+  EXPECT_EQ(columns_by(load, 5, false),
+            (std::vector<std::vector<int64_t>>{{0}, {1}, {2}, {3}, {4}}));
+  EXPECT_EQ(columns_by(load, 5, true).size(), 5u);
 }
 
 TEST(HtmlReport, ShowsTheFiguresOfPreferencePairs) {

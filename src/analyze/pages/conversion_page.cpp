@@ -101,22 +101,24 @@ std::string texts_cards(const ConversionReport& r) {
 
 std::string frontier_table(const ConversionReport& r) {
   if (r.frontier.empty()) return "";
+  const bool shares = r.frontier.front().ffn_share.has_value();
   std::string rows;
   for (const FrontierPoint& p : r.frontier)
     rows += fmt::format(
-        "<tr><th>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        escape(p.name), p.ffn_share ? fine_percent(*p.ffn_share) : "", compact(p.perplexity),
-        p.is_before ? "" : compact(p.kl), ratio(p.speed_up.decode), ratio(p.speed_up.prompt),
-        human_bytes(static_cast<double>(p.bytes_per_token)));
+        "<tr><th>{}</th>{}<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        escape(p.name),
+        shares ? fmt::format("<td>{}</td>", fine_percent(p.ffn_share.value_or(1))) : "",
+        compact(p.perplexity), p.is_before ? "" : compact(p.kl), ratio(p.speed_up.decode),
+        ratio(p.speed_up.prompt), human_bytes(static_cast<double>(p.bytes_per_token)));
   return fmt::format(
-      R"(<section class="card" id="sweep"><h2>{}</h2><p class="def">{}</p><div class="scroll"><table><thead><tr><th></th><th>of the FFN</th>)"
-      R"(<th>perplexity</th><th>KL</th><th>decode</th><th>prompt</th><th>read a token</th></tr></thead><tbody>{}</tbody></table></div></section>)"
+      R"(<section class="card" id="sweep"><h2>{}</h2><p class="def">{}</p><div class="scroll"><table><thead><tr><th></th>{}<th>perplexity</th>)"
+      R"(<th>KL</th><th>decode</th><th>prompt</th><th>read a token</th></tr></thead><tbody>{}</tbody></table></div></section>)"
       "\n",
       r.is_conversion() ? "The sweep in numbers" : "The models in numbers",
       escape(std::string(r.is_conversion() ? "Each with everything else the same; speeds"
                                            : "Each held against the model before; speeds") +
              " are factors of the model before, measured in turns with it."),
-      rows);
+      shares ? "<th>of the FFN</th>" : "", rows);
 }
 
 std::string steps_card(const ConversionReport& r) {

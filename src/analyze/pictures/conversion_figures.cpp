@@ -38,6 +38,7 @@ Figure points_figure(std::string_view key, const ConversionReport& r, const Figu
                    .y_title = "perplexity",
                    .x_unit = Unit::ratio,
                    .points = {},
+                   .joined = r.is_conversion(),
                    .width = o.width};
   if (o.width > kPanelWidth) chart.height = 330;
   for (const FrontierPoint& p : r.frontier)

@@ -61,8 +61,7 @@ struct StackChart {
 };
 Drawing draw_stack(const StackChart&);
 
-// Named points, those of one colour joined in the order given: what is bought against what it
-// costs.
+// Named points: what is bought against what it costs.
 struct Point {
   double x = 0, y = 0;
   std::string name, says;  // beside the point, and under the pointer
@@ -74,7 +73,8 @@ struct PointChart {
   std::string label, x_title, y_title;
   Unit x_unit = Unit::number;
   std::vector<Point> points;
-  bool log_y = true;  // y is told by factors
+  bool log_y = true;   // y is told by factors
+  bool joined = true;  // those of one colour, in the order given
   double width = kPanelWidth, height = 250;
 };
 Drawing draw_points(const PointChart&);

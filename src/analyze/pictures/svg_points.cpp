@@ -85,16 +85,22 @@ struct Label {
 };
 
 // Under and to the right of its point, where a rising line does not run; at the right edge above
-// and to the left; names that stand apart above.
-Label label_of(const Point& p, double x, double y, double right) {
+// and to the left; names that stand apart above. Where no line runs there are other places too.
+std::vector<Label> labels_of(const Point& p, double x, double y, double right, bool joined) {
   const double width = svg::width_of(shortened(p.name, kLongest));
-  if (p.above) return {x - 4, y - 10, width};
-  if (x + 9 + width > right) return {x - 10 - width, y - 7, width};
-  return {x + 9, y + 14, width};
+  if (p.above) return {{x - 4, y - 10, width}};
+  const Label left = {x - 10 - width, y - 7, width};
+  if (x + 9 + width > right) return {left};
+  std::vector<Label> places = {{x + 9, y + 14, width}};
+  if (joined) return places;
+  places.push_back({x + 9, y - 7, width});
+  if (left.left > kLeft) places.push_back(left);
+  return places;
 }
 
 // Those that matter first; a name that would lie over another is left to the pointer.
-std::string draw_names(const std::vector<Point>& points, const Axis& x, const Height& y) {
+std::string draw_names(const std::vector<Point>& points, const Axis& x, const Height& y,
+                       bool joined) {
   std::vector<size_t> order;
   for (const bool first : {true, false})
     for (size_t i = 0; i < points.size(); ++i)
@@ -102,12 +108,15 @@ std::string draw_names(const std::vector<Point>& points, const Axis& x, const He
   std::vector<Label> placed;
   std::string out;
   for (const size_t i : order) {
-    const Label label = label_of(points[i], x(points[i].x), y(points[i].y), x.to);
-    if (std::any_of(placed.begin(), placed.end(),
-                    [&](const Label& other) { return label.touches(other); }))
-      continue;
-    placed.push_back(label);
-    out += svg::text(label.left, label.top, "lb", shortened(points[i].name, kLongest));
+    const std::vector<Label> places =
+        labels_of(points[i], x(points[i].x), y(points[i].y), x.to, joined);
+    const auto label = std::find_if(places.begin(), places.end(), [&](const Label& place) {
+      return std::none_of(placed.begin(), placed.end(),
+                          [&](const Label& other) { return place.touches(other); });
+    });
+    if (label == places.end()) continue;
+    placed.push_back(*label);
+    out += svg::text(label->left, label->top, "lb", shortened(points[i].name, kLongest));
   }
   return out;
 }
@@ -150,7 +159,7 @@ Drawing draw_points(const PointChart& c) {
   out += svg::line(x.from, c.height - kBottom, x.to, c.height - kBottom, "bs");
   out += svg::text(x.to, c.height - 4, "ax e", c.x_title);
   std::string path;
-  for (size_t i = 0; i < points.size(); ++i) {
+  for (size_t i = 0; c.joined && i < points.size(); ++i) {
     const bool joined = i > 0 && points[i].colour == points[i - 1].colour;
     path += fmt::format("{}{} {}", joined ? 'L' : 'M', coordinate(x(points[i].x)),
                         coordinate(y(points[i].y)));
@@ -158,7 +167,7 @@ Drawing draw_points(const PointChart& c) {
     if (joined) out += fmt::format(R"(<path class="ln {}" d="{}"/>)", points[i].colour, path);
     path.clear();
   }
-  out += draw_names(points, x, y);
+  out += draw_names(points, x, y, c.joined);
   for (const Point& p : points) draw_point(out, p, x(p.x), y(p.y));
   return drawing;
 }

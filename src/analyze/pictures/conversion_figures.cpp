@@ -43,7 +43,7 @@ Figure points_figure(std::string_view key, const ConversionReport& r, const Figu
   if (o.width > kPanelWidth) chart.height = 330;
   for (const FrontierPoint& p : r.frontier)
     chart.points.push_back({p.speed_up.*speed, p.perplexity, p.name, point_says(p),
-                            p.is_before ? "ink" : "q2", p.is_written, p.is_before});
+                            p.is_before ? "ink" : "q2", p.is_written, p.is_before && chart.joined});
   f.panels.push_back({.heading = "", .drawing = draw_points(chart), .note = {}});
   return f;
 }

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "hub/hub.h"
-#include "ops/devices.h"
 #include "text/source.h"
 
 namespace moe {
@@ -66,7 +65,7 @@ FieldList fields(QuizJob& job) {
   list.add("context", job.quiz.context, "words that a question gives").unit("words");
   list.add("words", job.quiz.words, "words of a continuation").unit("words");
   list.add("seed", job.quiz.seed, "of the places and of the wrong continuations");
-  list.add(fields(job.compute));
+  list.add(cpu_fields(job.compute));
   add_memory(list, job.memory);
   return list;
 }
@@ -82,8 +81,7 @@ QuizReply quiz_models(const QuizJob& job, const Watch& watch) {
         as_asked(quiz, *loaded.tokenizer, loaded.model->config().context);
     prepare_memory(path, quiz_use(*loaded.model, asked, dtype), {}, job.memory,
                    marked("lower @context"), watch);
-    Run run(thread_count(job.compute.threads), dtype, ops::device_of(job.compute.device));
-    loaded.model->move_to(run.device);
+    Run run(thread_count(job.compute.threads), dtype);
     const Progress progress = watch.begin();
     const std::vector<QuizAnswer> answers =
         take_quiz(*loaded.model, run, asked, [&](int64_t done, int64_t total) {

@@ -21,10 +21,10 @@ struct Flags {
   Given given;
 };
 
-std::string percent(const Share& s) {
+std::string percent(const Mean& s) {
   return fmt::format("{:.1f}% ± {:.1f}", 100 * s.value, 100 * s.error);
 }
-std::string points(const Share& s) {
+std::string points(const Mean& s) {
   return fmt::format("{:+.1f} ± {:.1f}", 100 * s.value, 100 * s.error);
 }
 

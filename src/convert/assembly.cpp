@@ -16,15 +16,6 @@ Tensor like(const Tensor& shape, void* data, DType dtype) {
   return t;
 }
 
-Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
-  const auto& d = shape.shape;
-  switch (shape.rank) {
-    case 1: return model.allocate(dtype, {d[0]});
-    case 2: return model.allocate(dtype, {d[0], d[1]});
-    default: return model.allocate(dtype, {d[0], d[1], d[2]});
-  }
-}
-
 // Whether the matrices can be those of one bank where they lie.
 bool can_be_bank(const Param& to, const std::vector<Tensor>& matrices) {
   return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) {
@@ -107,7 +98,7 @@ void Assembly::view(Param& to, const Param& from, const std::string& became) {
 }
 
 Tensor Assembly::own(Param& to, const std::string& became, int64_t before, DType dtype) {
-  bind(to, allocate_like(*model_, to.value, dtype), {}, became, before);
+  bind(to, model_->allocate_like(to.value, dtype), {}, became, before);
   return to.value;
 }
 

@@ -19,6 +19,17 @@ std::string expert_counts(int64_t n) {
   return out.empty() ? "nothing" : out;
 }
 
+void check_neurons(const ModelConfig& dense, const CarveOptions& o) {
+  if (!o.router.empty()) fail_usage("method '{}' has its own router; leave @router out", o.method);
+  if (dense.ffn_bias)
+    fail_usage(
+        "this model's FFNs have biases, which method '{}' does not know yet; take another @method",
+        o.method);
+  if (dense.width % block_of(kSketchType).elements != 0)
+    fail_usage("a sketch has rows of whole blocks of {} numbers, and the model's width is {}",
+               block_of(kSketchType).elements, dense.width);
+}
+
 }  // namespace
 
 CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DType weights) {
@@ -41,21 +52,6 @@ CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DTy
   }
   return o;
 }
-
-namespace {
-
-void check_neurons(const ModelConfig& dense, const CarveOptions& o) {
-  if (!o.router.empty()) fail_usage("method '{}' has its own router; leave @router out", o.method);
-  if (dense.ffn_bias)
-    fail_usage(
-        "this model's FFNs have biases, which method '{}' does not know yet; take another @method",
-        o.method);
-  if (dense.width % block_of(kSketchType).elements != 0)
-    fail_usage("a sketch has rows of whole blocks of {} numbers, and the model's width is {}",
-               block_of(kSketchType).elements, dense.width);
-}
-
-}  // namespace
 
 void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   carve_stages(o);

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/threads.h"
+#include "evaluate/mean.h"
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
 
@@ -245,14 +246,10 @@ struct Totals {
     return f;
   }
 
-  // Root of the windows' variance (n - 1) over n.
+  // Of the windows.
   std::optional<double> loss_error() const {
-    const auto n = static_cast<double>(changes.size());
     if (changes.size() < 2) return {};
-    const double mean = std::accumulate(changes.begin(), changes.end(), 0.0) / n;
-    double squared = 0;
-    for (const double c : changes) squared += (c - mean) * (c - mean);
-    return std::sqrt(squared / (n - 1) / n);
+    return mean_of(changes).error;
   }
 
   void finish(Comparison& c, const Side& before, const Side& after) {

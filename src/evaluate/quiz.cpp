@@ -21,6 +21,31 @@ std::vector<size_t> word_ends(std::string_view text) {
   return ends;
 }
 
+// A question's text as tokens, of which `context` are read.
+AskedQuestion::Sequence sequence_of(const Question& q, const std::string& continuation,
+                                    const Tokenizer& tokenizer, int64_t context,
+                                    int64_t* word_end) {
+  const std::string text = q.context + continuation;
+  const std::vector<int64_t> starts = tokenizer.starts(text);
+  AskedQuestion::Sequence s{.ids = tokenizer.encode_text(text), .bytes = std::ssize(continuation)};
+  const int64_t before = std::ssize(s.ids) - std::ssize(starts),  // a token that begins texts
+      behind = std::ssize(q.context);
+  // The first token that ends behind the context; one needs another to be predicted from.
+  s.first = std::max<int64_t>(
+      1, before + (std::upper_bound(starts.begin(), starts.end(), behind) - starts.begin()) - 1);
+  const int64_t end = before + (std::lower_bound(starts.begin(), starts.end(),
+                                                 behind + static_cast<int64_t>(q.word)) -
+                                starts.begin());
+  const int64_t dropped = std::max<int64_t>(0, std::ssize(s.ids) - context);
+  if (s.first - dropped < before + 1 && dropped > 0)
+    fail_usage("a continuation takes {} tokens, and the model's context is {}; lower @words",
+               std::ssize(s.ids) - s.first, context);
+  s.ids.erase(s.ids.begin() + before, s.ids.begin() + before + dropped);
+  s.first -= dropped;
+  if (word_end != nullptr) *word_end = std::max(s.first, end - dropped);
+  return s;
+}
+
 struct Prediction {
   double logprob = 0;         // of the continuation
   std::vector<char> is_best;  // of each of its tokens
@@ -86,7 +111,7 @@ std::vector<Question> make_quiz(std::string_view text, const QuizOptions& o) {
     fail_usage("@questions {}, @context {} and @words {} must all be at least 1", o.questions,
                o.context, o.words);
   const std::vector<size_t> ends = word_ends(text);
-  // Question i begins at word i + 1 of what is given; its place are `span` words.
+  // A question takes `span` words of the text, from one of so many places on.
   const int64_t all = std::ssize(ends) - 1, span = o.context + o.words, places = all - span + 1;
   if (places < 2 * span || places < o.questions)
     fail(
@@ -125,35 +150,6 @@ int64_t AskedQuestion::tokens() const {
   for (const Sequence& s : sequences) tokens += std::ssize(s.ids);
   return tokens;
 }
-
-namespace {
-
-// A question's text as tokens, of which `context` are read.
-AskedQuestion::Sequence sequence_of(const Question& q, const std::string& continuation,
-                                    const Tokenizer& tokenizer, int64_t context,
-                                    int64_t* word_end) {
-  const std::string text = q.context + continuation;
-  const std::vector<int64_t> starts = tokenizer.starts(text);
-  AskedQuestion::Sequence s{.ids = tokenizer.encode_text(text), .bytes = std::ssize(continuation)};
-  const int64_t before = std::ssize(s.ids) - std::ssize(starts),  // a token that begins texts
-      behind = std::ssize(q.context);
-  // The first token that ends behind the context; one needs another to be predicted from.
-  s.first = std::max<int64_t>(
-      1, before + (std::upper_bound(starts.begin(), starts.end(), behind) - starts.begin()) - 1);
-  const int64_t end = before + (std::lower_bound(starts.begin(), starts.end(),
-                                                 behind + static_cast<int64_t>(q.word)) -
-                                starts.begin());
-  const int64_t dropped = std::max<int64_t>(0, std::ssize(s.ids) - context);
-  if (s.first - dropped < before + 1 && dropped > 0)
-    fail_usage("a continuation takes {} tokens, and the model's context is {}; lower @words",
-               std::ssize(s.ids) - s.first, context);
-  s.ids.erase(s.ids.begin() + before, s.ids.begin() + before + dropped);
-  s.first -= dropped;
-  if (word_end != nullptr) *word_end = std::max(s.first, end - dropped);
-  return s;
-}
-
-}  // namespace
 
 std::vector<AskedQuestion> as_asked(std::span<const Question> quiz, const Tokenizer& tokenizer,
                                     int64_t context) {

@@ -270,19 +270,10 @@ struct BoundPiece {
   Source from;
 };
 
-Tensor allocate_like(Model& model, const Tensor& shape, DType dtype) {
-  const auto& d = shape.shape;
-  switch (shape.rank) {
-    case 1: return model.allocate(dtype, {d[0]});
-    case 2: return model.allocate(dtype, {d[0], d[1]});
-    default: return model.allocate(dtype, {d[0], d[1], d[2]});
-  }
-}
-
 // A copy in the order of the Model, of f32 or in the file's own dtype.
 Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& pieces,
               DType dtype) {
-  const Tensor value = allocate_like(model, param.value, dtype);
+  const Tensor value = model.allocate_like(param.value, dtype);
   auto* to = static_cast<char*>(value.data);
   for (const auto& [piece, from] : pieces) {
     if (dtype == DType::f32) read_piece(reinterpret_cast<float*>(to), piece, from);
@@ -310,7 +301,7 @@ Tensor sketched(Model& model, const Param& param, const std::vector<BoundPiece>&
     read_piece(to, piece, from);
     to += from.count * from.rows * from.cols;
   }
-  const Tensor value = allocate_like(model, param.value, kSketchType);
+  const Tensor value = model.allocate_like(param.value, kSketchType);
   quantise(value.data, wide.data(), kSketchType, value.numel());
   return value;
 }

@@ -1,7 +1,5 @@
 #include "jobs/quiz.h"
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -26,34 +24,25 @@ std::string whole_text(const std::string& path) {
   return text;
 }
 
-template <class Value>
-Share mean_of(const std::vector<QuizAnswer>& answers, Value&& value) {
-  const auto n = static_cast<double>(answers.size());
-  double sum = 0, squares = 0;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const double x = value(i);
-    sum += x;
-    squares += x * x;
-  }
-  const double mean = sum / n;
-  return {mean, n > 1 ? std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1)) : 0};
+// Of 1 for each question that was answered right, less the same of `than` where it is given.
+Mean share_of(const std::vector<QuizAnswer>& answers, const std::vector<QuizAnswer>* than,
+              bool QuizAnswer::*right) {
+  std::vector<double> values;
+  for (size_t i = 0; i < answers.size(); ++i)
+    values.push_back((answers[i].*right ? 1.0 : 0.0) -
+                     (than != nullptr && (*than)[i].*right ? 1.0 : 0.0));
+  return mean_of(values);
 }
 
 QuizResult result_of(const std::string& model, const std::vector<QuizAnswer>& answers,
                      const std::vector<QuizAnswer>& first) {
-  const auto share = [&](bool QuizAnswer::*right) {
-    return mean_of(answers, [&](size_t i) { return answers[i].*right ? 1.0 : 0.0; });
-  };
-  const auto change = [&](bool QuizAnswer::*right) {
-    return mean_of(answers, [&](size_t i) {
-      return (answers[i].*right ? 1.0 : 0.0) - (first[i].*right ? 1.0 : 0.0);
-    });
-  };
-  return {model, share(&QuizAnswer::continuation), share(&QuizAnswer::word),
-          change(&QuizAnswer::continuation), change(&QuizAnswer::word)};
+  return {model, share_of(answers, nullptr, &QuizAnswer::continuation),
+          share_of(answers, nullptr, &QuizAnswer::word),
+          share_of(answers, &first, &QuizAnswer::continuation),
+          share_of(answers, &first, &QuizAnswer::word)};
 }
 
-Json to_json(const Share& s) { return {{"value", s.value}, {"error", s.error}}; }
+Json to_json(const Mean& s) { return {{"value", s.value}, {"error", s.error}}; }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "evaluate/mean.h"
 #include "evaluate/quiz.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
@@ -21,15 +22,11 @@ struct QuizJob {
 // But for the models.
 FieldList fields(QuizJob&);
 
-// A share of the questions, or the difference of two shares, and its standard error.
-struct Share {
-  double value = 0, error = 0;
-};
 struct QuizResult {
   std::string model;
-  Share continuation, word;  // answered right
+  Mean continuation, word;  // share of the questions that were answered right
   // Less what the first model has, question by question; 0 for the first.
-  Share continuation_change, word_change;
+  Mean continuation_change, word_change;
 };
 struct QuizReply {
   std::string text;

@@ -186,6 +186,15 @@ Tensor Model::allocate(DType dtype, std::initializer_list<int64_t> shape) {
   return memory_.alloc(dtype, shape);
 }
 
+Tensor Model::allocate_like(const Tensor& like, DType dtype) {
+  const auto& d = like.shape;
+  switch (like.rank) {
+    case 1: return allocate(dtype, {d[0]});
+    case 2: return allocate(dtype, {d[0], d[1]});
+    default: return allocate(dtype, {d[0], d[1], d[2]});
+  }
+}
+
 Param* Model::find(Part part, ParamKind kind, int64_t layer, bool bias) const {
   for (Param* param : params_)
     if (param->part == part && param->kind == kind && param->layer == layer &&
@@ -209,10 +218,7 @@ void Model::initialise(uint64_t seed) {
 
 void Model::own(Param& param, int threads) {
   if (!param.is_bound()) return;
-  const Tensor w = param.value;
-  const Tensor copy = w.rank == 3   ? allocate(DType::f32, {w.shape[0], w.shape[1], w.shape[2]})
-                      : w.rank == 2 ? allocate(DType::f32, {w.shape[0], w.shape[1]})
-                                    : allocate(DType::f32, {w.shape[0]});
+  const Tensor copy = allocate_like(param.value, DType::f32);
   copy_as_f32(copy, param, threads);
   param.own(copy);
 }

@@ -81,6 +81,8 @@ class Model {
   void keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
   // Memory of the Model's own, for what has to be copied from a file.
   Tensor allocate(DType, std::initializer_list<int64_t> shape);
+  // [shape of `like`], of up to three dimensions.
+  Tensor allocate_like(const Tensor& like, DType);
   // The numbers of a bound parameter as f32 in the Model's own memory, where they may be written.
   // Nothing where they are.
   void own(Param&, int threads = 1);

@@ -159,12 +159,6 @@ std::string part(const char* title, const std::string& cards) {
                                      title, cards);
 }
 
-int64_t most_experts(const ConversionReport& r) {
-  size_t most = 0;
-  for (const LayerChoices& l : r.figures.after_load) most = std::max(most, l.counts.size());
-  return static_cast<int64_t>(most);
-}
-
 }  // namespace
 
 std::string conversion_page(const ConversionReport& r) {
@@ -184,7 +178,7 @@ std::string conversion_page(const ConversionReport& r) {
           figure_card(expert_load_figure(r, r.others.empty() ? o : FigureOptions{.width = 280}),
                       !r.others.empty()));
   body += part("How", steps_card(r));
-  return page(r.kind + ": " + r.after.name, most_experts(r), body);
+  return page(r.kind + ": " + r.after.name, 0, body);
 }
 
 }  // namespace moe

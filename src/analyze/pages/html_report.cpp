@@ -82,14 +82,6 @@ std::string text_cards(const RoutingReport& r) {
              : R"(<h2 class="part">In the texts</h2><div class="cards">)" + cards + "</div>\n";
 }
 
-int64_t most_experts(const RoutingReport& r, const TrainingHistory* h) {
-  auto most = r.by_neuron ? size_t{0} : static_cast<size_t>(std::max<int64_t>(0, r.experts));
-  if (h)
-    for (const HistoryPoint& p : h->points)
-      for (const auto& load : p.load) most = std::max(most, load.size());
-  return static_cast<int64_t>(most);
-}
-
 }  // namespace
 
 std::string html_report(const RoutingReport& r, const TrainingHistory* history) {
@@ -107,7 +99,7 @@ std::string html_report(const RoutingReport& r, const TrainingHistory* history) 
                               "routing are absent.");
     body += R"(<div class="cards">)" + figure_card(domain_loss_figure(r, {}), false) + "</div>";
   }
-  return page("Routing report: " + r.model, most_experts(r, history), body);
+  return page("Routing report: " + r.model, coloured_experts(r, history), body);
 }
 
 }  // namespace moe

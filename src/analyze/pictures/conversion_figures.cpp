@@ -201,27 +201,22 @@ namespace {
 Panel load_panel(const std::vector<LayerChoices>& layers, const std::string& heading,
                  const FigureOptions& o) {
   const auto experts = static_cast<int64_t>(layers[0].counts.size());
-  const bool sliced = experts > kMostColumns;
-  const std::string column = sliced ? "slice" : "expert";
-  HeatMap map{.label = "load of each expert in each layer",
-              .row_word = "layer",
-              .column_word = column,
-              .caption = fmt::format("layer ↓ {} →", column),
-              .even = 1 / static_cast<double>(experts),
-              .limit = kLoadLimit};
-  if (!heading.empty()) map.label = fmt::format("{}: {}", heading, map.label);
-  map.width = o.width;
-  map.hover = o.hover;
+  std::vector<int64_t> numbers;
+  std::vector<double> totals;
   for (const LayerChoices& l : layers) {
-    map.rows.push_back(std::to_string(l.layer));
-    const auto total =
-        static_cast<double>(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0}));
-    const auto load = [&](int64_t e) {
-      return total > 0 ? static_cast<double>(l.counts[static_cast<size_t>(e)]) / total : NAN;
-    };
-    add_row(map.value, columns_by(load, experts, sliced), load);
+    numbers.push_back(l.layer);
+    totals.push_back(
+        static_cast<double>(std::accumulate(l.counts.begin(), l.counts.end(), int64_t{0})));
   }
-  for (int64_t c = 0; c < map.value.cols; ++c) map.columns.push_back(std::to_string(c));
+  HeatMap map = load_map(
+      numbers, experts, experts > kMostColumns,
+      [&](size_t row, int64_t e) {
+        const auto count = static_cast<double>(layers[row].counts[static_cast<size_t>(e)]);
+        return totals[row] > 0 ? count / totals[row] : NAN;
+      },
+      o);
+  map.limit = kLoadLimit;
+  if (!heading.empty()) map.label = fmt::format("{}: {}", heading, map.label);
   return {.heading = heading, .drawing = draw_heat(map), .note = {}};
 }
 

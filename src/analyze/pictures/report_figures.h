@@ -36,14 +36,18 @@ std::vector<std::vector<int64_t>> columns_by(const std::function<double(int64_t 
                                              int64_t experts, bool sliced);
 // What the line of a figure says of such columns.
 std::string column_words(int64_t experts, bool sliced);
-// A row more, the mean of each column's experts.
-void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
-             const std::function<double(int64_t expert)>& value);
-
 struct FigureOptions {
   double width = kPanelWidth;
   bool hover = true;
 };
+
+// The load of each layer's experts, a row a layer: load(row, expert) is the expert's share.
+HeatMap load_map(const std::vector<int64_t>& layers, int64_t experts, bool sliced,
+                 const std::function<double(size_t row, int64_t expert)>& load,
+                 const FigureOptions&);
+
+// How many experts the charts and texts of a report give a colour: of neurons none.
+int64_t coloured_experts(const RoutingReport&, const TrainingHistory*);
 
 // Of a run.
 Figure loss_figure(const TrainingHistory&, const FigureOptions&);

@@ -35,11 +35,7 @@ void add_figure(Pictures& pictures, const std::string& name, const Figure& f, in
 
 Pictures report_pictures(const RoutingReport& r, const TrainingHistory* history) {
   Pictures pictures;
-  int64_t experts = r.experts;
-  if (history)
-    for (const HistoryPoint& p : history->points)
-      for (const auto& load : p.load)
-        experts = std::max(experts, static_cast<int64_t>(load.size()));
+  const int64_t experts = coloured_experts(r, history);
   const auto add = [&](const std::string& name, const Figure& f) {
     add_figure(pictures, name, f, experts);
   };

@@ -43,7 +43,19 @@ std::vector<std::vector<int64_t>> columns_of(const RoutingReport& r, const Layer
   return columns_by([&](int64_t e) { return load_of(l, e); }, r.experts, r.by_neuron);
 }
 
-std::string column_word(const RoutingReport& r) { return r.by_neuron ? "slice" : "expert"; }
+std::string column_word(bool sliced) { return sliced ? "slice" : "expert"; }
+
+// A row more, the mean of each column's experts.
+void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
+             const std::function<double(int64_t)>& value) {
+  for (const std::vector<int64_t>& experts : columns) {
+    double sum = 0;
+    for (const int64_t e : experts) sum += value(e);
+    map.at.push_back(sum / static_cast<double>(experts.size()));
+  }
+  ++map.rows;
+  map.cols = std::ssize(columns);
+}
 
 // A value for each layer as dots on a line.
 Panel by_layer(const RoutingReport& r, const FigureOptions& o, const std::string& label,
@@ -143,15 +155,30 @@ std::string column_words(int64_t experts, bool sliced) {
                 : "";
 }
 
-void add_row(Grid& map, const std::vector<std::vector<int64_t>>& columns,
-             const std::function<double(int64_t)>& value) {
-  for (const std::vector<int64_t>& experts : columns) {
-    double sum = 0;
-    for (const int64_t e : experts) sum += value(e);
-    map.at.push_back(sum / static_cast<double>(experts.size()));
+HeatMap load_map(const std::vector<int64_t>& layers, int64_t experts, bool sliced,
+                 const std::function<double(size_t, int64_t)>& load, const FigureOptions& o) {
+  HeatMap map{.label = "load of each expert in each layer",
+              .row_word = "layer",
+              .column_word = column_word(sliced),
+              .caption = fmt::format("layer ↓ {} →", column_word(sliced)),
+              .even = 1 / static_cast<double>(experts),
+              .width = o.width};
+  map.hover = o.hover;
+  for (size_t row = 0; row < layers.size(); ++row) {
+    const auto of = [&](int64_t e) { return load(row, e); };
+    map.rows.push_back(std::to_string(layers[row]));
+    add_row(map.value, columns_by(of, experts, sliced), of);
   }
-  ++map.rows;
-  map.cols = std::ssize(columns);
+  map.columns = numbers(map.value.cols);
+  return map;
+}
+
+int64_t coloured_experts(const RoutingReport& r, const TrainingHistory* h) {
+  int64_t most = r.by_neuron ? 0 : std::max<int64_t>(0, r.experts);
+  if (h)
+    for (const HistoryPoint& p : h->points)
+      for (const auto& load : p.load) most = std::max<int64_t>(most, std::ssize(load));
+  return most;
 }
 
 std::string sentence(std::string line, std::string_view source) {
@@ -226,20 +253,13 @@ Figure domain_loss_figure(const RoutingReport& r, const FigureOptions& o) {
 Figure load_figure(const RoutingReport& r, const FigureOptions& o) {
   Figure f = empty_figure("load");
   if (r.moe_layers.empty() || r.experts == 0) return f;
-  HeatMap map{.label = "load of each expert in each layer",
-              .row_word = "layer",
-              .column_word = column_word(r),
-              .caption = fmt::format("layer ↓ {} →", column_word(r)),
-              .even = 1 / static_cast<double>(r.experts)};
-  for (const LayerStats& l : r.moe_layers) {
-    map.rows.push_back(std::to_string(l.layer));
-    add_row(map.value, columns_of(r, l), [&](int64_t e) { return load_of(l, e); });
-  }
-  map.columns = numbers(map.value.cols);
-  f.line += column_words(r.experts, r.by_neuron);
+  std::vector<int64_t> layers;
+  for (const LayerStats& l : r.moe_layers) layers.push_back(l.layer);
+  HeatMap map = load_map(
+      layers, r.experts, r.by_neuron,
+      [&](size_t row, int64_t e) { return load_of(r.moe_layers[row], e); }, o);
   map.limit = heat_limit(highest(map.value) / map.even);
-  map.width = o.width;
-  map.hover = o.hover;
+  f.line += column_words(r.experts, r.by_neuron);
   f.scale = draw_heat_scale(map.limit, "even: " + fine_percent(map.even));
   f.panels.push_back({.heading = "", .drawing = draw_heat(map), .note = {}});
   return f;
@@ -257,8 +277,8 @@ Figure domain_figure(const RoutingReport& r, const FigureOptions& o) {
   for (const LayerStats& l : r.moe_layers) {
     HeatMap map{.label = fmt::format("domains of layer {}'s experts", l.layer),
                 .row_word = "",
-                .column_word = column_word(r),
-                .caption = column_word(r) + " →",
+                .column_word = column_word(r.by_neuron),
+                .caption = column_word(r.by_neuron) + " →",
                 .even = even,
                 .limit = limit};
     for (const DomainText& d : r.domains) map.rows.push_back(d.name);

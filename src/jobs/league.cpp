@@ -48,7 +48,7 @@ std::vector<std::string> recipes_to_enter() {
   return names;
 }
 
-constexpr int64_t kPairs = 7;  // of steps that are timed
+constexpr int64_t kPairs = 15;  // of steps that are timed
 
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer;
@@ -91,6 +91,8 @@ class LeagueRunner {
  private:
   void complete_shape();
   std::vector<MatchedArm> entering() const;
+  // The twin's, or what its time comes to by its clock: 0 before that is read.
+  int64_t steps_of(const MatchedArm&) const;
   RunOptions run_options(const MatchedArm&, const LeagueKey&) const;
   // Nothing where it was stopped.
   std::optional<LeagueRun> train_one(const LeagueKey&, int64_t number, int64_t planned);
@@ -155,7 +157,12 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
                         data_print(*texts_.held_out).hash};
   check_text(o.out, text);
   // what is wrong with a model is said before hours are spent on others
-  for (const MatchedArm& one : arms_) entered(one);
+  for (const MatchedArm& one : arms_) {
+    entered(one);
+    validate(resolved(own_training(one, o.setup.train)));
+    if (std::ranges::find(one.sets, "lr") != one.sets.end())
+      rules_.middles[one.name] = one.train.lr;
+  }
   if (!goes_on && o.setup.train.minutes > 0) fit_steps();
   asked_.setup.train.steps = o.setup.train.steps;
   write_record(asked_, arms_, text);
@@ -179,32 +186,21 @@ std::vector<MatchedArm> LeagueRunner::entering() const {
   if (std::find(names.begin(), names.end(), kTwin) == names.end() && arms_.empty())
     names.insert(names.begin(), std::string(kTwin));
   std::vector<MatchedArm> arms;
-  const auto add = [&](const std::string& name, const WantedModel& entry) {
+  const auto add = [&](const std::string& name, const LeagueEntry& entry) {
     for (const MatchedArm& one : arms)
       if (one.name == name)
         fail_usage("two arms are called '{}'; name one of them otherwise", name);
     arms.push_back(match_arm(name, entry, o.setup.model, o.times));
   };
   for (const std::string& name : names) {
-    WantedModel entry;
-    entry.routing.recipe = find_recipe(name).name;
+    LeagueEntry entry;
+    entry.wanted.routing.recipe = find_recipe(name).name;
     if (name == kCustom)
       fail_usage("recipe '{}' enters by a file of its stages: name it with @entries", kCustom);
     add(name, entry);
   }
   for (const std::string& path : o.entries) {
-    WantedModel entry;
-    FieldList list = entry_fields(entry);
-    Given given;
-    Json file = read_json(path);
-    // A file of stages, as @stages takes it, is an entry too.
-    if (file.is_object() && !file.contains("recipe") && !file.contains("stages"))
-      file = Json{{"stages", std::move(file)}};
-    read_options(list, file, path, GivenBy::config, given);
-    if (entry.routing.recipe.empty()) entry.routing.recipe = chosen_recipe(entry.routing).name;
-    if (!entry.routing.stages.empty())
-      entry.routing.stages = routing_options(entry.routing, 1).stages;
-    add(fs::path(path).stem().string(), entry);
+    add(fs::path(path).stem().string(), read_entry(path));
   }
   std::stable_partition(arms.begin(), arms.end(),
                         [](const MatchedArm& one) { return one.name == kTwin; });
@@ -214,6 +210,14 @@ std::vector<MatchedArm> LeagueRunner::entering() const {
 const MatchedArm& LeagueRunner::arm(const std::string& name) const {
   return *std::find_if(arms_.begin(), arms_.end(),
                        [&](const MatchedArm& one) { return one.name == name; });
+}
+
+int64_t LeagueRunner::steps_of(const MatchedArm& one) const {
+  const int64_t twin = options_.setup.train.steps;
+  if (one.time == 0) return twin;
+  const auto clock = read_clock(options_.out, one.name);
+  if (!clock) return 0;
+  return std::max<int64_t>(2, std::llround(static_cast<double>(twin) * one.time / clock->times()));
 }
 
 RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key) const {
@@ -227,8 +231,10 @@ RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key
   run.out = run_folder(options_.out, key);
   run.memory = options_.memory;
   run.resume = true;
+  run.train = own_training(one, run.train);
   TrainOptions& t = run.train;
   t.lr = key.lr;
+  t.steps = steps_of(one);
   t.seed = key.seed;
   t.minutes = 0;
   // Claims are about when a loss was reached, so that curves have points however short a run is:
@@ -401,6 +407,9 @@ LeagueArm LeagueRunner::entered(const MatchedArm& one) const {
   out.shared_experts = routed ? c.shared_experts : 0;
   out.shared_width = routed ? c.shared_width : 0;
   const ParamCount params = count_params(c);
+  out.time = one.time;
+  out.steps = steps_of(one);
+  if (one.time > 0) out.own = own_settings(one, options_.setup.model);
   out.parameters = params.total();
   out.active_parameters = params.active();
   out.clock = read_clock(options_.out, one.name);
@@ -495,7 +504,9 @@ FieldList fields(LeagueOptions& o) {
           "arms of your own: JSON files of stages (docs/recipes.md), or of Routing options as `moe "
           "train @config` takes them, {\"stages\": {...}, \"top_k\": 4} or {\"recipe\": "
           "\"olmoe\", \"norm_topk_prob\": true}; an arm is called as its file, and is matched as "
-          "the others are")
+          "the others are. With a \"time\", as in {\"time\": 0.5, \"recipe\": \"mixtral\", "
+          "\"experts\": 32}, it trains for that share of the dense twin's time instead, and may "
+          "set other options of Model and Training too (docs/league.md)")
       .path();
   FieldList minutes = train.take({"minutes"});
   minutes.at("minutes").help = marked(

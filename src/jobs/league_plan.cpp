@@ -1,5 +1,8 @@
 #include "jobs/league_plan.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -39,9 +42,8 @@ std::vector<double> asked_rates(const LeagueRules& rules) {
   return rates;
 }
 
-// Of the fields of the routing those that say where experts stand.
-FieldList take_places(FieldList& routing) {
-  return routing.take({"moe_every", "dense_first", "moe_layers"});
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 struct Standing {
@@ -68,28 +70,23 @@ std::vector<Standing> finalists_of(const LeagueRules& rules, const std::vector<s
 
 }  // namespace
 
-FieldList shape_fields(WantedModel& m) {
-  FieldList all = fields(m), shape = all.in_group("Model");
-  shape.add(take_places(all));
-  return shape;
-}
-
-FieldList entry_fields(WantedModel& m) {
-  FieldList routing = fields(m).in_group("Routing");
-  take_places(routing);
-  return routing;
-}
-
-MatchedArm match_arm(const std::string& name, const WantedModel& entry, const WantedModel& shape,
+MatchedArm match_arm(const std::string& name, const LeagueEntry& entry, const WantedModel& shape,
                      int64_t times) {
-  const Recipe& recipe = chosen_recipe(entry.routing);
-  const int64_t width = shape.dense_width.value();
-  MatchedArm out{name, entry};
+  const Recipe& recipe = chosen_recipe(entry.wanted.routing);
+  MatchedArm out{
+      .name = name, .wanted = entry.wanted, .time = entry.time, .train = entry.train, .sets = {}};
+  FieldList training = own_training_fields(out.train);
+  for (const std::string& field : entry.sets)
+    if (training.find(field) != nullptr) out.sets.push_back(field);
   WantedModel& w = out.wanted;
   WantedModel shared_by_all = shape;
   FieldList of_arm = shape_fields(w);
   for (const Field& from : shape_fields(shared_by_all))
-    if (Json value = from.get(); !value.is_null()) of_arm.at(from.name).set(value);
+    if (Json value = from.get(); !value.is_null() && !contains(entry.sets, from.name))
+      of_arm.at(from.name).set(value);
+  if (contains(entry.sets, "width") && !contains(entry.sets, "dense_width"))
+    w.dense_width = *shape.dense_width * w.width / shape.width;
+  const int64_t width = w.dense_width.value();
   w.routing.recipe = recipe.name;
   if (!recipe.has_router()) return out;
   const int64_t shared = w.shared_experts.value_or(recipe.shared.experts),
@@ -109,7 +106,7 @@ MatchedArm match_arm(const std::string& name, const WantedModel& entry, const Wa
   w.shared_experts = shared;
   if (shared > 0 && !w.shared_width) w.shared_width = *w.expert_width * widths;
   const int64_t active = *w.routing.top_k * *w.expert_width + shared * w.shared_width.value_or(0);
-  if (active != width)
+  if (active != width && entry.time == 0)
     fail_usage(
         "{}: {} experts of width {} and {} shared of width {} make {} work for a token, and {} "
         "work in every other arm; change the entry, or @dense_width",
@@ -118,6 +115,36 @@ MatchedArm match_arm(const std::string& name, const WantedModel& entry, const Wa
     w.routing.experts = std::max(
         *w.routing.top_k, (times * width - shared * w.shared_width.value_or(0)) / *w.expert_width);
   return out;
+}
+
+TrainOptions own_training(const MatchedArm& arm, TrainOptions options) {
+  MatchedArm copy = arm;
+  FieldList to = own_training_fields(options), from = own_training_fields(copy.train);
+  for (const std::string& field : arm.sets) to.at(field).set(from.at(field).get());
+  return options;
+}
+
+std::string own_settings(const MatchedArm& arm, const WantedModel& shape) {
+  MatchedArm copy = arm;
+  WantedModel others = shape;
+  std::vector<std::string> said;
+  const auto say = [&](const Field& field) {
+    const Json value = field.get();
+    said.push_back(fmt::format("{} {}", field.name,
+                               value.is_string() ? value.get<std::string>() : value.dump()));
+  };
+  const FieldList of_league = shape_fields(others);
+  for (const Field& field : shape_fields(copy.wanted))
+    if (field.get() != of_league.find(field.name)->get()) say(field);
+  for (const Field& field : own_training_fields(copy.train))
+    if (contains(arm.sets, field.name)) say(field);
+  return fmt::format("{}", fmt::join(said, ", "));
+}
+
+LeagueRules LeagueRules::of(const std::string& arm) const {
+  LeagueRules own = *this;
+  if (const auto found = middles.find(arm); found != middles.end()) own.lr = found->second;
+  return own;
 }
 
 void validate(const LeagueRules& rules) {
@@ -144,7 +171,7 @@ std::optional<double> next_rate(const LeagueRules& rules, const std::map<double,
 std::optional<LeagueKey> next_run(const LeagueRules& rules, const std::vector<std::string>& arms,
                                   const std::map<LeagueKey, double>& losses) {
   for (const std::string& arm : arms)
-    if (const auto lr = next_rate(rules, losses_of(arm, rules.first_seed, losses)))
+    if (const auto lr = next_rate(rules.of(arm), losses_of(arm, rules.first_seed, losses)))
       return LeagueKey{arm, *lr, rules.first_seed};
   for (const Standing& one : finalists_of(rules, arms, losses))
     for (int64_t i = 1; i < rules.seeds; ++i) {
@@ -161,7 +188,7 @@ int64_t planned_runs(const LeagueRules& rules, const std::vector<std::string>& a
   for (const std::string& arm : arms) {
     const Losses own = losses_of(arm, rules.first_seed, losses);
     runs += std::ssize(own);
-    for (const double rate : asked_rates(rules)) runs += !own.contains(rate);
+    for (const double rate : asked_rates(rules.of(arm))) runs += !own.contains(rate);
     if (arm == kTwin) has_twin = true;
     else ++others;
   }

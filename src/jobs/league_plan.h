@@ -9,22 +9,22 @@
 #include <vector>
 
 #include "analyze/data/league.h"
-#include "hub/wanted_model.h"
+#include "jobs/league_entry.h"
 
 namespace moe {
 
-// An arm's model, its routing complete: `wanted` is what `moe train` would be told.
+// An arm, its routing complete: `wanted` is what `moe train` would be told.
 struct MatchedArm {
   std::string name;
   WantedModel wanted;
+  double time = 0;  // as in LeagueEntry
+  TrainOptions train;
+  std::vector<std::string> sets;  // names of `train` that are not the league's
 };
 
-// Of a model: what all arms of a league share, and what an entry may say of its own.
-FieldList shape_fields(WantedModel&);
-FieldList entry_fields(WantedModel&);
-
-// Gives an arm its experts. `entry`: what its recipe or its file says; `shape`: the model without
-// routing, whose dense_width W is what works for a token in every arm:
+// Gives an arm its experts. `shape`: the model without routing, whose dense_width W is what works
+// for a token in every arm; an entry with a time brings what it sets of it, W too, and its active
+// width may be another than W:
 //   U units meet a token: K routed experts and the shared ones, counted in routed widths. K is the
 //     recipe's default, but that U is the nearest power of two; a recipe that fixes K keeps it.
 //   F = W / U for each, so K F + shared = W: top-1 and hash have one expert as wide as the twin,
@@ -32,8 +32,12 @@ FieldList entry_fields(WantedModel&);
 //   E = times U less the shared ones: all arms hold `times` FFNs of the twin.
 // Usage errors that name the arm, where an entry's own numbers do not come to W or U does not
 // divide it.
-MatchedArm match_arm(const std::string& name, const WantedModel& entry, const WantedModel& shape,
+MatchedArm match_arm(const std::string& name, const LeagueEntry& entry, const WantedModel& shape,
                      int64_t times);
+// `options` with what the arm sets of them.
+TrainOptions own_training(const MatchedArm&, TrainOptions options);
+// "width 192, optimizer muon": what an arm with a time sets of its model and training.
+std::string own_settings(const MatchedArm&, const WantedModel& shape);
 
 struct LeagueKey {
   std::string arm;
@@ -46,6 +50,10 @@ struct LeagueRules {
   double lr = 0;  // the rate in the middle
   int64_t rates = 3, seeds = 3, finalists = 3;
   uint64_t first_seed = 1;
+  std::map<std::string, double> middles = {};  // of arms that set their own
+
+  // With the middle of this arm.
+  LeagueRules of(const std::string& arm) const;
 };
 // Usage errors that name the field.
 void validate(const LeagueRules&);

@@ -31,9 +31,25 @@ Json record_of(const Json& match, const std::string& where) {
   return to_json(list);
 }
 
-Json arm_json(const MatchedArm& arm) {
+Json model_json(const MatchedArm& arm) {
   MatchedArm copy = arm;
   return to_json(fields(copy.wanted));
+}
+
+Json training_json(const MatchedArm& arm) {
+  MatchedArm copy = arm;
+  const FieldList list = own_training_fields(copy.train);
+  Json out = Json::object();
+  for (const std::string& name : arm.sets) out[name] = list.find(name)->get();
+  return out;
+}
+
+// All of it by the names of its fields.
+Json arm_json(const MatchedArm& arm) {
+  Json out = model_json(arm);
+  out.update(training_json(arm));
+  out["time"] = arm.time > 0 ? Json(arm.time) : Json();
+  return out;
 }
 
 }  // namespace
@@ -92,6 +108,12 @@ std::vector<MatchedArm> take_record(LeagueOptions& o, const Given& given) {
     arm.name = one.get<std::string>("name");
     FieldList of_arm = fields(arm.wanted);
     read_record(of_arm, one.value("model"), path);
+    arm.time = one.get<double>("time", 0);
+    if (!one.has("train")) continue;
+    FieldList of_training = own_training_fields(arm.train);
+    const Json train = one.value("train");
+    read_record(of_training, train, path);
+    for (const auto& [name, value] : train.items()) arm.sets.push_back(name);
   }
   return arms;
 }
@@ -104,13 +126,14 @@ void join(std::vector<MatchedArm>& known, const std::vector<MatchedArm>& arms) {
       known.push_back(arm);
       continue;
     }
-    const Json was = arm_json(*same), now = arm_json(arm);
+    Json was = arm_json(*same), now = arm_json(arm);
+    for (const auto& [name, value] : now.items()) was.emplace(name, Json());
     for (const auto& [name, value] : was.items())
-      if (now.at(name) != value)
+      if (now.value(name, Json()) != value)
         fail_usage(
             "the league has an arm '{}' already, whose {} was {} and is now {}; give the entry "
             "another name",
-            arm.name, field(name), shown(value), shown(now.at(name)));
+            arm.name, field(name), shown(value), shown(now.value(name, Json())));
   }
 }
 
@@ -132,8 +155,11 @@ void write_record(LeagueOptions& o, const std::vector<MatchedArm>& arms, const L
               {"text", text.data},
               {"held_out", text.held_out},
               {"arms", Json::array()}};
-  for (const MatchedArm& arm : arms)
-    out["arms"].push_back({{"name", arm.name}, {"model", arm_json(arm)}});
+  for (const MatchedArm& arm : arms) {
+    Json one = {{"name", arm.name}, {"model", model_json(arm)}};
+    if (arm.time > 0) one["time"] = arm.time, one["train"] = training_json(arm);
+    out["arms"].push_back(std::move(one));
+  }
   write_atomically(o.out + kMatch, out.dump(1) + "\n");
 }
 

@@ -28,6 +28,7 @@ inline std::vector<LeagueRun> made_runs(const std::string& arm, const std::vecto
 inline LeagueArm made_arm(const std::string& name) {
   LeagueArm arm{.name = name, .recipe = name, .source = "", .title = "", .not_causal = ""};
   arm.expert_width = 64;
+  arm.steps = 100;
   arm.clock = LeagueClock{name == kTwin ? 100.0 : 125.0, 100};
   if (name != kTwin) arm.experts = 8, arm.top_k = 2;
   return arm;

@@ -1,6 +1,7 @@
 // A league as a user runs it: from the text to the page, stopped and gone on with, entered by a
 // recipe of his own, and refused by name where its rules would change.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -135,6 +136,29 @@ TEST_F(LeagueCommand, RefusesWhatIsMissingOrUnequal) {
   put(folder_ / "bad.json", R"({"recipe": "mixtral", "layers": 3})");
   expect_refused(start({"--entries", folder_ / "bad.json"}), 2, {"bad.json", "layers"});
   expect_refused(start({"--minutes", "1"}), 2, {"--minutes", "--steps"});
+}
+
+TEST_F(LeagueCommand, AnEntryMayTrainForAShareOfTheTwinsTime) {
+  put(folder_ / "half.json",
+      R"({"time": 0.5, "recipe": "mixtral", "experts": 4, "width": 8, "lr": 0.02})");
+  const std::vector<std::string> more = {
+      "--entries", folder_ / "half.json", "--seeds", "1", "--rates", "1", "--json"};
+  const Json league = parse_json(ok(start(more)).out, "moe league");
+  ASSERT_EQ(league.at("rows").size(), 2u);
+  for (const Json& row : league.at("rows")) {
+    const bool half = row.at("arm") == "half";
+    const double clocked = row.at("step_ms").get<double>() / row.at("twin_step_ms").get<double>();
+    EXPECT_EQ(row.at("steps"), half ? std::max<int64_t>(2, std::llround(6 * 0.5 / clocked)) : 6);
+    EXPECT_EQ(row.at("rates").at(0).at("lr"), half ? 0.02 : 0.01);
+    if (half) EXPECT_EQ(row.at("sets"), "width 8, dense_width 32, lr 0.02");
+  }
+  has(slurp(folder_ / "out/league.md"), "not matched: 0.5 of the dense twin's time; it sets width");
+  has(slurp(folder_ / "out/league.md"), "of the dense twin's time half ends");
+  const auto before = results();
+  EXPECT_EQ(ok(go_on()).err.find("run "), std::string::npos) << "all is known again";
+  EXPECT_EQ(results(), before);
+  put(folder_ / "half.json", R"({"time": 0.75, "recipe": "mixtral", "experts": 4, "width": 8})");
+  expect_refused(go_on({"--entries", folder_ / "half.json"}), 2, {"an arm 'half' already"});
 }
 
 TEST_F(LeagueCommand, MinutesAreThoseOfTheTwinAndStepsTheSameForAll) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "model/cost.h"
+#include "support/files.h"
 
 namespace moe::test {
 namespace {
@@ -22,8 +23,8 @@ WantedModel shape(int64_t width = 512) {
 }
 
 MatchedArm matched(std::string_view recipe, const WantedModel& model = shape()) {
-  WantedModel entry;
-  entry.routing.recipe = recipe;
+  LeagueEntry entry;
+  entry.wanted.routing.recipe = recipe;
   return match_arm(std::string(recipe), entry, model, 8);
 }
 
@@ -58,9 +59,9 @@ TEST(LeaguePlan, KeepsWhatARecipeIs) {
 }
 
 TEST(LeaguePlan, RefusesAnEntryOfOtherWork) {
-  WantedModel entry;
-  entry.routing.recipe = "mixtral";
-  entry.expert_width = 512;
+  LeagueEntry entry;
+  entry.wanted.routing.recipe = "mixtral";
+  entry.wanted.expert_width = 512;
   try {
     match_arm("wide", entry, shape(), 8);
     FAIL();
@@ -69,12 +70,60 @@ TEST(LeaguePlan, RefusesAnEntryOfOtherWork) {
     EXPECT_NE(std::string(e.what()).find("wide: 2 experts of width 512"), std::string::npos)
         << e.what();
   }
-  entry.expert_width = 256;
+  entry.wanted.expert_width = 256;
   EXPECT_EQ(*match_arm("own", entry, shape(), 8).wanted.routing.experts, 16);
-  entry.expert_width.reset();
-  entry.routing.top_k = 3;
+  entry.wanted.expert_width.reset();
+  entry.wanted.routing.top_k = 3;
   EXPECT_THROW(match_arm("three", entry, shape(), 8), Error);
   EXPECT_EQ(*match_arm("three", entry, shape(384), 8).wanted.expert_width, 128);
+}
+
+// An entry in a file, as a user writes it.
+LeagueEntry read_text(const std::string& json) {
+  const TempFolder folder;
+  put(folder / "wide.json", json);
+  return read_entry(folder / "wide.json");
+}
+
+TEST(LeaguePlan, AnEntryWithATimeBringsItsOwnShapeAndTraining) {
+  const MatchedArm dense = match_arm(
+      "wide",
+      read_text(R"({"time": 0.5, "recipe": "dense", "width": 192, "optimizer": "muon", "lr": 1})"),
+      shape(), 8);
+  EXPECT_EQ(dense.time, 0.5);
+  EXPECT_EQ(dense.wanted.width, 192);
+  EXPECT_EQ(dense.wanted.dense_width, 768);  // which goes with the width
+  EXPECT_EQ(dense.wanted.architecture, "olmoe");
+  EXPECT_EQ(own_settings(dense, shape()), "width 192, dense_width 768, lr 1.0, optimizer muon");
+  TrainOptions league;
+  league.batch = 5;
+  const TrainOptions own = own_training(dense, league);
+  EXPECT_EQ(own.optimizer, OptimizerKind::muon);
+  EXPECT_EQ(own.batch, 5);
+
+  const LeagueEntry mixtral = read_text(
+      R"({"time": 1, "recipe": "mixtral", "experts": 32, "top_k": 4, "dense_width": 256})");
+  EXPECT_EQ(match_arm("mine", mixtral, shape(), 8).wanted.expert_width, 64);
+  LeagueEntry wider = mixtral;
+  wider.wanted.expert_width = 512;  // other work than the twin's is its own affair
+  EXPECT_EQ(match_arm("mine", wider, shape(), 8).wanted.expert_width, 512);
+}
+
+TEST(LeaguePlan, AnEntryMaySetNothingThatWouldMakeLossesUnequal) {
+  for (const char* json :
+       {R"({"time": 1, "recipe": "dense", "context": 64})",
+        R"({"time": 1, "recipe": "dense", "seed": 3})",
+        R"({"time": 1, "recipe": "dense", "steps": 9})", R"({"time": 0, "recipe": "dense"})",
+        R"({"time": -1, "recipe": "dense"})", R"({"recipe": "dense", "optimizer": "muon"})"}) {
+    SCOPED_TRACE(json);
+    try {
+      read_text(json);
+      ADD_FAILURE() << "was taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), Error::Kind::usage);
+      EXPECT_NE(std::string(e.what()).find("wide.json"), std::string::npos) << e.what();
+    }
+  }
 }
 
 const LeagueRules kRules = {.lr = 0.002, .rates = 3, .seeds = 3, .finalists = 1};
@@ -93,6 +142,17 @@ TEST(LeaguePlan, TriesOneMoreWhereTheBestIsAtAnEnd) {
   EXPECT_EQ(next_rate(kRules, {{0.001, 1}, {0.002, kDiverged}, {0.004, kDiverged}}), 0.0005);
   EXPECT_EQ(next_rate(kRules, {{0.001, kDiverged}, {0.002, kDiverged}, {0.004, kDiverged}}),
             0.0005);
+}
+
+TEST(LeaguePlan, AnArmMayHaveAMiddleOfItsOwn) {
+  LeagueRules rules = kRules;
+  rules.rates = 1;
+  rules.seeds = 1;
+  rules.middles["a"] = 0.5;
+  const auto first = next_run(rules, {"a"}, {});
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->lr, 0.5);
+  EXPECT_EQ(planned_runs(rules, {"a"}, {{*first, 1}}), 1);
 }
 
 TEST(LeaguePlan, GivesUpAfterSoManyMore) {

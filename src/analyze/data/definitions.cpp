@@ -153,11 +153,11 @@ constexpr auto kTable = std::to_array<Definition>({
      "nats a byte after the same tokens with the same active work, each arm at its best learning "
      "rate; a bar spans its seeds, the dotted line is the dense twin",
      ""},
-    {"league_cost", "Loss against the time of a step",
-     "what the loss costs in time, in steps of the dense twin: down and to the left is better", ""},
+    {"league_cost", "Loss against the time of a run",
+     "what the loss costs in time, in runs of the dense twin: down and to the left is better", ""},
     {"league_curve", "Held-out loss on the way",
-     "of the dense twin and the best arms; every arm has its whole schedule, so that only ends are "
-     "to be compared",
+     "of the dense twin and the best arms of as many steps; every arm has its whole schedule, so "
+     "that only ends are to be compared",
      ""},
 });
 

@@ -104,11 +104,15 @@ League make_league(LeagueMatch match, const std::vector<LeagueArm>& arms,
   for (const LeagueArm& arm : arms) {
     std::vector<const LeagueRun*> own;
     for (const LeagueRun& run : runs)
-      if (run.arm == arm.name && run.steps == league.match.steps) own.push_back(&run);
+      if (run.arm == arm.name && run.steps == arm.steps) own.push_back(&run);
     league.runs += std::ssize(own);
     if (own.empty()) league.waiting.push_back(arm.name);
     else league.rows.push_back(make_row(arm, own, first_seed));
   }
+  for (LeagueRow& row : league.rows)
+    if (row.over_twin && league.match.steps > 0)
+      row.run_times = *row.over_twin * static_cast<double>(row.arm.steps) /
+                      static_cast<double>(league.match.steps);
   std::stable_sort(league.rows.begin(), league.rows.end(),
                    [](const LeagueRow& a, const LeagueRow& b) {
                      if (a.losses.empty() || b.losses.empty())

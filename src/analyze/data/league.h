@@ -58,6 +58,11 @@ struct LeagueArm {
   int64_t shared_experts = 0, shared_width = 0;
   int64_t parameters = 0, active_parameters = 0;
   std::optional<LeagueClock> clock;  // absent: not measured yet
+  // The share of the twin's time that it trains for, and what of model and training it sets itself;
+  // 0: it takes as many steps as the twin, and works as much for a token.
+  double time = 0;
+  std::string own = {};
+  int64_t steps = 0;  // of a run; 0: not known before its clock
 };
 
 // What all arms have alike.
@@ -82,8 +87,9 @@ struct LeagueRow {
   double range = 0;                              // largest less smallest; 0 of one seed
   double seconds = 0;                            // median over the seeds
   std::optional<double> over_twin;    // a step's time over the twin's, by the arm's clock
+  std::optional<double> run_times;    // a run's time over one of the twin, by the same
   std::optional<double> loss_change;  // loss less the twin's
-  // after what share of the steps it is as good as the twin in the end; absent: never
+  // after what share of its steps it is as good as the twin in the end; absent: never
   std::optional<double> reaches_twin;
   double dropped = 0, max_vio = 0;                // means over the seeds
   std::optional<LeagueRouting> routing;           // the first seed's
@@ -98,8 +104,8 @@ struct League {
   bool done = false;
 };
 
-// `arms` in their order; runs of other arms or steps are passed over. The first seed is that of the
-// rates.
+// `arms` in their order; runs of other arms, or of other steps than their arm's, are passed over.
+// The first seed is that of the rates.
 League make_league(LeagueMatch, const std::vector<LeagueArm>& arms,
                    const std::vector<LeagueRun>& runs, uint64_t first_seed);
 const LeagueRow* find_row(const League&, std::string_view arm);

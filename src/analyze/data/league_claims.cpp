@@ -91,10 +91,16 @@ Verdict judge_steps(const Claim& claim, const LeagueRow& own, const LeagueRow& o
           fmt::format("reached after {:.3f} of the steps; {:.3g} is claimed", *share, claim.share)};
 }
 
+// An arm of its own time is not the recipe on equal terms, whatever its name.
+const LeagueRow* matched_row(const League& league, std::string_view arm) {
+  const LeagueRow* row = find_row(league, arm);
+  return row != nullptr && row->arm.time > 0 ? nullptr : row;
+}
+
 Verdict judge_claim(const Claim& claim, const League& league) {
   if (claim.test == ClaimTest::none)
     return {&claim, Outcome::untestable, std::string(claim.why_not)};
-  const LeagueRow *own = find_row(league, claim.arm), *other = find_row(league, claim.other);
+  const LeagueRow *own = matched_row(league, claim.arm), *other = matched_row(league, claim.other);
   for (const auto& [row, name] : {std::pair(own, claim.arm), std::pair(other, claim.other)})
     if (row == nullptr)
       return {&claim, Outcome::untestable, fmt::format("{} has no run that came to its end", name)};
@@ -137,6 +143,10 @@ Json league_row_json(const LeagueRow& row) {
               {"losses", row.losses},
               {"loss_change", league_value(row.loss_change)},
               {"over_twin", league_value(row.over_twin)},
+              {"run_times", league_value(row.run_times)},
+              {"time", row.arm.time > 0 ? Json(row.arm.time) : Json()},
+              {"sets", row.arm.own},
+              {"steps", row.arm.steps},
               {"step_ms", row.arm.clock ? Json(row.arm.clock->arm_ms) : Json()},
               {"twin_step_ms", row.arm.clock ? Json(row.arm.clock->twin_ms) : Json()},
               {"reaches_twin", league_value(row.reaches_twin)},
@@ -172,7 +182,8 @@ std::vector<Verdict> judge(const League& league) {
   std::vector<Verdict> verdicts;
   for (const Claim& claim : kClaims)
     for (const LeagueRow& row : league.rows)
-      if (row.arm.name == claim.arm) verdicts.push_back(judge_claim(claim, league));
+      if (row.arm.name == claim.arm && row.arm.time == 0)
+        verdicts.push_back(judge_claim(claim, league));
   return verdicts;
 }
 

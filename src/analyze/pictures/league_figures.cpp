@@ -28,7 +28,7 @@ std::string arm_says(const LeagueRow& row) {
     const auto [low, high] = std::minmax_element(row.losses.begin(), row.losses.end());
     text += fmt::format(", of {} seeds {:.4f} to {:.4f}", row.losses.size(), *low, *high);
   }
-  if (row.over_twin) text += fmt::format(", {:.2f} of the twin's time a step", *row.over_twin);
+  if (row.run_times) text += fmt::format(", {:.2f} of the twin's time", *row.run_times);
   return text;
 }
 
@@ -82,8 +82,8 @@ Figure league_loss_figure(const League& league, const FigureOptions& o) {
 
 Figure league_cost_figure(const League& league, const FigureOptions& o) {
   Figure f = empty_figure("league_cost");
-  PointChart chart{.label = "held-out loss of each arm against the time of a step",
-                   .x_title = "time a step, times the dense twin's",
+  PointChart chart{.label = "held-out loss of each arm against the time of a run",
+                   .x_title = "time of a run, times the dense twin's",
                    .y_title = "nats a byte",
                    .x_unit = Unit::ratio,
                    .points = {},
@@ -92,8 +92,8 @@ Figure league_cost_figure(const League& league, const FigureOptions& o) {
   if (o.width > kPanelWidth) chart.height = 330;
   int64_t i = 0;
   for (const LeagueRow& row : league.rows)
-    if (has_loss_to_show(row) && row.over_twin)
-      chart.points.push_back({*row.over_twin, row.loss, row.arm.name, arm_says(row),
+    if (has_loss_to_show(row) && row.run_times)
+      chart.points.push_back({*row.run_times, row.loss, row.arm.name, arm_says(row),
                               row.arm.name == kTwin ? "ink" : expert_colour(i++),
                               row.arm.name == kTwin, row.arm.name == kTwin});
   if (chart.points.size() > 1)
@@ -112,7 +112,7 @@ Figure league_curve_figure(const League& league, const FigureOptions& o) {
   for (const LeagueRow& row : league.rows) {
     const bool twin = row.arm.name == kTwin;
     if (!has_loss_to_show(row) || row.curve.size() < 2 || !row.arm.not_causal.empty() ||
-        (!twin && others == kArmCurves))
+        row.arm.time > 0 || (!twin && others == kArmCurves))
       continue;
     Series line{.name = row.arm.name,
                 .colour = twin ? "ink" : expert_colour(static_cast<int64_t>(others)),

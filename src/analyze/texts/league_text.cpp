@@ -46,7 +46,9 @@ std::vector<std::string> row_cells(const LeagueRow& row) {
   cells.push_back(row.loss_change ? signed_loss(*row.loss_change) : kNoCell);
   cells.push_back(row.reaches_twin ? fmt::format("{:.2f}", *row.reaches_twin) : "never");
   cells.push_back(fmt::format("{:.0f}", row.seconds));
+  cells.push_back(fmt::format("{}", row.arm.steps));
   cells.push_back(row.over_twin ? fmt::format("{:.2f}", *row.over_twin) : kNoCell);
+  cells.push_back(row.run_times ? fmt::format("{:.2f}", *row.run_times) : kNoCell);
   cells.push_back(fmt::format("{:g}{}", row.lr, row.at_end ? " (at the end)" : ""));
   if (!row.routing) {
     cells.resize(league_columns().size(), kNoCell);
@@ -61,6 +63,17 @@ std::vector<std::string> row_cells(const LeagueRow& row) {
   cells.push_back(r.domain ? times(*r.domain) : kNoCell);
   cells.push_back(percent(r.vocabulary));
   return cells;
+}
+
+// "in 0.55 of its time wide ends 0.0100 below the dense twin; seeds differ by 0.0040."
+std::string timed_finding(const League& league, const LeagueRow& row, const LeagueRow& twin) {
+  std::string text =
+      fmt::format("In {:.2f} of the dense twin's time {} ends {} {} it",
+                  row.run_times.value_or(row.arm.time), row.arm.name,
+                  decimal(std::abs(*row.loss_change), 4), *row.loss_change < 0 ? "below" : "above");
+  if (const auto noise = noise_of(league, row, twin))
+    text += fmt::format("; seeds differ by {:.4f}", *noise);
+  return text + ".";
 }
 
 std::string markdown_table(const std::vector<std::string>& heads,
@@ -91,7 +104,7 @@ const std::vector<LeagueColumn>& league_columns() {
       {"arm", "The recipe, or the name of the entry's file."},
       {"experts",
        "K of E routed experts × their FFN width + the shared ones: together as wide for a token as "
-       "the dense twin's FFN."},
+       "the dense twin's FFN, but of arms that have a time of their own."},
       {"parameters", "Numbers that the model holds."},
       {"loss",
        "Held-out loss after the last step at the best rate, nats a byte; of several seeds "
@@ -103,9 +116,11 @@ const std::vector<LeagueColumn>& league_columns() {
       {"seconds",
        "Spent in steps of one run, the median of the seeds, as they were measured on "
        "this machine then."},
+      {"steps", "Of one run."},
       {"step, times",
        "A step's time over one of the twin: medians of steps in turns, before the arm's first "
        "run."},
+      {"run, times", "A run's time over one of the twin: its steps, each of that length."},
       {"rate",
        "The best of the learning rates, a factor of 2 apart; at the end: no worse one was "
        "run on both sides."},
@@ -156,7 +171,7 @@ std::vector<Fact> league_facts(const League& league) {
 
 std::vector<Fact> league_rules(const League& league) {
   const LeagueMatch& m = league.match;
-  return {
+  std::vector<Fact> facts = {
       {"Model", m.shape, ""},
       {"Active work", fmt::format("{} of FFN width for each token in every arm", m.active_width),
        ""},
@@ -179,6 +194,13 @@ std::vector<Fact> league_rules(const League& league) {
                    m.finalists),
        ""},
       {"Machine", m.machine, "seconds are those of the runs as they went"}};
+  for (const LeagueRow& row : league.rows)
+    if (row.arm.time > 0)
+      facts.push_back({row.arm.name,
+                       fmt::format("not matched: {:g} of the dense twin's time{}", row.arm.time,
+                                   row.arm.own.empty() ? "" : "; it sets " + row.arm.own),
+                       ""});
+  return facts;
 }
 
 std::vector<std::string> league_findings(const League& league) {
@@ -187,12 +209,17 @@ std::vector<std::string> league_findings(const League& league) {
   int64_t better = 0, others = 0;
   const LeagueRow* best = nullptr;
   for (const LeagueRow& row : league.rows) {
-    if (row.losses.empty() || !row.arm.not_causal.empty() || row.arm.name == kTwin) continue;
+    if (row.losses.empty() || !row.arm.not_causal.empty() || row.arm.name == kTwin ||
+        row.arm.time > 0)
+      continue;
     if (best == nullptr) best = &row;
     ++others;
     better += row.loss_change.value_or(0) < 0;
   }
-  if (twin == nullptr || best == nullptr) return out;
+  if (twin == nullptr) return out;
+  for (const LeagueRow& row : league.rows)
+    if (row.arm.time > 0 && !row.losses.empty()) out.push_back(timed_finding(league, row, *twin));
+  if (best == nullptr) return out;
   std::string first = fmt::format(
       "{} has the lowest loss of those that route, {} {} the dense twin's", best->arm.name,
       decimal(std::abs(*best->loss_change), 4), *best->loss_change < 0 ? "below" : "above");

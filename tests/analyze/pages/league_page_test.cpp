@@ -40,6 +40,31 @@ TEST(LeaguePage, ThePictureStandsAlone) {
   EXPECT_NE(svg.find(">expert-choice<"), std::string::npos);
 }
 
+TEST(LeaguePage, SaysWhereAnArmEndsAfterATimeOfItsOwn) {
+  std::vector<LeagueRun> runs = made_runs("dense", {2.0, 2.02});
+  for (LeagueRun run : made_runs("switch", {1.9})) {
+    run.steps = 40;
+    runs.push_back(run);
+  }
+  LeagueArm timed = made_arm("switch");
+  timed.time = 0.5;
+  timed.steps = 40;
+  timed.own = "width 64";
+  const League league =
+      make_league({.steps = 100, .step_tokens = 64}, {made_arm("dense"), timed}, runs, 1);
+  EXPECT_EQ(*league.rows[0].run_times, 0.5);
+  const std::string text = league_text(league);
+  EXPECT_NE(text.find("In 0.50 of the dense twin's time switch ends 0.1100 below it; seeds differ"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("**switch**: not matched: 0.5 of the dense twin's time; it sets width 64"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("No arm here has a claim"), std::string::npos)
+      << "a paper's claim is not judged by an arm of other work";
+  EXPECT_EQ(fault_of(league_page(league)), "");
+}
+
 TEST(LeaguePage, SaysWhatIsMissing) {
   const League league = made_league(made_runs("dense", {2.0}), {"dense", "hash"});
   EXPECT_EQ(fault_of(league_page(league)), "");

@@ -40,7 +40,7 @@ void print_table(const League& league) {
         "  {:<22}{:>9.4f}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}{}{}\n", row.arm.name, row.loss,
         shown(row.losses.size() > 1, fmt::format("{:.4f}", row.range)),
         shown(row.loss_change.has_value(), fmt::format("{:+.4f}", row.loss_change.value_or(0))),
-        shown(row.over_twin.has_value(), fmt::format("{:.2f}", row.over_twin.value_or(0))),
+        shown(row.run_times.has_value(), fmt::format("{:.2f}", row.run_times.value_or(0))),
         shown(routed, fmt::format("{:.2f}", row.max_vio)),
         routed ? fmt::format("{}/{}", row.routing->dead, row.routing->experts) : "-",
         shown(routed, fmt::format("{:.1f}%", 100 * row.dropped)),
@@ -50,9 +50,13 @@ void print_table(const League& league) {
 }
 
 void print_league(const League& league, const std::string& out) {
-  fmt::print("held-out nats a byte after {} of {} tokens; over: the dense twin\n\n",
-             counted(league.match.steps, "step"), league.match.step_tokens);
+  fmt::print(
+      "held-out nats a byte, of the dense twin after {} of {} tokens\n"
+      "over: above the twin's; times: a run's time over one of the twin\n\n",
+      counted(league.match.steps, "step"), league.match.step_tokens);
   print_table(league);
+  fmt::print("\n");
+  for (const std::string& line : league_findings(league)) fmt::print("{}\n", wrapped(line, 0));
   fmt::print("\n");
   for (const Verdict& v : judge(league)) {
     fmt::print("  {}\n", wrapped(fmt::format("{}: {}: {} ({}; {})", v.claim->arm, v.claim->claim,

@@ -109,6 +109,10 @@ void add_steps(FieldList& list, TrainOptions& o) {
            "named: 1. Parts: embedding, positions, head, norms, attention, "
            "router, experts, shared, 'dense ffn'")
       .form("PART=FACTOR", "experts=3");
+  list.add("lr_width", o.lr_width,
+           "the @width that @lr was found at, where this model's is another: matrices that grow "
+           "with it then learn at a rate that suits theirs (docs/training.md); 0: @lr is this "
+           "model's own");
   list.add_choice("schedule", o.schedule, kSchedules,
                   "cosine, linear, constant, or wsd: constant after the warm-up until the cooldown")
       .also({"lr_scheduler_type"});
@@ -276,6 +280,10 @@ void validate(const TrainOptions& o) {
   for (const auto& [part, times] : o.lr_times)
     if (!(times > 0) || std::isinf(times))
       fail_usage("@lr_times {}={}: it must be above 0", printable(part), times);
+  need_in(o.lr_width, 0, 1 << 20, "lr_width");
+  if (o.lr_width > 0 && tunes_adapters(o.tune))
+    fail_usage("@lr_width is of whole matrices, and @tune {} trains adapters; leave it out",
+               name_of(o.tune));
   need_in(o.momentum, 0, 1, "momentum");
   need_in(o.weight_decay, 0, kNoLimit, "weight_decay");
   need_in(o.beta1, 0, 1, "beta1");

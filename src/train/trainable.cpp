@@ -181,14 +181,32 @@ TrainedBytes trained_bytes(const Model& shapes, const TrainOptions& options) {
   return bytes;
 }
 
-std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options) {
+namespace {
+
+// Embeddings and positions are rows that are looked up, not multiplied by.
+bool grows_with_width(const Param& p) {
+  return p.is_matrix() && p.part != Part::embedding && p.part != Part::positions &&
+         !is_convolution(p);
+}
+
+double width_factor(const Param& p, const TrainOptions& options, int64_t width) {
+  if (options.lr_width == 0 || !grows_with_width(p)) return 1;
+  const double ratio = static_cast<double>(options.lr_width) / static_cast<double>(width);
+  return takes_muon(p, options) ? std::sqrt(ratio) : ratio;
+}
+
+}  // namespace
+
+std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options,
+                               int64_t width) {
   std::vector<double> factors;
   std::vector<std::string> parts;
   for (const Param* param : params) {
     const std::string part(name_of(param->part));
     if (std::find(parts.begin(), parts.end(), part) == parts.end()) parts.push_back(part);
     const auto named = options.lr_times.find(part);
-    factors.push_back(named == options.lr_times.end() ? 1 : named->second);
+    factors.push_back((named == options.lr_times.end() ? 1 : named->second) *
+                      width_factor(*param, options, width));
   }
   for (const auto& [part, times] : options.lr_times)
     if (std::find(parts.begin(), parts.end(), part) == parts.end())

@@ -66,8 +66,16 @@ struct TrainedBytes {
 };
 TrainedBytes trained_bytes(const Model& shapes, const TrainOptions&);
 
-// For each of `params`, which a Trainable gave, how many times the learning rate it learns at.
+// For each of `params`, which a Trainable gave of a model of this width, how many times the
+// learning rate it learns at: lr_times of its part, and, where options.lr_width = W is another, of
+// all matrices that rows are multiplied by
+//   W / width            where AdamW moves them (Yang et al., "Tensor Programs V", arXiv
+//   2203.03466,
+//                        table 3): its steps have one length a number, so what they do to an output
+//                        grows with the row
+//   sqrt(W / width)      where Muon does: its steps have singular values of sqrt(width)
 // Usage error for a part in options.lr_times that none of them belongs to.
-std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options);
+std::vector<double> lr_factors(const std::vector<Param*>& params, const TrainOptions& options,
+                               int64_t width);
 
 }  // namespace moe

@@ -191,7 +191,8 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
       run_(options_.threads, options_.dtype, ops::device_of(options_.device)),
       there_(run_.device, {&model, teacher}),
       trainable_(model, options_),
-      optimizer_(trainable_.params(), options_, lr_factors(trainable_.params(), options_), layout,
+      optimizer_(trainable_.params(), options_,
+                 lr_factors(trainable_.params(), options_, model.config().width), layout,
                  run_.saved.device()) {
   run_.widen = true;
   const int processes = layout_.all().size;

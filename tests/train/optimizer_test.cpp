@@ -97,7 +97,7 @@ TEST(Optimizer, PartsLearnAtTheirOwnRates) {
   o.eps = 1e-30;
   o.lr_times = {{"attention", 3}, {"embedding", 0.5}};
   const std::vector<Param*> params = Trainable(*model, o).params();
-  Optimizer optimizer(params, o, lr_factors(params, o));
+  Optimizer optimizer(params, o, lr_factors(params, o, model->config().width));
   moe::Run run(2);
   std::vector<std::vector<double>> before;
   for (const Param* p : params) before.push_back(values(p->value));
@@ -112,7 +112,37 @@ TEST(Optimizer, PartsLearnAtTheirOwnRates) {
       EXPECT_NEAR(std::abs(after[j] - before[i][j]), times * 1e-3, 2e-7) << params[i]->name;
   }
   o.lr_times = {{"attentoin", 3}};
-  EXPECT_FAILS(lr_factors(params, o), "attention");
+  EXPECT_FAILS(lr_factors(params, o, model->config().width), "attention");
+}
+
+// What reads a wider row learns more slowly; what is looked up does not.
+TEST(Optimizer, RatesFoundAtAnotherWidthAreBroughtToThisOne) {
+  auto model = fresh(plain_config());
+  const int64_t width = model->config().width;
+  TrainOptions o = tiny_options();
+  o.lr_width = 2 * width;
+  o.lr_times = {{"attention", 3}};
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
+    o.optimizer = kind;
+    const double hidden = kind == OptimizerKind::muon ? std::sqrt(2.0) : 2;
+    const std::vector<Param*> params = Trainable(*model, o).params();
+    const std::vector<double> factors = lr_factors(params, o, width);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const Param& p = *params[i];
+      SCOPED_TRACE(p.name);
+      const double times = p.part == Part::attention ? 3 : 1;
+      if (!p.is_matrix() || p.part == Part::embedding) EXPECT_EQ(factors[i], times);
+      else if (p.part == Part::router || p.part == Part::lm_head)
+        EXPECT_EQ(factors[i], 2) << "AdamW moves these in any case";
+      else EXPECT_EQ(factors[i], times * hidden);
+    }
+    o.lr_width = width;
+    EXPECT_EQ(lr_factors(params, o, width)[0], 1);
+    o.lr_width = 2 * width;
+  }
+  o.tune = Tune::lora;
+  o.optimizer = OptimizerKind::adamw;
+  EXPECT_FAILS(validate(o), "lr_width");
 }
 
 TEST(Optimizer, DecaysMatricesOnly) { check_against_hand(false, 0); }

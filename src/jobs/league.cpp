@@ -92,7 +92,7 @@ class LeagueRunner {
   void complete_shape();
   std::vector<MatchedArm> entering() const;
   // The twin's, or what its time comes to by its clock: 0 before that is read.
-  int64_t steps_of(const MatchedArm&) const;
+  int64_t steps_of(const MatchedArm&, const std::optional<LeagueClock>&) const;
   RunOptions run_options(const MatchedArm&, const LeagueKey&) const;
   // Nothing where it was stopped.
   std::optional<LeagueRun> train_one(const LeagueKey&, int64_t number, int64_t planned);
@@ -212,10 +212,10 @@ const MatchedArm& LeagueRunner::arm(const std::string& name) const {
                        [&](const MatchedArm& one) { return one.name == name; });
 }
 
-int64_t LeagueRunner::steps_of(const MatchedArm& one) const {
+int64_t LeagueRunner::steps_of(const MatchedArm& one,
+                               const std::optional<LeagueClock>& clock) const {
   const int64_t twin = options_.setup.train.steps;
   if (one.time == 0) return twin;
-  const auto clock = read_clock(options_.out, one.name);
   if (!clock) return 0;
   return std::max<int64_t>(2, std::llround(static_cast<double>(twin) * one.time / clock->times()));
 }
@@ -234,7 +234,7 @@ RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key
   run.train = own_training(one, run.train);
   TrainOptions& t = run.train;
   t.lr = key.lr;
-  t.steps = steps_of(one);
+  t.steps = steps_of(one, read_clock(options_.out, one.name));
   t.seed = key.seed;
   t.minutes = 0;
   // Claims are about when a loss was reached, so that curves have points however short a run is:
@@ -362,6 +362,7 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
     given.add(name, GivenBy::caller);
   if (!options_.eval_data.empty()) given.add("eval_data", GivenBy::caller);
   time_step(arm(key.arm));
+  if (watch_.watch.stopped()) return {};  // an arm with a time has no steps without its clock
   const RunOptions options = run_options(arm(key.arm), key);
   LeagueRun run{.arm = key.arm, .lr = key.lr, .seed = key.seed, .steps = options.train.steps};
   try {
@@ -408,11 +409,11 @@ LeagueArm LeagueRunner::entered(const MatchedArm& one) const {
   out.shared_width = routed ? c.shared_width : 0;
   const ParamCount params = count_params(c);
   out.time = one.time;
-  out.steps = steps_of(one);
   if (one.time > 0) out.own = own_settings(one, options_.setup.model);
   out.parameters = params.total();
   out.active_parameters = params.active();
   out.clock = read_clock(options_.out, one.name);
+  out.steps = steps_of(one, out.clock);
   return out;
 }
 

@@ -69,8 +69,7 @@ struct TrainOptions {
   double cooldown = 0.2;  // of wsd: the share of the steps, at the end, in which the rate falls
   std::map<std::string, double> lr_times;  // by part of the model (train/trainable.h): how many
                                            // times the rate it learns at; not named: 1
-  int64_t lr_width =
-      0;  // the model width that `lr` was found at (train/trainable.h); 0: this one's
+  int64_t lr_width = 0;  // the width that `lr` was found at (train/trainable.h); 0: this one's
   OptimizerKind optimizer = OptimizerKind::adamw;
   double momentum = 0.95;  // of Muon
   double weight_decay = 0.1;

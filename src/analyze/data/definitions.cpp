@@ -151,8 +151,8 @@ constexpr auto kTable = std::to_array<Definition>({
      "of the experts that tokens chose before, the share that they choose after too", ""},
     {"league_loss", "Held-out loss by arm",
      "nats a byte after the same tokens with the same active work, or after an arm's own time, "
-     "each "
-     "arm at its best learning rate; a bar spans its seeds, the dotted line is the dense twin",
+     "each arm at its best learning rate; a bar spans its seeds, the dotted line is the dense "
+     "twin",
      ""},
     {"league_cost", "Loss against the time of a run",
      "what the loss costs in time, in runs of the dense twin: down and to the left is better", ""},

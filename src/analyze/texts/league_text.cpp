@@ -65,7 +65,7 @@ std::vector<std::string> row_cells(const LeagueRow& row) {
   return cells;
 }
 
-// "in 0.55 of its time wide ends 0.0100 below the dense twin; seeds differ by 0.0040."
+// "In 0.55 of the dense twin's time wide ends 0.0100 below it; seeds differ by 0.0040."
 std::string timed_finding(const League& league, const LeagueRow& row, const LeagueRow& twin) {
   std::string text =
       fmt::format("In {:.2f} of the dense twin's time {} ends {} {} it",

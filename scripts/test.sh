@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/deps.sh test
-cmake --preset release -DMOE_TESTS=ON -DMOE_BENCH=ON >/dev/null
+# A folder already configured keeps its way of compiling; a new one is built from nothing, where
+# several sources at a time take a third less (cmake/together.cmake).
+[ -f build/release/build.ninja ] || together=-DMOE_TOGETHER=ON
+cmake --preset release -DMOE_TESTS=ON -DMOE_BENCH=ON ${together:-} >/dev/null
 cmake --build build/release --parallel "$(scripts/jobs.sh)"
 ctest --test-dir build/release --output-on-failure -j2 --no-tests=error "$@"

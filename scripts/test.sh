@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/deps.sh test
-# A folder already configured keeps its way of compiling; a new one is built from nothing, where
-# several sources at a time take a third less (cmake/together.cmake).
+# A folder already configured keeps its way of compiling. In a new one all is compiled, and several
+# sources at a time take less (docs/install.md).
 [ -f build/release/build.ninja ] || together=-DMOE_TOGETHER=ON
 cmake --preset release -DMOE_TESTS=ON -DMOE_BENCH=ON ${together:-} >/dev/null
 cmake --build build/release --parallel "$(scripts/jobs.sh)"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/threads.h"
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
 #include "ops/memory.h"
@@ -23,14 +24,12 @@ int64_t bytes_of_all(const Model& shapes) {
 }
 
 // Of the parameter that takes most.
-MuonBytes most_of_muon(const Model& shapes, const TrainOptions& o) {
-  MuonBytes most;
-  for (const Param* param : shapes.params()) {
-    if (!takes_muon(*param, o)) continue;
-    const MuonBytes bytes = muon_bytes(*param, o.dtype);
-    most.scratch = std::max(most.scratch, bytes.scratch);
-    most.copies = std::max(most.copies, bytes.copies);
-  }
+int64_t muon_bytes(const Model& shapes, const TrainOptions& o) {
+  const int threads = o.threads > 0 ? o.threads : available_threads();
+  int64_t most = 0;
+  for (const Param* param : shapes.params())
+    if (takes_muon(*param, o))
+      most = std::max(most, ops::newton_schulz_bytes(param->value, o.dtype, threads));
   return most;
 }
 
@@ -65,18 +64,17 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
                                                              .dtype = o.dtype,
                                                              .recompute = o.recompute,
                                                              .spread = o.expert_parallel});
-  const MuonBytes muon = most_of_muon(shapes, o);
   MemoryNeed need;
   const bool in_file = tunes_adapters(o.tune);
   if (held == Held::nothing && !in_file) need.add("weights", bytes_of_all(shapes));
   need.add("gradients", trained.gradients);
   need.add("moments", trained.moments);
   need.add("adapters", trained.adapters);
-  if (!in_file || !quantised) need.add("packed", pass.copies + muon.copies);
+  if (!in_file || !quantised) need.add("packed", pass.copies);
   need.add("activations", pass.activations);
   // Muon's comes when the passes of the step are over.
-  need.add("scratch",
-           std::max(pass.scratch, muon.scratch) + (in_file && quantised ? ops::kPassingBytes : 0));
+  need.add("scratch", std::max(pass.scratch, muon_bytes(shapes, o)) +
+                          (in_file && quantised ? ops::kPassingBytes : 0));
   need.add("text", rows_of(o) * o.context * kTextBytes);
   if (teacher) need.add("teacher", teaching_bytes(*teacher, o, pass.activations + pass.scratch));
   return need;
@@ -94,9 +92,7 @@ TrainingMemory training_memory(const ModelConfig& config, const TrainingShape& s
       {.rank = static_cast<int>(shape.spread) - 1, .size = static_cast<int>(shape.spread)});
   for (const Param* param : shapes.params())
     if (takes_muon(*param, o)) m.moments -= param->value.bytes();
-  const MuonBytes muon = most_of_muon(shapes, o);
-  m.copies += muon.copies;
-  m.scratch = std::max(m.scratch, muon.scratch);
+  m.scratch = std::max(m.scratch, muon_bytes(shapes, o));
   return m;
 }
 

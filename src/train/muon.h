@@ -19,22 +19,10 @@ namespace moe {
 // no matrices. Of an adapter the product of its halves is the matrix, not they.
 bool takes_muon(const Param&, const TrainOptions&);
 
-// NS of x [O,I] or of each matrix of x [E,O,I], in place; f32, dense. Products run in run.compute,
-// sums of them in f32. A matrix of zeros stays one.
+// NS of x [O,I] or of each matrix of x [E,O,I], in place; f32, dense (ops::newton_schulz).
 void orthogonalise(Run&, Tensor x);
 
 // 0.2 sqrt(max(O, I)): beside AdamW's, whose numbers are about 0.2 to 0.4 large on average.
 float muon_scale(int64_t rows, int64_t cols);
-
-// So many matrices of a bank are orthogonalised at once: small ones fill the threads together,
-// large ones are not to fill the memory.
-int64_t muon_matrices_at_once(int64_t rows, int64_t cols);
-
-// What orthogonalise takes for the parameters that take it, bytes: scratch, and beside it packed
-// copies for as long as it runs.
-struct MuonBytes {
-  int64_t scratch = 0, copies = 0;
-};
-MuonBytes muon_bytes(const Param&, DType compute);
 
 }  // namespace moe

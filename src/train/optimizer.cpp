@@ -157,15 +157,12 @@ void Optimizer::update_muon(Run& run, size_t i, const ops::AdamW& how) {
   }
   gather(i, param.grad);
   const int64_t rows = param.value.shape[param.value.rank - 2], cols = param.value.cols(),
-                one = rows * cols, at_once = muon_matrices_at_once(rows, cols),
-                end = (moved.end + one - 1) / one;
+                one = rows * cols;
   const float rate = how.lr * muon_scale(rows, cols);
-  for (int64_t e = moved.begin / one; e < end; e += at_once) {
-    const int64_t last = std::min(e + at_once, end);
-    orthogonalise(run, matrices(param.grad, e, last));
-    const Span part{std::max(moved.begin, e * one), std::min(moved.end, last * one)};
-    const Tensor value = numbers(param.value, part);
-    ops::add_scaled(run, value, value, numbers(param.grad, part), 1 - how.lr * how.weight_decay,
+  if (moved.begin < moved.end) {
+    orthogonalise(run, matrices(param.grad, moved.begin / one, (moved.end + one - 1) / one));
+    const Tensor value = numbers(param.value, moved);
+    ops::add_scaled(run, value, value, numbers(param.grad, moved), 1 - how.lr * how.weight_decay,
                     -rate);
   }
   gather(i, param.value);

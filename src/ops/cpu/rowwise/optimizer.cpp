@@ -7,7 +7,10 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/pack.h"
@@ -96,25 +99,35 @@ void mean_square(Run& run, Tensor mean, Tensor x) {
 }
 
 double sum_squares(Run& run, Tensor x) {
-  choose_isa();
-  need(!x.empty() && is_float(x) && x.dense(), "sum_squares", "a tensor without gaps, f32 or bf16",
-       {{"x", x}});
-  constexpr int64_t kBlock = 4096;
-  const int64_t blocks = (x.numel() + kBlock - 1) / kBlock;
-  const ArenaScope scope(run.scratch);
-  double* sums =
-      static_cast<double*>(run.scratch.alloc_bytes(static_cast<size_t>(blocks) * sizeof(double)));
-  parallel_for(run.threads, blocks, kGrainElements / kBlock, [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(SumSquaresBlocks)(sums, x, kBlock, begin, end);
-  });
   double sum = 0;
-  for (int64_t b = 0; b < blocks; ++b) sum += sums[b];
+  cpu::sums_of_squares(run, std::span(&sum, 1), {x});
   return sum;
 }
 
 void sums_of_squares(Run& run, std::span<double> sums, List<Tensor> all) {
-  double* sum = sums.data();
-  for (const Tensor& x : all) *sum++ = sum_squares(run, x);
+  choose_isa();
+  constexpr int64_t kBlock = 4096;
+  std::vector<int64_t> first{0};  // of all blocks, each tensor's first
+  for (const Tensor& x : all) {
+    need(!x.empty() && is_float(x) && x.dense(), "sum_squares",
+         "a tensor without gaps, f32 or bf16", {{"x", x}});
+    first.push_back(first.back() + (x.numel() + kBlock - 1) / kBlock);
+  }
+  std::vector<double> of_blocks(static_cast<size_t>(first.back()));
+  parallel_for(run.threads, first.back(), kGrainElements / kBlock,
+               [&](int64_t begin, int64_t end, int) {
+                 auto next = std::upper_bound(first.begin(), first.end(), begin);
+                 for (; begin < end; ++next) {
+                   const auto tensor = static_cast<size_t>(next - first.begin()) - 1;
+                   const int64_t stop = std::min(end, *next);
+                   HWY_DYNAMIC_DISPATCH(SumSquaresBlocks)
+                   (of_blocks.data() + first[tensor], all.begin()[tensor], kBlock,
+                    begin - first[tensor], stop - first[tensor]);
+                   begin = stop;
+                 }
+               });
+  for (size_t i = 0; i < all.size(); ++i)
+    sums[i] = std::accumulate(of_blocks.begin() + first[i], of_blocks.begin() + first[i + 1], 0.0);
 }
 
 void settle_grad(Run& run, Param& param) {

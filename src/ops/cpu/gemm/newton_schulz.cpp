@@ -1,0 +1,254 @@
+// Newton-Schulz of many small matrices: each by one thread, its working memory in that thread's
+// cache; a large one by all threads, a product cut into blocks of rows. The cut is the same either
+// way, and so are the bits. Products are those of find_product(); a tall matrix is turned first,
+// so that G = X X^T is the smaller square.
+#include "ops/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/gemm/newton_schulz.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cpu/functions.h"
+#include "ops/cpu/gemm/products.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/simd-inl.h"
+#include "ops/memory.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moe::ops {
+namespace HWY_NAMESPACE {
+
+void ScaleNumbers(float* x, float factor, int64_t count) {
+  const DF32 d;
+  const VF32 by = hn::Set(d, factor);
+  ForColumns(d, count, [&](int64_t i, auto part) HWY_ATTR {
+    Store(hn::Mul(by, Load(d, x + i, part)), d, x + i, part);
+  });
+}
+
+// p = b gram + c squares, of `count` numbers of a row
+void CombineSquares(Tensor p, Tensor gram, Tensor squares, float b, float c, int64_t row) {
+  const DF32 d;
+  const VF32 by_b = hn::Set(d, b), by_c = hn::Set(d, c);
+  const float *of_gram = gram.row<float>(row), *of_squares = squares.row<float>(row);
+  WithFloat(p.dtype, [&](auto kind) HWY_ATTR {
+    auto* to = p.row<decltype(kind)>(row);
+    ForColumns(d, p.cols(), [&](int64_t i, auto part) HWY_ATTR {
+      const VF32 square = hn::Mul(by_c, Load(d, of_squares + i, part));
+      Store(hn::MulAdd(by_b, Load(d, of_gram + i, part), square), d, to + i, part);
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moe::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moe::ops {
+namespace {
+
+HWY_EXPORT(ScaleNumbers);
+HWY_EXPORT(CombineSquares);
+
+constexpr int64_t kRowsAtOnce = 64;  // of a product: two threads share a matrix of 128
+constexpr double kLeastNorm = 1e-7;
+// A matrix that takes more beside itself is worked on by all threads.
+constexpr int64_t kOfOneThread = int64_t{16} << 20;
+
+// n x m, n <= m: the matrix, or where it is tall the matrix turned.
+struct Sides {
+  explicit Sides(const Tensor& x)
+      : matrices(x.rank == 3 ? x.shape[0] : 1),
+        n(std::min(x.shape[x.rank - 2], x.cols())),
+        m(std::max(x.shape[x.rank - 2], x.cols())),
+        is_tall(x.shape[x.rank - 2] > x.cols()) {}
+  size_t packed_bytes(DType dtype) const {
+    return std::max({weights_layout(m, n, dtype).bytes, weights_layout(n, n, dtype).bytes,
+                     weights_layout(n, m, dtype).bytes});
+  }
+  // Of one matrix being worked on.
+  int64_t bytes(DType dtype) const {
+    const int64_t number = element_size(dtype);
+    return number * (2 * n * m + n * n) + 4 * (2 * n * n + (is_tall ? n * m : 0)) +
+           static_cast<int64_t>(packed_bytes(dtype));
+  }
+
+  int64_t matrices, n, m;
+  bool is_tall;
+};
+
+bool each_by_one(const Sides& s, DType dtype, int threads) {
+  return s.matrices >= threads && s.bytes(dtype) <= kOfOneThread;
+}
+
+// Who works on a matrix: the calling thread, or all of a run.
+struct Workers {
+  Run* run;  // null: the calling thread
+  Arena& scratch;
+
+  // f(piece, scratch) for every piece
+  template <class F>
+  void each(int64_t pieces, F&& f) const {
+    const auto some = [&](Span span, Arena& of_thread) {
+      for (int64_t i = span.begin; i < span.end; ++i) {
+        const ArenaScope scope(of_thread);
+        f(i, of_thread);
+      }
+    };
+    if (run == nullptr) return some({0, pieces}, scratch);
+    const int shares = static_cast<int>(std::min<int64_t>(run->threads, pieces));
+    parallel_shares(*run, shares, [&](size_t share, Arena& of_thread) {
+      some(partition(pieces, static_cast<int>(share), shares), of_thread);
+    });
+  }
+};
+
+// Where one matrix is worked on.
+struct Place {
+  Place(Arena& scratch, const Sides& s, DType dtype)
+      : x(scratch.alloc(dtype, {s.n, s.m})),
+        y(scratch.alloc(dtype, {s.n, s.m})),
+        left(scratch.alloc(dtype, {s.n, s.n})),
+        gram(scratch.alloc(DType::f32, {s.n, s.n})),
+        squares(scratch.alloc(DType::f32, {s.n, s.n})),
+        turned(s.is_tall ? scratch.alloc(DType::f32, {s.n, s.m}) : Tensor()),
+        packed(scratch.alloc_bytes(s.packed_bytes(dtype))) {}
+
+  Tensor x, y;           // [n,m] in the dtype of products
+  Tensor left;           // [n,n] in that dtype
+  Tensor gram, squares;  // [n,n] f32
+  Tensor turned;         // [n,m] f32, what a tall matrix becomes
+  void* packed;          // the right operand of a product
+};
+
+// f(first row, rows, scratch) of blocks of rows
+template <class F>
+void each_rows(const Workers& workers, int64_t rows, F&& f) {
+  workers.each((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](int64_t block, Arena& scratch) {
+    const int64_t first = block * kRowsAtOnce;
+    f(first, std::min(kRowsAtOnce, rows - first), scratch);
+  });
+}
+
+// right [K,N], or [N,K] where it is given turned, as products take it.
+void pack(const Workers& workers, const Place& p, const Tensor& right, bool turned) {
+  const DType dtype = p.left.dtype;
+  const PackLayout& layout = turned ? weights_layout(right.cols(), right.rows(), dtype)
+                                    : weights_layout(right.rows(), right.cols(), dtype);
+  workers.each(turned ? column_blocks(layout) : row_blocks(layout), [&](int64_t block, Arena&) {
+    if (turned) pack_transposed(p.packed, layout, dtype, source_of(right), block);
+    else pack_straight(p.packed, layout, dtype, source_of(right), right.rows(), block);
+  });
+}
+
+// y [M,N] = left [M,K] times what is packed
+void multiply(const Workers& workers, const Place& p, const Tensor& y, const Tensor& left) {
+  each_rows(workers, y.rows(), [&](int64_t first, int64_t rows, Arena& scratch) {
+    const Product& product =
+        find_product({rows, left.cols(), y.cols(), left.dtype, left.dtype, y.dtype, false, 1});
+    product.run(y.slice_rows(first, first + rows).data, left.slice_rows(first, first + rows).data,
+                p.packed, scratch.alloc_bytes(product.scratch_bytes()));
+  });
+}
+
+void convert(const Workers& workers, const Tensor& y, const Tensor& x) {
+  each_rows(workers, y.rows(), [&](int64_t first, int64_t rows, Arena&) {
+    const Tensor to = y.slice_rows(first, first + rows);
+    convert_matrix(to.data, to.dtype, to.cols(), source_of(x.slice_rows(first, first + rows)), rows,
+                   to.cols(), false);
+  });
+}
+
+// y [C,R] = x^T
+void turn(const Workers& workers, const Tensor& y, const Tensor& x) {
+  each_rows(workers, y.rows(), [&](int64_t first, int64_t rows, Arena& scratch) {
+    Source source = source_of(x);
+    source.data = static_cast<const char*>(source.data) + first * element_size(x.dtype);
+    transpose(y.slice_rows(first, first + rows).data, y.dtype, source, x.rows(), rows, x.rows(),
+              scratch.alloc_bytes(transpose_scratch_bytes(rows)));
+  });
+}
+
+// y = a x + b G x + c G^2 x, G = x x^T.  y [n,m]
+void step(const Workers& workers, const Place& p, const Tensor& y, const Tensor& x,
+          const NewtonSchulz& of) {
+  pack(workers, p, x, true);
+  multiply(workers, p, p.gram, x);
+  pack(workers, p, p.gram, false);
+  Tensor gram = p.gram;
+  if (p.left.dtype != DType::f32) convert(workers, gram = p.left, p.gram);
+  multiply(workers, p, p.squares, gram);
+  each_rows(workers, p.left.rows(), [&](int64_t first, int64_t rows, Arena&) {
+    for (int64_t i = first; i < first + rows; ++i) {
+      HWY_DYNAMIC_DISPATCH(CombineSquares)(p.left, p.gram, p.squares, of.b, of.c, i);
+      const float diagonal =
+          of.a + of.b * p.gram.row<float>(i)[i] + of.c * p.squares.row<float>(i)[i];
+      if (p.left.dtype == DType::f32) p.left.row<float>(i)[i] = diagonal;
+      else p.left.row<bf16>(i)[i] = to_bf16(diagonal);
+    }
+  });
+  pack(workers, p, x, false);
+  multiply(workers, p, y, p.left);
+}
+
+// x [O,I] of length one, in place
+void iterate(const Workers& workers, const Tensor& x, const Sides& s, DType dtype,
+             std::span<const NewtonSchulz> steps) {
+  const ArenaScope scope(workers.scratch);
+  Place p(workers.scratch, s, dtype);
+  if (s.is_tall) turn(workers, p.x, x);
+  else convert(workers, p.x, x);
+  const Tensor result = s.is_tall ? p.turned : x;
+  for (const NewtonSchulz& of : steps.first(steps.size() - 1)) {
+    step(workers, p, p.y, p.x, of);
+    std::swap(p.x, p.y);
+  }
+  step(workers, p, result, p.x, steps.back());
+  if (s.is_tall) turn(workers, x, p.turned);
+}
+
+}  // namespace
+
+int64_t newton_schulz_bytes(const Tensor& x, DType compute, int threads) {
+  const Sides s(x);
+  const DType dtype = compute_dtype(compute);
+  return s.bytes(dtype) * (each_by_one(s, dtype, threads) ? threads : 1);
+}
+
+void cpu::newton_schulz(Run& run, Tensor x, std::span<const NewtonSchulz> steps) {
+  choose_isa();
+  need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
+       "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
+  need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
+  const Sides s(x);
+  if (x.numel() == 0) return;
+  const auto matrix = [&](int64_t e) { return x.rank == 3 ? x.at(e) : x; };
+  std::vector<Tensor> all;
+  for (int64_t e = 0; e < s.matrices; ++e) all.push_back(matrix(e));
+  std::vector<double> squares(all.size());
+  cpu::sums_of_squares(run, squares, std::span<const Tensor>(all));
+  const DType dtype = compute_dtype(run.compute);
+  const auto work = [&](int64_t e, const Workers& workers) {
+    const Tensor& one = all[static_cast<size_t>(e)];
+    const auto factor =
+        static_cast<float>(1 / (std::sqrt(squares[static_cast<size_t>(e)]) + kLeastNorm));
+    each_rows(workers, one.rows(), [&](int64_t first, int64_t rows, Arena&) {
+      HWY_DYNAMIC_DISPATCH(ScaleNumbers)(one.row<float>(first), factor, rows * one.cols());
+    });
+    iterate(workers, one, s, dtype, steps);
+  };
+  if (each_by_one(s, dtype, run.threads))
+    Workers{&run, run.scratch}.each(s.matrices, [&](int64_t e, Arena& scratch) {
+      work(e, {nullptr, scratch});
+    });
+  else
+    for (int64_t e = 0; e < s.matrices; ++e) work(e, {&run, run.scratch});
+}
+
+}  // namespace moe::ops
+#endif  // HWY_ONCE

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "ops/ops.h"
 #include "tensor/dtype.h"
 #include "tensor/param.h"
 
@@ -39,8 +40,8 @@ void limit_copies(std::span<Param* const>, std::optional<int64_t> bytes);
 // What those copies take now, bytes.
 int64_t copies_taken(std::span<Param* const>);
 
-// What newton_schulz takes for x [O,I] or [E,O,I] on the CPU, bytes.
-int64_t newton_schulz_bytes(const Tensor& x, DType compute, int threads);
+// What newton_schulz takes for all of these [O,I] and [E,O,I] on the CPU, bytes.
+int64_t newton_schulz_bytes(List<Tensor> all, DType compute, int threads);
 
 // What measure_read_bandwidth reads through.
 int64_t read_buffer_bytes();

@@ -179,8 +179,8 @@ MOE_OP(device, void, adamw_step, (Run & run, Param& param, Tensor m, Tensor v, c
 MOE_OP(device, void, adamw_step,
        (Run & run, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW& how),
        (run, value, m, v, grad, how))
-MOE_OP(device, void, newton_schulz, (Run & run, Tensor x, std::span<const NewtonSchulz> steps),
-       (run, x, steps))
+MOE_OP(device, void, newton_schulz,
+       (Run & run, List<Tensor> all, std::span<const NewtonSchulz> steps), (run, all, steps))
 MOE_OP(device, void, settle_grad, (Run & run, Param& param), (run, param))
 MOE_OP(device, double, measure_peak_flops, (Run & run, DType dtype, double seconds),
        (run, dtype, seconds))

@@ -390,13 +390,13 @@ struct AdamW {
 void adamw_step(Run&, Param& param, Tensor m, Tensor v, const AdamW&);
 // The same of some numbers of a parameter, without what is said behind "Afterwards".
 void adamw_step(Run&, Tensor value, Tensor m, Tensor v, Tensor grad, const AdamW&);
-// X = a X + b (X X^T) X + c (X X^T)^2 X, step after step, of each matrix of a bank by itself, from
-// X = x / (|x| + 1e-7), in place. Operands of products are of run.compute, sums f32. A matrix of
-// zeros stays one.  x [O,I] or [E,O,I] f32
+// X = a X + b (X X^T) X + c (X X^T)^2 X, step after step, of each matrix x and each of a bank by
+// itself, from X = x / (|x| + 1e-7), in place. Operands of products are of run.compute, sums f32. A
+// matrix of zeros stays one.  all: [O,I] or [E,O,I] f32
 struct NewtonSchulz {
   float a, b, c;
 };
-void newton_schulz(Run&, Tensor x, std::span<const NewtonSchulz> steps);
+void newton_schulz(Run&, List<Tensor> all, std::span<const NewtonSchulz> steps);
 // Stores the zeros of a gradient that only counts as zero, so that its memory can be read.
 void settle_grad(Run&, Param& param);
 

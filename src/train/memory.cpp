@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/threads.h"
 #include "model/cost.h"
@@ -23,14 +24,13 @@ int64_t bytes_of_all(const Model& shapes) {
   return bytes;
 }
 
-// Of the parameter that takes most.
+// What Muon takes for its products.
 int64_t muon_bytes(const Model& shapes, const TrainOptions& o) {
-  const int threads = o.threads > 0 ? o.threads : available_threads();
-  int64_t most = 0;
+  std::vector<Tensor> all;
   for (const Param* param : shapes.params())
-    if (takes_muon(*param, o))
-      most = std::max(most, ops::newton_schulz_bytes(param->value, o.dtype, threads));
-  return most;
+    if (takes_muon(*param, o)) all.push_back(param->value);
+  return ops::newton_schulz_bytes(std::span<const Tensor>(all), o.dtype,
+                                  o.threads > 0 ? o.threads : available_threads());
 }
 
 // A micro-batch as the teacher reads it: its own activations are gone before the student's come,

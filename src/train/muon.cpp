@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "model/parameters.h"
-#include "ops/ops.h"
 
 namespace moe {
 namespace {
@@ -20,7 +19,7 @@ bool takes_muon(const Param& param, const TrainOptions& options) {
          is_hidden_matrix(param);
 }
 
-void orthogonalise(Run& run, Tensor x) { ops::newton_schulz(run, x, kSteps); }
+void orthogonalise(Run& run, ops::List<Tensor> all) { ops::newton_schulz(run, all, kSteps); }
 
 float muon_scale(int64_t rows, int64_t cols) {
   return static_cast<float>(0.2 * std::sqrt(static_cast<double>(std::max(rows, cols))));

@@ -7,8 +7,7 @@
 // it; momentum and decay are the Optimizer's.
 #pragma once
 
-#include "tensor/param.h"
-#include "tensor/run.h"
+#include "ops/ops.h"
 #include "train/options.h"
 
 namespace moe {
@@ -19,8 +18,8 @@ namespace moe {
 // no matrices. Of an adapter the product of its halves is the matrix, not they.
 bool takes_muon(const Param&, const TrainOptions&);
 
-// NS of x [O,I] or of each matrix of x [E,O,I], in place; f32, dense (ops::newton_schulz).
-void orthogonalise(Run&, Tensor x);
+// NS of each [O,I] and of each matrix of each [E,O,I], in place; f32, dense (ops::newton_schulz).
+void orthogonalise(Run&, ops::List<Tensor> all);
 
 // 0.2 sqrt(max(O, I)): beside AdamW's, whose numbers are about 0.2 to 0.4 large on average.
 float muon_scale(int64_t rows, int64_t cols);

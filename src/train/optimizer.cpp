@@ -120,6 +120,7 @@ double Optimizer::grad_norm(Run& run) const {
 // Clipping as PyTorch's clip_grad_norm_: the gradient times min(1, clip / (norm + 1e-6)).
 void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
   const double scale = options_.clip > 0 ? std::min(1.0, options_.clip / (grad_norm + 1e-6)) : 1.0;
+  std::vector<Moved> by_muon;
   for (size_t i = 0; i < params_.size(); ++i) {
     const double decay = options_.decay_all || params_[i]->is_matrix() ? options_.weight_decay : 0;
     const ops::AdamW how{static_cast<float>(lr * rates_[i]), static_cast<float>(options_.beta1),
@@ -127,8 +128,9 @@ void Optimizer::update(Run& run, int64_t step, double lr, double grad_norm) {
                          static_cast<float>(decay),          step,
                          static_cast<float>(scale)};
     if (keeps_squares(i)) update_adamw(run, i, how);
-    else update_muon(run, i, how);
+    else by_muon.push_back({i, how});
   }
+  update_muon(run, by_muon);
 }
 
 void Optimizer::update_adamw(Run& run, size_t i, const ops::AdamW& how) {
@@ -143,31 +145,45 @@ void Optimizer::update_adamw(Run& run, size_t i, const ops::AdamW& how) {
   param.grad_is_zero = true;
 }
 
+// All matrices of a model are orthogonalised together, so that threads share out small ones.
+void Optimizer::update_muon(Run& run, std::span<const Moved> all) {
+  std::vector<Tensor> directions;
+  for (const Moved& moved : all)
+    if (const Tensor some = direction(run, moved); !some.empty()) directions.push_back(some);
+  orthogonalise(run, std::span<const Tensor>(directions));
+  for (const auto& [i, how] : all) {
+    Param& param = *params_[i];
+    const Span moved = moved_here(i);
+    if (moved.begin < moved.end) {
+      const float rate =
+          how.lr * muon_scale(param.value.shape[param.value.rank - 2], param.value.cols());
+      const Tensor value = numbers(param.value, moved);
+      ops::add_scaled(run, value, value, numbers(param.grad, moved), 1 - how.lr * how.weight_decay,
+                      -rate);
+    }
+    gather(i, param.value);
+    param.touched();
+    param.grad_is_zero = true;
+  }
+}
+
 // The gradient's memory becomes the momentum and then the direction. Every process has its share of
-// the momentum, and orthogonalises the matrices that its share of the value lies in.
-void Optimizer::update_muon(Run& run, size_t i, const ops::AdamW& how) {
-  Param& param = *params_[i];
+// the momentum, and orthogonalises the matrices that its share of the value lies in: these.
+Tensor Optimizer::direction(Run& run, const Moved& of) {
+  Param& param = *params_[of.param];
   ops::settle_grad(run, param);
   const auto mu = static_cast<float>(options_.momentum);
-  const Span moved = layout_.all().size == 1 ? Span{0, param.value.numel()} : moved_here(i);
-  const Tensor grad = of_this_process(i, param.grad);
+  const Span moved = moved_here(of.param);
+  const Tensor grad = of_this_process(of.param, param.grad);
   if (moved.begin < moved.end) {
-    ops::add_scaled(run, m_[i], m_[i], grad, mu, how.grad_scale);
-    ops::add_scaled(run, grad, grad, m_[i], how.grad_scale, mu);
+    const Tensor& m = m_[of.param];
+    ops::add_scaled(run, m, m, grad, mu, of.how.grad_scale);
+    ops::add_scaled(run, grad, grad, m, of.how.grad_scale, mu);
   }
-  gather(i, param.grad);
-  const int64_t rows = param.value.shape[param.value.rank - 2], cols = param.value.cols(),
-                one = rows * cols;
-  const float rate = how.lr * muon_scale(rows, cols);
-  if (moved.begin < moved.end) {
-    orthogonalise(run, matrices(param.grad, moved.begin / one, (moved.end + one - 1) / one));
-    const Tensor value = numbers(param.value, moved);
-    ops::add_scaled(run, value, value, numbers(param.grad, moved), 1 - how.lr * how.weight_decay,
-                    -rate);
-  }
-  gather(i, param.value);
-  param.touched();
-  param.grad_is_zero = true;
+  gather(of.param, param.grad);
+  if (moved.begin >= moved.end) return {};
+  const int64_t one = param.value.shape[param.value.rank - 2] * param.value.cols();
+  return matrices(param.grad, moved.begin / one, (moved.end + one - 1) / one);
 }
 
 void Optimizer::gather(size_t i, const Tensor& t) {

@@ -48,7 +48,13 @@ class Optimizer {
   // What this process moves of `t`, which has the shape of params()[i] as it is here.
   Tensor of_this_process(size_t i, const Tensor& t) const;
   void update_adamw(Run&, size_t i, const ops::AdamW& how);
-  void update_muon(Run&, size_t i, const ops::AdamW& how);  // its lr, decay and scale
+  // A parameter, and of `how` its lr, decay and scale.
+  struct Moved {
+    size_t param;
+    ops::AdamW how;
+  };
+  void update_muon(Run&, std::span<const Moved> all);
+  Tensor direction(Run&, const Moved& of);
   // What the others moved of `t`, likewise.
   void gather(size_t i, const Tensor& t);
   // Whose gradients of params()[i] are summed.

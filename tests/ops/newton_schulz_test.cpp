@@ -53,7 +53,7 @@ TEST(NewtonSchulz, IsItsFormula) {
       for (int64_t e = 0; e < experts; ++e) {
         const Tensor one = arena.alloc(DType::f32, {rows, cols});
         fill(one, values(x.at(e)));
-        ops::newton_schulz(run, one, kSteps);
+        ops::newton_schulz(run, {one}, kSteps);
         const std::vector<double> want =
             expected(values(x.at(e)), static_cast<size_t>(rows), static_cast<size_t>(cols));
         EXPECT_LE(relative_error(values(one), want), 1e-5) << rows << " x " << cols;
@@ -71,15 +71,15 @@ TEST(NewtonSchulz, OperandsMayBeOfBf16) {
     const Tensor x = draw(arena, DType::f32, {rows, cols}, 1);
     const std::vector<double> want =
         expected(values(x), static_cast<size_t>(rows), static_cast<size_t>(cols));
-    ops::newton_schulz(run, x, kSteps);
+    ops::newton_schulz(run, {x}, kSteps);
     EXPECT_LE(relative_error(values(x), want), 4e-2) << rows << " x " << cols;
     if (ops::has_bf16_products())
       EXPECT_GT(relative_error(values(x), want), 1e-5) << "this was not bf16";
   }
 }
 
-// In a bank each matrix is one thread's, alone it is all threads'.
-TEST(NewtonSchulz, LawOfRowsForTheMatricesOfABank) {
+// Together with others a matrix is one thread's, alone it is all threads'.
+TEST(NewtonSchulz, LawOfRowsForMatrices) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (const auto& [experts, rows, cols] : kShapes)
       for (int threads : {1, 2, 3}) {
@@ -90,9 +90,11 @@ TEST(NewtonSchulz, LawOfRowsForTheMatricesOfABank) {
         for (int64_t e = 0; e < experts; ++e) {
           alone.push_back(arena.alloc(DType::f32, {rows, cols}));
           fill(alone.back(), values(all.at(e)));
-          ops::newton_schulz(other, alone.back(), kSteps);
+          ops::newton_schulz(other, {alone.back()}, kSteps);
         }
-        ops::newton_schulz(run, all, kSteps);
+        const Tensor small = draw(arena, DType::f32, {4, 6}, 1),
+                     large = draw(arena, DType::f32, {150, 140}, 1);
+        ops::newton_schulz(run, {small, all, large}, kSteps);
         for (int64_t e = 0; e < experts; ++e)
           EXPECT_TRUE(same_bits(all.at(e), alone[static_cast<size_t>(e)]))
               << e << " of " << experts << ": " << rows << " x " << cols;
@@ -104,7 +106,7 @@ TEST(NewtonSchulz, AMatrixOfZerosStaysOne) {
   moe::Run run(2);
   const Tensor x = draw(arena, DType::f32, {2, 8, 12}, 1);
   fill(x.at(1), std::vector<double>(96, 0));
-  ops::newton_schulz(run, x, kSteps);
+  ops::newton_schulz(run, {x}, kSteps);
   EXPECT_GT(norm(values(x.at(0))), 1);
   EXPECT_EQ(norm(values(x.at(1))), 0);
 }
@@ -114,10 +116,10 @@ TEST(NewtonSchulz, RefusesWhatItCannotTake) {
   moe::Run run(1);
   const Tensor half = arena.alloc(DType::bf16, {8, 8}), x = draw(arena, DType::f32, {8, 8}, 1),
                vector = arena.alloc(DType::f32, {8});
-  EXPECT_FAILS(ops::newton_schulz(run, half, kSteps), "x [O, I] or [E, O, I] f32");
-  EXPECT_FAILS(ops::newton_schulz(run, vector, kSteps), "x [O, I] or [E, O, I] f32");
-  EXPECT_FAILS(ops::newton_schulz(run, x.slice_cols(0, 4), kSteps), "without gaps");
-  EXPECT_FAILS(ops::newton_schulz(run, x, {}), "a step or more");
+  EXPECT_FAILS(ops::newton_schulz(run, {half}, kSteps), "x [O, I] or [E, O, I] f32");
+  EXPECT_FAILS(ops::newton_schulz(run, {vector}, kSteps), "x [O, I] or [E, O, I] f32");
+  EXPECT_FAILS(ops::newton_schulz(run, {x.slice_cols(0, 4)}, kSteps), "without gaps");
+  EXPECT_FAILS(ops::newton_schulz(run, {x}, {}), "a step or more");
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ TEST(Muon, ProductsMayBeOfBf16) {
     moe::Run wide(2), narrow(2, DType::bf16);
     const Tensor a = draw(arena, DType::f32, {3, rows, cols}, 1),
                  b = draw(arena, DType::f32, {3, rows, cols}, 1);
-    orthogonalise(wide, a);
-    orthogonalise(narrow, b);
+    orthogonalise(wide, {a});
+    orthogonalise(narrow, {b});
     const double apart = relative_error(values(b), values(a));
     EXPECT_LE(apart, 4e-2) << rows << " x " << cols;
     if (ops::has_bf16_products()) EXPECT_GT(apart, 1e-5) << "this was not bf16";
@@ -102,7 +102,7 @@ TEST(Muon, SingularValuesComeNearOne) {
   Arena arena;
   moe::Run run(2);
   const Tensor x = draw(arena, DType::f32, {16, 64}, 1);
-  orthogonalise(run, x);
+  orthogonalise(run, {x});
   const std::vector<double> v = values(x);
   double squares = 0;
   for (int64_t i = 0; i < 16; ++i) {
@@ -143,7 +143,7 @@ TEST(Muon, SameForAnyThreads) {
   expect_same_for_any_threads(
       [arena = std::make_shared<Arena>()](moe::Run& run) {
         const Tensor x = draw(*arena, DType::f32, {4, 80, 112}, 1);
-        orthogonalise(run, x);
+        orthogonalise(run, {x});
         return x;
       },
       "wide");
@@ -289,13 +289,15 @@ TEST(Muon, ItsMemoryIsForetold) {
   EXPECT_LT(moments, trained_bytes(shapes, resolved(tiny_options())).moments);
   for (DType dtype : {DType::f32, DType::bf16}) {
     moe::Run run(1, dtype);
-    int64_t foretold = 0;
+    std::vector<Tensor> all;
     for (Param* p : trainable.params()) {
       if (!takes_muon(*p, o)) continue;
       ops::settle_grad(run, *p);
-      foretold = std::max(foretold, ops::newton_schulz_bytes(p->value, dtype, 1));
-      orthogonalise(run, p->grad);
+      all.push_back(p->grad);
     }
+    const std::span<const Tensor> grads(all);
+    const int64_t foretold = ops::newton_schulz_bytes(grads, dtype, 1);
+    orthogonalise(run, grads);
     const size_t taken = run.scratch.peak() + run.thread_scratch[0].peak();
     const double ratio = static_cast<double>(taken) / static_cast<double>(foretold);
     EXPECT_GT(ratio, 0.9) << name_of(dtype);

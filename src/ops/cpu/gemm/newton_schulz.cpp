@@ -1,7 +1,7 @@
 // Newton-Schulz of many small matrices: each by one thread, its working memory in that thread's
-// cache; a large one by all threads, a product cut into blocks of rows. The cut is the same either
-// way, and so are the bits. Products are those of find_product(); a tall matrix is turned first,
-// so that G = X X^T is the smaller square.
+// cache; one that would keep a thread after the others are done, by all threads, a product cut into
+// blocks of rows. The cut is the same either way, and so are the bits. Products are those of
+// find_product(); a tall matrix is turned first, so that G = X X^T is the smaller square.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/products.h"
@@ -60,11 +61,10 @@ constexpr double kLeastNorm = 1e-7;
 // A matrix that takes more beside itself is worked on by all threads.
 constexpr int64_t kOfOneThread = int64_t{16} << 20;
 
-// n x m, n <= m: the matrix, or where it is tall the matrix turned.
+// n x m, n <= m: a matrix of x [O,I] or [E,O,I], or where it is tall the matrix turned.
 struct Sides {
   explicit Sides(const Tensor& x)
-      : matrices(x.rank == 3 ? x.shape[0] : 1),
-        n(std::min(x.shape[x.rank - 2], x.cols())),
+      : n(std::min(x.shape[x.rank - 2], x.cols())),
         m(std::max(x.shape[x.rank - 2], x.cols())),
         is_tall(x.shape[x.rank - 2] > x.cols()) {}
   size_t packed_bytes(DType dtype) const {
@@ -78,12 +78,24 @@ struct Sides {
            static_cast<int64_t>(packed_bytes(dtype));
   }
 
-  int64_t matrices, n, m;
+  // Multiplications of a step.
+  int64_t cost() const { return n * n * (2 * m + n); }
+
+  int64_t n, m;
   bool is_tall;
 };
 
-bool each_by_one(const Sides& s, DType dtype, int threads) {
-  return s.matrices >= threads && s.bytes(dtype) <= kOfOneThread;
+int64_t matrices_of(const Tensor& x) { return x.rank == 3 ? x.shape[0] : 1; }
+
+int64_t cost_of(List<Tensor> all) {
+  int64_t cost = 0;
+  for (const Tensor& x : all) cost += matrices_of(x) * Sides(x).cost();
+  return cost;
+}
+
+// Whether one thread of so many has a matrix with these sides to itself; `cost`: of all.
+bool is_for_one(const Sides& s, DType dtype, int64_t cost, int threads) {
+  return s.cost() <= cost / threads && s.bytes(dtype) <= kOfOneThread;
 }
 
 // Who works on a matrix: the calling thread, or all of a run.
@@ -214,40 +226,54 @@ void iterate(const Workers& workers, const Tensor& x, const Sides& s, DType dtyp
 
 }  // namespace
 
-int64_t newton_schulz_bytes(const Tensor& x, DType compute, int threads) {
-  const Sides s(x);
+int64_t newton_schulz_bytes(List<Tensor> all, DType compute, int threads) {
+  const int64_t cost = cost_of(all);
   const DType dtype = compute_dtype(compute);
-  return s.bytes(dtype) * (each_by_one(s, dtype, threads) ? threads : 1);
+  int64_t most = 0;
+  for (const Tensor& x : all) {
+    const Sides s(x);
+    most = std::max(most, s.bytes(dtype) * (is_for_one(s, dtype, cost, threads) ? threads : 1));
+  }
+  return most;
 }
 
-void cpu::newton_schulz(Run& run, Tensor x, std::span<const NewtonSchulz> steps) {
+void cpu::newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz> steps) {
   choose_isa();
-  need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
-       "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
-  need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
-  const Sides s(x);
-  if (x.numel() == 0) return;
-  const auto matrix = [&](int64_t e) { return x.rank == 3 ? x.at(e) : x; };
-  std::vector<Tensor> all;
-  for (int64_t e = 0; e < s.matrices; ++e) all.push_back(matrix(e));
-  std::vector<double> squares(all.size());
-  cpu::sums_of_squares(run, squares, std::span<const Tensor>(all));
+  std::vector<Tensor> matrices;
+  for (const Tensor& x : all) {
+    need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
+         "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
+    need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
+    for (int64_t e = 0; x.numel() > 0 && e < matrices_of(x); ++e)
+      matrices.push_back(x.rank == 3 ? x.at(e) : x);
+  }
+  std::vector<double> squares(matrices.size());
+  cpu::sums_of_squares(run, squares, std::span<const Tensor>(matrices));
   const DType dtype = compute_dtype(run.compute);
-  const auto work = [&](int64_t e, const Workers& workers) {
-    const Tensor& one = all[static_cast<size_t>(e)];
-    const auto factor =
-        static_cast<float>(1 / (std::sqrt(squares[static_cast<size_t>(e)]) + kLeastNorm));
-    each_rows(workers, one.rows(), [&](int64_t first, int64_t rows, Arena&) {
-      HWY_DYNAMIC_DISPATCH(ScaleNumbers)(one.row<float>(first), factor, rows * one.cols());
+  const int64_t cost = cost_of(all);
+  const auto work = [&](size_t i, const Workers& workers) {
+    const Tensor& x = matrices[i];
+    const auto factor = static_cast<float>(1 / (std::sqrt(squares[i]) + kLeastNorm));
+    each_rows(workers, x.rows(), [&](int64_t first, int64_t rows, Arena&) {
+      HWY_DYNAMIC_DISPATCH(ScaleNumbers)(x.row<float>(first), factor, rows * x.cols());
     });
-    iterate(workers, one, s, dtype, steps);
+    iterate(workers, x, Sides(x), dtype, steps);
   };
-  if (each_by_one(s, dtype, run.threads))
-    Workers{&run, run.scratch}.each(s.matrices, [&](int64_t e, Arena& scratch) {
-      work(e, {nullptr, scratch});
-    });
-  else
-    for (int64_t e = 0; e < s.matrices; ++e) work(e, {&run, run.scratch});
+  std::vector<std::vector<size_t>> of_thread(static_cast<size_t>(run.threads));
+  std::vector<int64_t> taken(of_thread.size());
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Sides s(matrices[i]);
+    if (!is_for_one(s, dtype, cost, run.threads)) {
+      work(i, {&run, run.scratch});
+      continue;
+    }
+    const auto least = std::ranges::min_element(taken);
+    *least += s.cost();
+    of_thread[static_cast<size_t>(least - taken.begin())].push_back(i);
+  }
+  parallel_shares(run, run.threads, [&](size_t share, Arena& scratch) {
+    for (size_t i : of_thread[share]) work(i, {nullptr, scratch});
+  });
 }
 
 }  // namespace moe::ops

@@ -13,10 +13,9 @@ namespace {
 constexpr double kLeastNorm = 1e-7;
 constexpr int64_t kNumbersAtOnce = int64_t{1} << 24;  // of a bank's matrices: bounds the scratch
 
-// Matrices of x [E,O,I] or [O,I], and their sides.
+// Matrices of x [E,O,I], and their sides.
 struct Sides {
-  explicit Sides(const Tensor& x)
-      : experts(x.rank == 3 ? x.shape[0] : 1), rows(x.shape[x.rank - 2]), cols(x.cols()) {}
+  explicit Sides(const Tensor& x) : experts(x.shape[0]), rows(x.shape[1]), cols(x.cols()) {}
   int64_t square() const { return std::min(rows, cols); }
   bool is_tall() const { return rows > cols; }
 
@@ -47,7 +46,7 @@ Tensor in_compute(Run& run, const Tensor& x) {
 
 void normalise(Run& run, const Tensor& x, const Sides& s) {
   std::vector<Tensor> all;
-  for (int64_t e = 0; e < s.experts; ++e) all.push_back(x.rank == 3 ? x.at(e) : x);
+  for (int64_t e = 0; e < s.experts; ++e) all.push_back(x.at(e));
   std::vector<double> squares(all.size());
   sums_of_squares(run, squares, std::span<const Tensor>(all));
   for (size_t e = 0; e < all.size(); ++e)
@@ -99,19 +98,21 @@ void iterate(Run& run, const Tensor& x, std::span<const NewtonSchulz> steps) {
 
 }  // namespace
 
-void newton_schulz(Run& run, Tensor x, std::span<const NewtonSchulz> steps) {
-  need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
-       "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
-  need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
-  if (x.numel() == 0) return;
-  if (x.rank == 2) return iterate(run, x, steps);
-  const int64_t experts = x.shape[0], rows = x.shape[1], cols = x.cols(), one = rows * cols,
-                at_once = std::max<int64_t>(1, kNumbersAtOnce / one);
-  for (int64_t e = 0; e < experts; e += at_once)
-    iterate(
-        run,
-        Tensor(x.as<float>() + e * one, DType::f32, {std::min(at_once, experts - e), rows, cols}),
-        steps);
+void newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz> steps) {
+  for (const Tensor& x : all) {
+    need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
+         "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
+    need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
+    if (x.numel() == 0) continue;
+    const int64_t experts = x.rank == 3 ? x.shape[0] : 1, rows = x.rows() / experts,
+                  cols = x.cols(), one = rows * cols,
+                  at_once = std::max<int64_t>(1, kNumbersAtOnce / one);
+    for (int64_t e = 0; e < experts; e += at_once)
+      iterate(
+          run,
+          Tensor(x.as<float>() + e * one, DType::f32, {std::min(at_once, experts - e), rows, cols}),
+          steps);
+  }
 }
 
 }  // namespace moe::ops::cuda

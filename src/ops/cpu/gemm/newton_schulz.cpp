@@ -176,7 +176,7 @@ void convert(const Workers& workers, const Tensor& y, const Tensor& x) {
   });
 }
 
-// y [C,R] = x^T
+// y [C,R] = x^T, both f32: of an odd number of rows transpose() makes no bf16.
 void turn(const Workers& workers, const Tensor& y, const Tensor& x) {
   each_rows(workers, y.rows(), [&](int64_t first, int64_t rows, Arena& scratch) {
     Source source = source_of(x);
@@ -213,8 +213,8 @@ void iterate(const Workers& workers, const Tensor& x, const Sides& s, DType dtyp
              std::span<const NewtonSchulz> steps) {
   const ArenaScope scope(workers.scratch);
   Place p(workers.scratch, s, dtype);
-  if (s.is_tall) turn(workers, p.x, x);
-  else convert(workers, p.x, x);
+  if (s.is_tall) turn(workers, p.turned, x);
+  convert(workers, p.x, s.is_tall ? p.turned : x);
   const Tensor result = s.is_tall ? p.turned : x;
   for (const NewtonSchulz& of : steps.first(steps.size() - 1)) {
     step(workers, p, p.y, p.x, of);

@@ -162,6 +162,14 @@ void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor
        {{"dweight", dweight}, {"weight", weight}, {"up", up}});
 }
 
+void check_newton_schulz(List<Tensor> all, std::span<const NewtonSchulz> steps) {
+  for (const Tensor& x : all) {
+    need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
+         "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
+    need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
+  }
+}
+
 void check_cross_entropy_forward(const Run& run, const Tensor& nll, const Tensor& lse,
                                  const Tensor& logits, std::span<const int32_t> targets) {
   const char* op = "cross_entropy_forward";

@@ -24,6 +24,7 @@ void check_ffn_act_forward(const Tensor& hidden, const Tensor& gate, const Tenso
 void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor& hidden,
                             const Tensor& dweight, const Tensor& dhidden, const Tensor& gate,
                             const Tensor& up, const Tensor& weight);
+void check_newton_schulz(List<Tensor> all, std::span<const NewtonSchulz> steps);
 void check_cross_entropy_forward(const Run& run, const Tensor& nll, const Tensor& lse,
                                  const Tensor& logits, std::span<const int32_t> targets);
 void check_cross_entropy_backward(const Run& run, const Tensor& dlogits, const Tensor& logits,

@@ -18,6 +18,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/memory.h"
+#include "ops/op_checks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -31,7 +32,7 @@ void ScaleNumbers(float* x, float factor, int64_t count) {
   });
 }
 
-// p = b gram + c squares, of `count` numbers of a row
+// One row of p = b gram + c squares.  [n,n]
 void CombineSquares(Tensor p, Tensor gram, Tensor squares, float b, float c, int64_t row) {
   const DF32 d;
   const VF32 by_b = hn::Set(d, b), by_c = hn::Set(d, c);
@@ -239,14 +240,12 @@ int64_t newton_schulz_bytes(List<Tensor> all, DType compute, int threads) {
 
 void cpu::newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz> steps) {
   choose_isa();
+  check_newton_schulz(all, steps);
   std::vector<Tensor> matrices;
-  for (const Tensor& x : all) {
-    need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
-         "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
-    need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
+  for (const Tensor& x : all)
     for (int64_t e = 0; x.numel() > 0 && e < matrices_of(x); ++e)
       matrices.push_back(x.rank == 3 ? x.at(e) : x);
-  }
+  if (matrices.empty()) return;
   std::vector<double> squares(matrices.size());
   cpu::sums_of_squares(run, squares, std::span<const Tensor>(matrices));
   const DType dtype = compute_dtype(run.compute);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/check.h"
 #include "ops/cuda/functions.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -99,10 +99,8 @@ void iterate(Run& run, const Tensor& x, std::span<const NewtonSchulz> steps) {
 }  // namespace
 
 void newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz> steps) {
+  check_newton_schulz(all, steps);
   for (const Tensor& x : all) {
-    need(!x.empty() && x.dtype == DType::f32 && x.dense() && (x.rank == 2 || x.rank == 3),
-         "newton_schulz", "x [O, I] or [E, O, I] f32 without gaps", {{"x", x}});
-    need(!steps.empty(), "newton_schulz", "a step or more", {{"x", x}});
     if (x.numel() == 0) continue;
     const int64_t experts = x.rank == 3 ? x.shape[0] : 1, rows = x.rows() / experts,
                   cols = x.cols(), one = rows * cols,

@@ -19,19 +19,19 @@ double elapsed(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median_ratio(const std::vector<double>& slow, const std::vector<double>& fast) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(slow.size(), fast.size()); ++i)
-    ratios.push_back(slow[i] / fast[i]);
-  return median(std::move(ratios));
-}
-
 }  // namespace
 
 double median(std::vector<double> x) {
   if (x.empty()) fail("the median of no values was asked for");
   std::sort(x.begin(), x.end());
   return x[x.size() / 2];
+}
+
+double median_ratio(const std::vector<double>& slow, const std::vector<double>& fast) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(slow.size(), fast.size()); ++i)
+    ratios.push_back(slow[i] / fast[i]);
+  return median(std::move(ratios));
 }
 
 void validate(const SpeedOptions& o, const char* prompt) {

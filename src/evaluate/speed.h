@@ -13,6 +13,8 @@ namespace moe {
 
 // The middle one; of an even number the higher of the two.
 double median(std::vector<double> x);
+// Of slow[i] / fast[i], which were measured one after the other.
+double median_ratio(const std::vector<double>& slow, const std::vector<double>& fast);
 
 struct SpeedOptions {
   int64_t prompt = 512;  // tokens read, drawn at random

@@ -48,7 +48,7 @@ std::vector<std::string> recipes_to_enter() {
   return names;
 }
 
-constexpr int64_t kPairs = 15;  // of steps that are timed
+constexpr int64_t kClockRounds = 3, kPairs = 7;  // of steps that are timed in a round
 
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer;
@@ -99,8 +99,9 @@ class LeagueRunner {
   LeagueRun measured(const LeagueKey&, Training&, const TrainSummary&) const;
   std::optional<LeagueRouting> routing_of(Training&) const;
   void fit_steps();
-  // Left in the arm's folder, and measured once.
-  void time_step(const MatchedArm&) const;
+  // Of the arms that have none a clock, left in their folders. Before all runs and in rounds over
+  // all arms, so that they meet the same minutes: a share of the twin's time hangs on them.
+  void time_steps() const;
   void forget_models(const std::string& folder) const;
   const MatchedArm& arm(const std::string& name) const;
   LeagueMatch match() const;
@@ -217,7 +218,7 @@ int64_t LeagueRunner::steps_of(const MatchedArm& one,
   const int64_t twin = options_.setup.train.steps;
   if (one.time == 0) return twin;
   if (!clock) return 0;
-  return std::max<int64_t>(2, std::llround(static_cast<double>(twin) * one.time / clock->times()));
+  return std::max<int64_t>(2, std::llround(static_cast<double>(twin) * one.time / clock->times));
 }
 
 RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key) const {
@@ -266,20 +267,26 @@ void LeagueRunner::fit_steps() {
 struct Clocked {
   Model model;
   Trainer trainer;
-  std::vector<double> ms = {};
 
   Clocked(const ModelConfig& config, const TrainOptions& o, const Corpus& text)
       : model(config), trainer((model.initialise(o.seed), model), o, text) {}
-  void step() {
+  double step_ms() {
     const double start = steady_seconds();
     trainer.step();
-    ms.push_back(1e3 * (steady_seconds() - start));
+    return 1e3 * (steady_seconds() - start);
   }
 };
 
 // On the text itself, as what a recipe drops and how even it is hangs on it.
-void LeagueRunner::time_step(const MatchedArm& one) const {
-  if (read_clock(options_.out, one.name)) return;
+void LeagueRunner::time_steps() const {
+  struct Waiting {
+    const MatchedArm* arm;
+    std::vector<double> own = {}, twin = {};  // ms
+  };
+  std::vector<Waiting> waiting;
+  for (const MatchedArm& one : arms_)
+    if (!read_clock(options_.out, one.name)) waiting.push_back({&one});
+  if (waiting.empty()) return;
   const auto make = [&](const MatchedArm& of) {
     TrainOptions o = run_options(of, {of.name, rules_.lr, rules_.first_seed}).train;
     o.steps = std::max(o.steps, kPairs + 1);
@@ -287,15 +294,24 @@ void LeagueRunner::time_step(const MatchedArm& one) const {
         make_config(of.wanted, texts_.tokenizer->vocab_size(), o.context), resolved(o),
         *texts_.train);
   };
-  const auto own = make(one), twin = make(arm(std::string(kTwin)));
-  own->trainer.step();
-  twin->trainer.step();
-  for (int64_t i = 0; i < kPairs && !watch_.watch.stopped(); ++i) {
-    (i % 2 == 0 ? own : twin)->step();
-    (i % 2 == 0 ? twin : own)->step();
-  }
-  if (std::ssize(twin->ms) == kPairs)
-    write_clock(options_.out, one.name, {median(own->ms), median(twin->ms)});
+  const Progress progress = watch_.watch.begin();
+  for (int64_t round = 0; round < kClockRounds; ++round)
+    for (int64_t i = 0; i < std::ssize(waiting); ++i) {
+      Waiting& one = waiting[static_cast<size_t>(i)];
+      progress(round * std::ssize(waiting) + i, kClockRounds * std::ssize(waiting),
+               fmt::format("clocks of a step, {}'s beside the twin's", one.arm->name));
+      const auto own = make(*one.arm), twin = make(arm(std::string(kTwin)));
+      own->trainer.step();
+      twin->trainer.step();
+      for (int64_t pair = 0; pair < kPairs; ++pair) {
+        if (watch_.watch.stopped()) return;
+        one.own.push_back(own->step_ms());
+        one.twin.push_back(twin->step_ms());
+      }
+    }
+  for (const Waiting& one : waiting)
+    write_clock(options_.out, one.arm->name,
+                {median(one.own), median(one.twin), median_ratio(one.own, one.twin)});
 }
 
 std::optional<LeagueRouting> LeagueRunner::routing_of(Training& training) const {
@@ -361,8 +377,6 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
   for (const char* name : {"lr", "steps", "seed", "recipe", "data", "out"})
     given.add(name, GivenBy::caller);
   if (!options_.eval_data.empty()) given.add("eval_data", GivenBy::caller);
-  time_step(arm(key.arm));
-  if (watch_.watch.stopped()) return {};  // an arm with a time has no steps without its clock
   const RunOptions options = run_options(arm(key.arm), key);
   LeagueRun run{.arm = key.arm, .lr = key.lr, .seed = key.seed, .steps = options.train.steps};
   try {
@@ -471,6 +485,7 @@ League LeagueRunner::run() {
     losses[{run.arm, run.lr, run.seed}] = run.diverged.empty() ? run.loss : kNoLoss;
   };
   for (const LeagueRun& run : runs) count(run);
+  time_steps();
   while (const auto key = next_run(rules_, names, losses)) {
     if (watch_.watch.stopped()) return write(runs, false);
     const auto run = train_one(*key, std::ssize(losses) + 1, planned_runs(rules_, names, losses));

@@ -187,14 +187,14 @@ std::optional<LeagueClock> read_clock(const std::string& out, const std::string&
   if (!fs::exists(path)) return {};
   const Json file = read_json(path);
   const JsonReader in(file, path);
-  return LeagueClock{in.get<double>("arm_ms"), in.get<double>("twin_ms")};
+  return LeagueClock{in.get<double>("arm_ms"), in.get<double>("twin_ms"), in.get<double>("times")};
 }
 
 void write_clock(const std::string& out, const std::string& arm, const LeagueClock& clock) {
   const std::string folder = out + "/runs/" + arm;
   fs::create_directories(folder);
-  write_atomically(folder + kClock,
-                   Json{{"arm_ms", clock.arm_ms}, {"twin_ms", clock.twin_ms}}.dump() + "\n");
+  const Json file = {{"arm_ms", clock.arm_ms}, {"twin_ms", clock.twin_ms}, {"times", clock.times}};
+  write_atomically(folder + kClock, file.dump() + "\n");
 }
 
 void write_run(const std::string& folder, const LeagueRun& run) {

@@ -29,7 +29,7 @@ inline LeagueArm made_arm(const std::string& name) {
   LeagueArm arm{.name = name, .recipe = name, .source = "", .title = "", .not_causal = ""};
   arm.expert_width = 64;
   arm.steps = 100;
-  arm.clock = LeagueClock{name == kTwin ? 100.0 : 125.0, 100};
+  arm.clock = name == kTwin ? LeagueClock{100, 100, 1} : LeagueClock{125, 100, 1.25};
   if (name != kTwin) arm.experts = 8, arm.top_k = 2;
   return arm;
 }

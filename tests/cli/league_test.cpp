@@ -147,7 +147,7 @@ TEST_F(LeagueCommand, AnEntryMayTrainForAShareOfTheTwinsTime) {
   ASSERT_EQ(league.at("rows").size(), 2u);
   for (const Json& row : league.at("rows")) {
     const bool half = row.at("arm") == "half";
-    const double clocked = row.at("step_ms").get<double>() / row.at("twin_step_ms").get<double>();
+    const double clocked = row.at("over_twin").get<double>();
     EXPECT_EQ(row.at("steps"), half ? std::max<int64_t>(2, std::llround(6 * 0.5 / clocked)) : 6);
     EXPECT_EQ(row.at("rates").at(0).at("lr"), half ? 0.02 : 0.01);
     if (half) EXPECT_EQ(row.at("sets"), "width 8, dense_width 32, lr 0.02");

@@ -58,7 +58,7 @@ LeagueRow make_row(const LeagueArm& arm, const std::vector<const LeagueRun*>& ru
                    uint64_t first_seed) {
   LeagueRow row;
   row.arm = arm;
-  if (arm.clock) row.over_twin = arm.clock->times();
+  if (arm.clock) row.over_twin = arm.clock->times;
   std::map<double, double> rates;
   for (const LeagueRun* run : runs) {
     row.diverged += !run->diverged.empty();

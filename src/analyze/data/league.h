@@ -44,10 +44,10 @@ struct LeagueRun {
 Json to_json(const LeagueRun&);
 LeagueRun read_league_run(const Json&, const std::string& where);
 
-// A step of an arm and one of the twin, in turns: medians, milliseconds.
+// A step of an arm and one of the twin, in turns: medians, milliseconds; `times`: that of the ratio
+// of two neighbours, which a slow minute hardly moves.
 struct LeagueClock {
-  double arm_ms = 0, twin_ms = 0;
-  double times() const { return arm_ms / twin_ms; }
+  double arm_ms = 0, twin_ms = 0, times = 0;
 };
 
 // An arm as it enters: its recipe, and how it is matched to the twin.

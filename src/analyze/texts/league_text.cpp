@@ -118,8 +118,8 @@ const std::vector<LeagueColumn>& league_columns() {
        "this machine then."},
       {"steps", "Of one run."},
       {"step, times",
-       "A step's time over one of the twin: medians of steps in turns, before the arm's first "
-       "run."},
+       "A step's time over one of the twin: of neighbouring steps in turns the median, measured "
+       "before the runs."},
       {"run, times", "A run's time over one of the twin: its steps, each of that length."},
       {"rate",
        "The best of the learning rates, a factor of 2 apart; at the end: no worse one was "

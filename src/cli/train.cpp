@@ -276,8 +276,14 @@ void check_elastic(const comm::World& world) {
         "command was built too, started by mpirun --with-ft ulfm");
 }
 
-// `shape` is left for another call, which goes on where this one lost a process.
-int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& shape) {
+// What is left of a call for another one, which goes on where it lost a process.
+struct Left {
+  std::optional<Shape> shape;
+  RunLock lock;
+};
+
+int run_train(const Flags& f, const comm::World& world, Left& left) {
+  std::optional<Shape>& shape = left.shape;
   const comm::Group& group = world.group();
   RunOptions asked = f.run;
   Given given = f.given;
@@ -290,7 +296,7 @@ int run_train(const Flags& f, const comm::World& world, std::optional<Shape>& sh
   }
   if (asked.train.threads == 0 && group.size > 1) asked.train.threads = world.threads();
   share_memory(asked.memory, world);
-  Training training(asked, given, group, on_screen());
+  Training training(asked, given, group, on_screen(), &left.lock);
   const TrainOptions& options = training.options();
   if (f.elastic && !shape) shape = Shape{options.accumulate, options.expert_parallel};
   if (training.is_done()) {
@@ -383,10 +389,13 @@ Action add_train(CLI::App& app) {
            "with those that are left (docs/cluster.md)");
   add_flags(app, std::move(list), f->given);
   return [f] {
-    std::optional<Shape> shape;
+    Left left;
     Usable usable;
-    if (f->elastic) usable = [&](int left) { return shape ? shape->of(left).processes : left; };
-    return run_among([&](const comm::World& world) { return run_train(*f, world, shape); }, usable);
+    if (f->elastic)
+      usable = [&](int processes) {
+        return left.shape ? left.shape->of(processes).processes : processes;
+      };
+    return run_among([&](const comm::World& world) { return run_train(*f, world, left); }, usable);
   };
 }
 

@@ -112,7 +112,7 @@ class LeagueRunner {
   LeagueOptions asked_;  // the tokenizer as it was asked for: what is kept
   Given given_;
   const LeagueWatch& watch_;
-  std::optional<RunLock> lock_;
+  RunLock lock_;
   std::vector<MatchedArm> arms_;
   LeagueRules rules_;
   Texts texts_;
@@ -137,7 +137,7 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
   for (std::string& path : o.eval_data) make_absolute(path);
   if (fs::is_directory(o.setup.tokenizer)) make_absolute(o.setup.tokenizer);
   fs::create_directories(o.out);
-  lock_.emplace(o.out);
+  lock_.take(o.out);
   const bool goes_on = holds_league(o.out);
   if (goes_on) arms_ = take_record(o, given_);
   else complete_shape();

@@ -142,10 +142,12 @@ void Training::check_pairs() const {
   PairIndex(*corpus_, o.train.context);  // fails where none fits
 }
 
-Training::Training(RunOptions options, Given given, const comm::Group& group, const Watch& watch)
+Training::Training(RunOptions options, Given given, const comm::Group& group, const Watch& watch,
+                   RunLock* lock)
     : options_(std::move(options)),
       given_(std::move(given)),
       group_(group),
+      lock_(lock ? *lock : own_lock_),
       began_(steady_seconds()) {
   comm::together(group_, [&] { prepare(watch); });
   if (!is_done()) check_alike();
@@ -162,7 +164,7 @@ void Training::prepare(const Watch& watch) {
     fail_usage("@out is missing: name the folder that the model shall be written to");
   comm::need_one_process(group_, o.train.device);
   layout_ = comm::Layout(group_, o.train.expert_parallel);
-  if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.emplace(o.out);
+  if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.take(o.out);
   if (o.resume && holds_model(o.out)) {
     checkpoint_ = load_checkpoint(o.out, layout_.experts(), o.memory);
     go_on();
@@ -345,7 +347,7 @@ TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bo
   job.options.eval_every = asked_eval_every_;
   job.sources = {absolute(options_.data), absolute(options_.eval_data),
                  options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};
-  job.lock = lock_ ? &*lock_ : nullptr;
+  job.lock = &lock_;
   job.layout = layout_;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);
 }

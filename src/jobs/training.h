@@ -24,8 +24,10 @@ class Training {
   // `given`: the fields that the caller set; files fill in what is open. Usage errors name the
   // field. The processes of `group` make one each, of the same options and files, and train
   // together; this, fit() and run() are then collective, and the first process alone writes.
-  // `watch` is told of what is measured before the first step.
-  Training(RunOptions options, Given given, const comm::Group& group = {}, const Watch& watch = {});
+  // `watch` is told of what is measured before the first step. `lock`: one that outlives this, for
+  // a run that goes on when a process of this one is lost; null: its own.
+  Training(RunOptions options, Given given, const comm::Group& group = {}, const Watch& watch = {},
+           RunLock* lock = nullptr);
 
   // The run in OUT was there already and has taken all its steps.
   bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
@@ -78,7 +80,8 @@ class Training {
   Given given_;
   comm::Group group_;
   comm::Layout layout_;
-  std::optional<RunLock> lock_;  // of a folder that is there, before its checkpoint is read
+  RunLock own_lock_;
+  RunLock& lock_;  // taken before the checkpoint of a folder that is there is read
   std::optional<Checkpoint> checkpoint_;
   LoadedModel fresh_;    // without a checkpoint
   LoadedModel teacher_;  // empty: none

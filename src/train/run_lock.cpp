@@ -4,21 +4,57 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
 
 namespace moe {
+namespace {
 
-RunLock::RunLock(const std::string& folder) {
-  fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) fail("cannot open the folder {}: {}", folder, std::strerror(errno));
-  if (flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  close(fd_);
-  fail("{} is being written by another training run; wait for it or choose another @out", folder);
+// Over a network only a file that may be written to can be locked.
+int open_to_lock(const std::string& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  return open(path.c_str(), (is_folder ? O_RDONLY : O_RDWR) | O_CLOEXEC);
 }
 
-RunLock::~RunLock() { close(fd_); }
+std::array<std::string, 2> lockable(const std::string& folder) {
+  return {folder, folder + "/metrics.jsonl"};
+}
+
+}  // namespace
+
+// A run shares its lock among its processes; to have it for oneself for a moment is to see that no
+// other run has it.
+void RunLock::take(const std::string& folder) {
+  for (const std::string& path : lockable(folder)) {
+    if (held_.contains(path)) continue;
+    const int fd = open_to_lock(path);
+    if (fd < 0 && path != folder) continue;
+    if (fd < 0) fail("cannot open the folder {}: {}", folder, std::strerror(errno));
+    for (int kind : {LOCK_EX, LOCK_SH}) {
+      if (flock(fd, kind | LOCK_NB) == 0 || errno != EWOULDBLOCK) continue;
+      close(fd);
+      fail("{} is being written by another training run; wait for it or choose another @out", path);
+    }
+    held_[path] = fd;
+  }
+}
+
+void RunLock::join(const std::string& folder) {
+  for (const std::string& path : lockable(folder)) {
+    if (held_.contains(path)) continue;
+    const int fd = open_to_lock(path);
+    if (fd < 0) continue;
+    flock(fd, LOCK_SH | LOCK_NB);
+    held_[path] = fd;
+  }
+}
+
+RunLock::~RunLock() {
+  for (const auto& [path, fd] : held_) close(fd);
+}
 
 }  // namespace moe

@@ -1,22 +1,30 @@
 // Keeps two runs out of one folder. It is to be had before the checkpoint is read, or a run that
-// ends meanwhile leaves another one behind.
+// ends meanwhile leaves another one behind. All processes of a run hold it together, so that it
+// stays the run's when one of them is lost, or is stopped and never lets go.
 #pragma once
 
+#include <map>
 #include <string>
 
 namespace moe {
 
 class RunLock {
  public:
-  // The folder is there. Fails when another run holds it; a file system that knows no locks has
-  // none. A process that ends lets go.
-  explicit RunLock(const std::string& folder);
+  RunLock() = default;
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  // For a run, by its first process; the folder is there. Its metrics.jsonl is locked too, once
+  // there is one: where machines share a file system, one may see the locks of another on files
+  // alone. Fails when another run holds it; a file system that knows no locks has none. What is
+  // held already stays so. A process that ends lets go.
+  void take(const std::string& folder);
+  // By another process of the run that has taken it; the folder may be on another machine.
+  void join(const std::string& folder);
+
  private:
-  int fd_ = -1;
+  std::map<std::string, int> held_;  // path, descriptor
 };
 
 }  // namespace moe

@@ -1,9 +1,8 @@
 // Appending, and cutting off what a resumed run will write again. Truncation is atomic, so no copy
-// is made. The lock on the file keeps two runs out of one folder.
+// is made.
 #include "train/step_lines.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -76,9 +75,6 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
     fail("cannot write {}: {}; choose a folder that may be written to", path_,
          std::strerror(errno));
   try {
-    if (flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      fail("{} is being written by another training run; wait for it or choose another @out",
-           path_);
     struct stat info {};
     if (fstat(fd_, &info) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
     if (info.st_size == 0) return;

@@ -261,17 +261,22 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const bool writes = group.is_first();
   const std::string metrics_path = job.out + "/metrics.jsonl";
   std::optional<Trainer> trainer;
-  std::optional<RunLock> lock;
+  RunLock own;
+  RunLock& lock = job.lock ? *job.lock : own;
   std::optional<StepLines> metrics;
   comm::together(group, [&] {
     trainer.emplace(model, options, *job.corpus, job.teacher, job.layout);
     if (job.held_out) check_held_out(*job.held_out, trainer->options());
     if (writes) make_folder(job.out);
-    if (writes && job.lock == nullptr) lock.emplace(job.out);
+    if (writes) lock.take(job.out);
     if (resume) trainer->expect_reference(job.held_out);
     if (resume) restore(*trainer, *resume);
     else if (writes) check_unused(job.out);
     if (writes) metrics.emplace(metrics_path, trainer->steps_done());
+    if (writes) lock.take(job.out);
+  });
+  comm::together(group, [&] {
+    if (!writes) lock.join(job.out);
   });
   if (!resume && trainer->options().pairs) {
     tell(callbacks.on_log, "taking the reference's log-probabilities of the pairs, once");

@@ -271,7 +271,7 @@ struct TrainJob {
   // fiftieth of options.minutes.
   std::optional<Deadline> deadline = {};
   RunSources sources = {};
-  const RunLock* lock = nullptr;  // of OUT, held already; null: train() takes it
+  RunLock* lock = nullptr;  // of OUT, which train() takes where it is not held; null: its own
   // All its processes call train() with the same job. The first one writes files and looks out for
   // alarms.
   comm::Layout layout = {};

@@ -57,12 +57,6 @@ TEST(StepLines, ALineThatAKillCutShortGoes) {
   EXPECT_EQ(slurp(path), "");
 }
 
-TEST(StepLines, TwoRunsCannotShareAFolder) {
-  const TempFolder folder;
-  StepLines first(folder / "metrics.jsonl", 0);
-  EXPECT_FAILS(StepLines(folder / "metrics.jsonl", 0), "another training run");
-}
-
 TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) {
   EXPECT_FAILS(StepLines("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl");
 }

@@ -388,7 +388,8 @@ TEST(Train, ALockedFolderIsLeftAlone) {
   // as when the other run had gone on
   std::filesystem::rename(s.out + "/trainer-2.safetensors", folder / "away");
   {
-    const RunLock other(s.out);
+    RunLock other;
+    other.take(s.out);
     EXPECT_FAILS(s.go(*checkpoint.loaded.model, 0, &checkpoint), "another training run");
     EXPECT_EQ(slurp(s.out + "/metrics.jsonl"), metrics);
     // Whoever holds it may go on.

@@ -85,21 +85,62 @@ losses() {
 for line in open(sys.argv[1] + "/metrics.jsonl"): print(json.loads(line)["ce"])' "$1"
 }
 
-same_losses_over_tcp() {
-  local words layout
-  mapfile -t words < <(train_words "$work/alone" 20)
-  "$moe" "${words[@]}" 2>"$work/log"
-  for layout in '2 1' '2 2' '4 1' '4 2' '4 4'; do
-    set -- $layout
-    mapfile -t words < <(train_words "$work/tcp$1-$2" 20 --expert-parallel "$2")
-    on_hosts "$1" "$moe" "${words[@]}" 2>"$work/log" || { cat "$work/log"; return 1; }
-    paste <(losses "$work/alone") <(losses "$work/tcp$1-$2") |
-      awk -v name="$1 hosts, experts over $2" '
-        {d = $1 > $2 ? $1 - $2 : $2 - $1; if (d > most) most = d}
-        END {printf "%s: %d steps, largest difference %.1e\n", name, NR, most
-             exit !(NR == 20 && most <= 1e-5)}'
-  done
+# Recipes whose tokens choose, and drop nothing; and what an option must say for them: a balance
+# loss over the counts so far is another in another number of processes (docs/cluster.md).
+dropless_recipes() {
+  "$moe" recipes --json | python3 -c '
+import json, sys
+for recipe in json.load(sys.stdin):
+    stages, name = recipe["stages"], recipe["name"]
+    if not stages or stages["capacity"] != "dropless" or name == "custom":
+        continue
+    if stages["select"]["type"] != "expert_choice":
+        running = "running" in json.dumps(stages["losses"])
+        print(name, "--balance-over micro_batch" if running else "")'
 }
+
+# compare_runs ALONE RUN NAME: of their 20 steps the largest difference of a loss, which is 1e-5 at
+# most, and how many loads of an expert in a layer differ.
+compare_runs() {
+  python3 -c '
+import json, sys
+alone, run = ([json.loads(line) for line in open(out + "/metrics.jsonl")] for out in sys.argv[1:3])
+most = max(abs(a["ce"] - b["ce"]) for a, b in zip(alone, run, strict=True))
+loads = [[x for s in of for layer in s["layers"] for x in layer["load"]] for of in (alone, run)]
+other = sum(abs(a - b) > 1e-9 for a, b in zip(*loads, strict=True))
+print(f"{sys.argv[3]}: {most:.1e}, {other} of {len(loads[0])} loads differ")
+sys.exit(len(run) != 20 or most > 1e-5)' "$@"
+}
+
+# same_losses LAUNCH: every such recipe in every layout, started by LAUNCH P WORDS...
+same_losses() {
+  local launch=$1 recipes recipe words layout compared=$work/compared
+  mapfile -t recipes < <(dropless_recipes)
+  : >"$compared"
+  for recipe in "${recipes[@]}"; do
+    for layout in '1 1' '2 1' '2 2' '4 1' '4 2' '4 4'; do
+      set -- $layout
+      # shellcheck disable=SC2086
+      mapfile -t words < <(train_words "$work/on$1-$2" 20 --recipe $recipe --expert-parallel "$2")
+      if [ "$1" = 1 ]; then "$moe" "${words[@]}"; else $launch "$1" "$moe" "${words[@]}"; fi \
+        >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
+      compare_runs "$work/on1-1" "$work/on$1-$2" "$recipe on $1, experts over $2" >>"$compared" ||
+        { tail -n 1 "$compared"; return 1; }
+    done
+    rm -rf "$work"/on?-?
+  done
+  echo "${#recipes[@]} recipes in 5 layouts; the farthest:" \
+    "$(sort -t: -k2 -g "$compared" | tail -n 1)"
+}
+
+in_shared_memory() {
+  local processes=$1
+  shift
+  "$mpirun" --oversubscribe --bind-to none -n "$processes" "$@"
+}
+
+same_losses_over_tcp() { same_losses on_hosts; }
+same_losses_in_shared_memory() { same_losses in_shared_memory; }
 
 # Of a run: the process ids of its ranks, in no order.
 ranks_of() { pgrep -f -- "^$moe train .*--out $1 " || true; }
@@ -186,7 +227,7 @@ cut_off() { fault_at_random cut_off cut_one 'moe: process [0-9] of 4 \(moe[0-9]\
 # of a run that nobody hurt. (Not to the last: sooner or later two experts of a token lie so close
 # that another order of sums chooses the other one, and from there on the runs part.)
 goes_on() {
-  local trial out words hurt spread launcher began
+  local trial out words hurt spread launcher began took worst=0
   mapfile -t words < <(train_words "$work/unhurt" 200)
   "$moe" "${words[@]}" 2>"$work/log"
   for ((trial = 0; trial < trials; ++trial)); do
@@ -202,11 +243,13 @@ goes_on() {
       fi
       sleep 0.2
     done
+    took=$((SECONDS - began))
+    [ $took -le $worst ] || worst=$took
     heal
     sleep 2
     pkill -KILL -f -- "--out $out " 2>/dev/null || true
     wait $launcher 2>/dev/null || true
-    echo "$hurt, experts over $spread: done $((SECONDS - began)) s later;" \
+    echo "$hurt, experts over $spread: done $took s later;" \
       "$(grep -o 'going on in.*\|resuming .* at step.*' "$work/log" | tr '\n' ' ')"
     paste <(losses "$work/unhurt") <(losses "$out") |
       awk -v at="$(grep -o 'at step [0-9]*' "$work/log" | tail -n 1 | cut -d' ' -f3)" '
@@ -216,6 +259,7 @@ goes_on() {
              exit !(NR == 200 && near <= 1e-5 && most <= 0.1)}' || { cat "$work/log"; return 1; }
     rm -rf "$out"
   done
+  echo "$trials moments, all runs done $worst s later at most"
 }
 
 slow_link_changes_nothing() {
@@ -237,13 +281,13 @@ full_disk_ends_all_in_one_line() {
   mount -t tmpfs -o size=1200k tmpfs "$work/disk"
   mapfile -t words < <(train_words "$work/disk/out" 1000 --save-every 1)
   if on_hosts 4 "$moe" "${words[@]}" >"$work/log" 2>&1; then return 1; fi
-  grep '^moe: ' "$work/log"
-  [ "$(grep -c '^moe: process 0 of 4 (moe0): ' "$work/log")" = 1 ]
+  grep -a '^moe: ' "$work/log"
+  [ "$(grep -ac '^moe: process 0 of 4 (moe0): ' "$work/log")" = 1 ]
 }
 
 set_up
-checks=(same_losses_over_tcp slow_link_changes_nothing full_disk_ends_all_in_one_line killed stopped
-  cut_off)
+checks=(same_losses_over_tcp same_losses_in_shared_memory slow_link_changes_nothing
+  full_disk_ends_all_in_one_line killed stopped cut_off)
 if $can_heal; then checks+=(goes_on); fi
 for one in "${checks[@]}"; do
   [[ ${#wanted[@]} -gt 0 && " ${wanted[*]} " != *" $one "* ]] || check "${one//_/ }" "$one"

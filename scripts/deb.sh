@@ -39,8 +39,9 @@ holds() {
 }
 version=$("$build/moe" --version | sed -n 's/^moe //p')
 lib=lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
-holds moe-cpp bin/moe share/man/man1/moe.1.gz share/bash-completion/completions/moe \
-  share/fish/vendor_completions.d/moe.fish share/zsh/vendor-completions/_moe
+holds moe-cpp bin/moe lib/systemd/system/moe-serve@.service share/man/man1/moe.1.gz \
+  share/bash-completion/completions/moe share/fish/vendor_completions.d/moe.fish \
+  share/zsh/vendor-completions/_moe
 holds "libmoe-cpp${version%.*}" "$lib/libmoe.so.$version" "$lib/libmoe.so.${version%.*}"
 holds libmoe-cpp-dev include/moe/moe.{h,hpp} "$lib/libmoe.so" "$lib/pkgconfig/moe.pc" \
   "$lib"/cmake/moe/moe{Config,ConfigVersion,Targets,Targets-release}.cmake

@@ -21,20 +21,20 @@ constexpr int64_t kBlock = 32, kBlockBytes = kBlock / 2;
 constexpr const char* kOfPrograms[] = {"modules_to_not_convert", "ignored_layers", "dequantize",
                                        "activation_scheme"};
 
-[[noreturn]] void refuse(const JsonReader& reader, const char* key, std::string_view why) {
+[[noreturn]] void refuse_packing(const JsonReader& reader, const char* key, std::string_view why) {
   fail("{}: \"{}\" is {}; {}", reader.where(), key,
        printable(reader.value(key).dump(-1, ' ', true, Json::error_handler_t::replace), 80), why);
 }
 
 Packing read_fp8(const JsonReader& reader) {
   if (reader.get<std::string>("fmt", "e4m3") != "e4m3")
-    refuse(reader, "fmt", "only \"e4m3\" is supported");
+    refuse_packing(reader, "fmt", "only \"e4m3\" is supported");
   if (!reader.has("weight_block_size"))
     fail("{}: FP8 without \"weight_block_size\" is not supported, only scales of blocks are",
          reader.where());
   const auto size = reader.get<std::vector<int64_t>>("weight_block_size");
   if (size.size() != 2 || std::ranges::any_of(size, [](int64_t n) { return n < 1 || n > 65536; }))
-    refuse(reader, "weight_block_size", "two sizes of a block are needed");
+    refuse_packing(reader, "weight_block_size", "two sizes of a block are needed");
   return {Packing::Kind::fp8, size[0], size[1]};
 }
 
@@ -61,7 +61,7 @@ Packing read_packing(const JsonReader& config) {
   Packing packing;
   if (method == "mxfp4") packing.kind = Packing::Kind::mxfp4;
   else if (method == "fp8") packing = read_fp8(reader);
-  else refuse(reader, "quant_method", "\"mxfp4\" and \"fp8\" are read");
+  else refuse_packing(reader, "quant_method", "\"mxfp4\" and \"fp8\" are read");
   reader.refuse_unknown();
   return packing;
 }

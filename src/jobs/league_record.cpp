@@ -187,7 +187,8 @@ std::optional<LeagueClock> read_clock(const std::string& out, const std::string&
   if (!fs::exists(path)) return {};
   const Json file = read_json(path);
   const JsonReader in(file, path);
-  return LeagueClock{in.get<double>("arm_ms"), in.get<double>("twin_ms"), in.get<double>("times")};
+  const double arm_ms = in.get<double>("arm_ms"), twin_ms = in.get<double>("twin_ms");
+  return LeagueClock{arm_ms, twin_ms, in.get<double>("times", arm_ms / twin_ms)};
 }
 
 void write_clock(const std::string& out, const std::string& arm, const LeagueClock& clock) {

@@ -42,6 +42,8 @@ std::string head_of(int status, std::string_view type, const Headers& headers) {
   return head;
 }
 
+}  // namespace
+
 // What the connections of a server share. All but `open_requests` belongs to the thread of run().
 struct Host {
   HttpOptions options;
@@ -53,6 +55,8 @@ struct Host {
   std::function<void()> connection_ended = [] {};
   net::io_context io{1};  // last, as connections that end with it look at the others
 };
+
+namespace {
 
 // One connection: requests one after the other, each read whole, handed over and answered. Runs in
 // the thread of run(); a handler's thread reaches it by post() only.

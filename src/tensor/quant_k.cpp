@@ -6,15 +6,15 @@
 namespace moe {
 namespace {
 
-constexpr int kGroup = 32;  // of q4_k and q5_k
-constexpr int kGroups = kSuperBlock / kGroup;
+constexpr int kLargeGroup = 32;  // of q4_k and q5_k
+constexpr int kLargeGroups = kSuperBlock / kLargeGroup;
 constexpr int kSmallGroup = 16;  // of the others
 
 // Bytes 0-3: the low six bits hold scales 0-3, 4-7: offsets 0-3, 8-11: the low nibbles of scales
 // and of offsets 4-7. The upper two bits of bytes 0-7 are the upper bits of scales and offsets 4-7.
 struct SixBits {
-  int scale[kGroups];
-  int offset[kGroups];
+  int scale[kLargeGroups];
+  int offset[kLargeGroups];
 };
 
 SixBits read_six_bits(const uint8_t* at) {
@@ -36,14 +36,14 @@ void read_q4_k(float* out, const uint8_t* block) {
   const float d = load_half(block), dmin = load_half(block + 2);
   const SixBits six = read_six_bits(block + 4);
   const uint8_t* q = block + 16;
-  for (int g = 0; g < kGroups; g += 2, q += kGroup, out += 2 * kGroup) {
+  for (int g = 0; g < kLargeGroups; g += 2, q += kLargeGroup, out += 2 * kLargeGroup) {
     const float d0 = d * static_cast<float>(six.scale[g]),
                 m0 = dmin * static_cast<float>(six.offset[g]);
     const float d1 = d * static_cast<float>(six.scale[g + 1]),
                 m1 = dmin * static_cast<float>(six.offset[g + 1]);
-    for (int j = 0; j < kGroup; ++j) {
+    for (int j = 0; j < kLargeGroup; ++j) {
       out[j] = d0 * static_cast<float>(q[j] & 15) - m0;
-      out[j + kGroup] = d1 * static_cast<float>(q[j] >> 4) - m1;
+      out[j + kLargeGroup] = d1 * static_cast<float>(q[j] >> 4) - m1;
     }
   }
 }
@@ -54,14 +54,15 @@ void read_q5_k(float* out, const uint8_t* block) {
   const float d = load_half(block), dmin = load_half(block + 2);
   const SixBits six = read_six_bits(block + 4);
   const uint8_t *fifth = block + 16, *q = block + 48;
-  for (int g = 0; g < kGroups; g += 2, q += kGroup, out += 2 * kGroup) {
+  for (int g = 0; g < kLargeGroups; g += 2, q += kLargeGroup, out += 2 * kLargeGroup) {
     const float d0 = d * static_cast<float>(six.scale[g]),
                 m0 = dmin * static_cast<float>(six.offset[g]);
     const float d1 = d * static_cast<float>(six.scale[g + 1]),
                 m1 = dmin * static_cast<float>(six.offset[g + 1]);
-    for (int j = 0; j < kGroup; ++j) {
+    for (int j = 0; j < kLargeGroup; ++j) {
       out[j] = d0 * static_cast<float>((q[j] & 15) | (fifth[j] >> g & 1) << 4) - m0;
-      out[j + kGroup] = d1 * static_cast<float>((q[j] >> 4) | (fifth[j] >> (g + 1) & 1) << 4) - m1;
+      out[j + kLargeGroup] =
+          d1 * static_cast<float>((q[j] >> 4) | (fifth[j] >> (g + 1) & 1) << 4) - m1;
     }
   }
 }
@@ -93,7 +94,7 @@ void read_q6_k(float* out, const uint8_t* block) {
 void read_q3_k(float* out, const uint8_t* block) {
   const float d = load_half(block + 108);
   const uint8_t *third = block, *low = block + 32, *scales = block + 96;
-  for (int run = 0; run < kGroups; ++run) {
+  for (int run = 0; run < kLargeGroups; ++run) {
     const uint8_t* bits = low + run / 4 * 32;
     const int shift = 2 * (run % 4);
     int8_t q[32];
@@ -110,7 +111,7 @@ void read_q3_k(float* out, const uint8_t* block) {
 void read_q2_k(float* out, const uint8_t* block) {
   const float d = load_half(block + 80), dmin = load_half(block + 82);
   const uint8_t *scales = block, *bits = block + 16;
-  for (int run = 0; run < kGroups; ++run) {
+  for (int run = 0; run < kLargeGroups; ++run) {
     const uint8_t* lower = bits + run / 4 * 32;
     const int shift = 2 * (run % 4);
     int8_t q[32];

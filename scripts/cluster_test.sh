@@ -96,7 +96,7 @@ for recipe in json.load(sys.stdin):
         continue
     if stages["select"]["type"] != "expert_choice":
         running = "running" in json.dumps(stages["losses"])
-        print(name, "--balance-over micro_batch" if running else "")'
+        print(name + " --balance-over micro_batch" * running)'
 }
 
 # compare_runs ALONE RUN NAME: of their 20 steps the largest difference of a loss, which is 1e-5 at
@@ -124,7 +124,7 @@ same_losses() {
       mapfile -t words < <(train_words "$work/on$1-$2" 20 --recipe $recipe --expert-parallel "$2")
       if [ "$1" = 1 ]; then "$moe" "${words[@]}"; else $launch "$1" "$moe" "${words[@]}"; fi \
         >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
-      compare_runs "$work/on1-1" "$work/on$1-$2" "$recipe on $1, experts over $2" >>"$compared" ||
+      compare_runs "$work/on1-1" "$work/on$1-$2" "${recipe%% *} on $1, experts over $2" >>"$compared" ||
         { tail -n 1 "$compared"; return 1; }
     done
     rm -rf "$work"/on?-?

@@ -3,6 +3,7 @@
 // stays the run's when one of them is lost, or is stopped and never lets go.
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <string>
 
@@ -24,6 +25,9 @@ class RunLock {
   void join(const std::string& folder);
 
  private:
+  // By these kinds of lock, one after the other; false where there is nothing to open.
+  bool hold(const std::string& path, std::initializer_list<int> kinds);
+
   std::map<std::string, int> held_;  // path, descriptor
 };
 

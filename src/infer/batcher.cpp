@@ -71,14 +71,14 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab) {
                  ids[i], vocab - 1);
 }
 
-// Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
-// The most tokens that its text will hold.
+// The most tokens that are read of its text: the last one written is not.
 int64_t limit_of(const TextRequest& request) {
-  return std::ssize(request.prompt) + request.options.max_tokens;
+  return std::ssize(request.prompt) + std::max<int64_t>(request.options.max_tokens, 1) - 1;
 }
 
+// Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
 bool all_read(const TextRequest& request) {
-  return request.routing || request.prompt_logprobs || !request.recorded.empty();
+  return request.routing || request.prompt_logprobs || request.recorded;
 }
 
 }  // namespace
@@ -153,23 +153,23 @@ void Batcher::check(const TextRequest& request) const {
   const ModelConfig& config = runner_.model().config();
   validate(request.options);
   check_lookup(config, request.options);
-  check_ids(request.prompt, config.vocab);
+  check_ids(request.prompt, std::min(config.vocab, tokenizer_.vocab_size()));
   const int64_t prompt = std::ssize(request.prompt), most = most_tokens();
   if (prompt > most || (prompt == most && request.options.max_tokens > 1))
     fail_usage("the prompt has {} tokens and a text may have {}; shorten it", prompt, most);
   if (request.adapter < 0 || request.adapter > runner_.adapters())
     fail_usage("adapter {} is asked for, and there are {}", request.adapter, runner_.adapters());
-  if (request.recorded.empty()) return;
+  if (!request.recorded) return;
+  const std::vector<int32_t>& recorded = *request.recorded;
   const int64_t row = config.moe_layer_count() * runner_.slots();
   if (row == 0) fail_usage("the model is dense, so there are no choices to replay");
-  if (std::ssize(request.recorded) % row != 0)
-    fail_usage("the choices to replay are {} numbers; each token has {} x {}",
-               request.recorded.size(), config.moe_layer_count(), runner_.slots());
-  const int64_t rows = std::ssize(request.recorded) / runner_.slots();
+  if (std::ssize(recorded) % row != 0)
+    fail_usage("the choices to replay are {} numbers; each token has {} x {}", recorded.size(),
+               config.moe_layer_count(), runner_.slots());
+  const int64_t rows = std::ssize(recorded) / runner_.slots();
   // The record is only read.
-  check_recorded(
-      Tensor(const_cast<int32_t*>(request.recorded.data()), DType::i32, {rows, runner_.slots()}),
-      rows, runner_.slots(), config.routing.experts, "replay");
+  check_recorded(Tensor(const_cast<int32_t*>(recorded.data()), DType::i32, {rows, runner_.slots()}),
+                 rows, runner_.slots(), config.routing.experts, "replay");
 }
 
 void Batcher::add(TextRequest request) {
@@ -177,7 +177,7 @@ void Batcher::add(TextRequest request) {
   GenerateOptions& options = request.options;
   options.max_tokens = std::min(options.max_tokens, most_tokens() - std::ssize(request.prompt) + 1);
   // Guesses would be read with the choices of others.
-  if (!request.recorded.empty()) options.prompt_lookup = 0;
+  if (request.recorded) options.prompt_lookup = 0;
   waiting_.push_back(std::move(request));
 }
 
@@ -323,9 +323,9 @@ std::vector<Batcher::Step> Batcher::plan_steps() const {
 
 // Tokens of the record that the text has not come to yet.
 int64_t Batcher::recorded_ahead(const Text& text) const {
-  if (text.request.recorded.empty()) return 0;
+  if (!text.request.recorded) return 0;
   const int64_t row = runner_.model().config().moe_layer_count() * runner_.slots();
-  return std::ssize(text.request.recorded) / row - runner_.cache().length(text.slot);
+  return std::ssize(*text.request.recorded) / row - runner_.cache().length(text.slot);
 }
 
 // The choices [rows,K] of each MoE layer that a step of one text replays.
@@ -335,7 +335,7 @@ std::vector<std::vector<int32_t>> Batcher::recorded_rows(const Part& part) const
   for (int64_t n = 0; n < std::ssize(part.rows.ids); ++n)
     for (int64_t layer = 0; layer < layers; ++layer) {
       const auto from =
-          part.text->request.recorded.begin() + ((part.position + n) * layers + layer) * slots;
+          part.text->request.recorded->begin() + ((part.position + n) * layers + layer) * slots;
       auto& to = rows[static_cast<size_t>(layer)];
       to.insert(to.end(), from, from + slots);
     }
@@ -458,7 +458,7 @@ void Batcher::deliver(const Part& part) {
     ++text.pieces;
     text.read += std::ssize(part.rows.ids);
     if (text.reads()) return flush(text);
-    if (text.request.recorded.empty())
+    if (!text.request.recorded)
       prefixes_.keep(text.slot, text.request.prompt, text.request.adapter);
     text.wrote = Clock::now();
   }
@@ -477,8 +477,13 @@ void Batcher::end(Text& text, const std::exception_ptr& error, const char* finis
   KvCache& cache = runner_.cache();
   Generated out = text.generation.finish();
   if (finish != nullptr) out.finish = finish;
-  if (!error) flush(text);
-  if (text.request.recorded.empty()) {
+  std::exception_ptr failure = error;
+  try {
+    if (!failure) flush(text);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (!text.request.recorded) {
     std::vector<int32_t> held = text.request.prompt;
     held.insert(held.end(), out.ids.begin(), out.ids.end());
     held.resize(static_cast<size_t>(cache.length(text.slot)));
@@ -490,7 +495,7 @@ void Batcher::end(Text& text, const std::exception_ptr& error, const char* finis
   out.prompt_seconds = seconds_between(text.began, text.reads() ? now : text.wrote);
   out.decode_seconds = text.reads() ? 0 : seconds_between(text.wrote, now);
   text.ended = true;
-  text.request.on_end(out, error);
+  text.request.on_end(out, failure);
 }
 
 // A step that fails has changed nothing (ModelRunner::step), so the texts whose rows made it fail

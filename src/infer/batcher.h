@@ -62,12 +62,12 @@ struct TextRequest {
   int32_t adapter = 0;           // that it is written with (ModelRunner::set_adapters); 0: none
   bool routing = false;
   // [tokens,L,K] of the first tokens of prompt and reply: what the routers take instead of their
-  // own choices. Empty: nothing.
-  std::vector<int32_t> recorded;
+  // own choices. Null: nothing. The choices of one prompt share it.
+  std::shared_ptr<const std::vector<int32_t>> recorded;
   // Asked before each step; false: the text ends as "interrupted". Empty: it is wanted.
   std::function<bool()> wanted;
   std::function<void(const TextProgress&)> on_progress;
-  // Called once, last. The error is null where the text came to its end.
+  // Called once, last, and must not throw. The error is null where the text came to its end.
   std::function<void(const Generated&, const std::exception_ptr&)> on_end;
 };
 

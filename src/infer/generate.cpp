@@ -58,6 +58,7 @@ Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prom
       sampler_(options.sampler),
       constraint_(std::move(constraint)),
       stream_(tokenizer, options.stop),
+      vocab_(static_cast<size_t>(tokenizer.vocab_size())),
       text_(prompt.begin(), prompt.end()) {
   for (const int32_t id : prompt) sampler_.accept(id);
   out_.prompt_tokens = std::ssize(prompt);
@@ -73,7 +74,7 @@ bool Generation::take(std::span<const float> logits) {
   size_t right = 0;  // guesses
   for (size_t row = 0; row < rows; ++row) {
     const int32_t id =
-        sampler_.next(logits.subspan(row * vocab, vocab),
+        sampler_.next(logits.subspan(row * vocab, std::min(vocab, vocab_)),
                       constraint_ ? constraint_->allowed() : std::span<const uint64_t>());
     const bool guessed = row + 1 < rows && next_[row + 1] == id;
     if (guessed) ++out_.accepted;

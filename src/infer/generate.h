@@ -77,6 +77,7 @@ class Generation {
   Sampler sampler_;
   std::unique_ptr<grammar::Constraint> constraint_;  // may be none
   TextStream stream_;
+  size_t vocab_;               // of the tokenizer: what more the model has stands for no text
   std::vector<int32_t> text_;  // tokens of the prompt and those drawn
   std::vector<int32_t> next_;
   int64_t rejected_ = 0;

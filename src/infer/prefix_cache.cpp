@@ -75,11 +75,11 @@ void PrefixCache::keep(int32_t slot, std::span<const int32_t> ids, int32_t adapt
   }
 }
 
-bool PrefixCache::drop_oldest() {
+bool PrefixCache::drop_oldest(bool held) {
   auto oldest = nodes_.end();
   for (auto entry = nodes_.begin(); entry != nodes_.end(); ++entry) {
     const Node& node = entry->second;
-    if (node.children > 0 || cache_.holders(node.block) > 1) continue;
+    if (node.children > 0 || (cache_.holders(node.block) > 1) != held) continue;
     if (oldest == nodes_.end() || node.used < oldest->second.used) oldest = entry;
   }
   if (oldest == nodes_.end()) return false;
@@ -90,7 +90,7 @@ bool PrefixCache::drop_oldest() {
 }
 
 void PrefixCache::make_room(int64_t tokens) {
-  while (cache_.available() < tokens && drop_oldest()) {
+  while (cache_.available() < tokens && (drop_oldest(false) || drop_oldest(true))) {
   }
 }
 

@@ -31,7 +31,8 @@ class PrefixCache {
   // Holds the full blocks of a sequence, whose tokens are `ids`.
   void keep(int32_t slot, std::span<const int32_t> ids, int32_t adapter = 0);
   // Lets go of blocks that no sequence has, those that were asked for longest ago first, until the
-  // cache has room for so many tokens, or none is left.
+  // cache has room for so many tokens. Where they do not suffice, sequences keep their blocks to
+  // themselves: what lies before those in the tree, and is nobody's, goes too.
   void make_room(int64_t tokens);
 
  private:
@@ -53,7 +54,9 @@ class PrefixCache {
   template <class F>
   static void walk(auto& nodes, int64_t root, std::span<const int32_t> ids, int64_t blocks,
                    const F& f);
-  bool drop_oldest();
+  // Of the blocks that none follows, the one asked for longest ago; `held`: one that a sequence
+  // has.
+  bool drop_oldest(bool held);
 
   KvCache& cache_;
   std::map<Key, Node> nodes_;

@@ -31,8 +31,11 @@ TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop
     : tokenizer_(tokenizer), stops_(std::move(stops)), decoder_(tokenizer) {}
 
 std::string TextStream::push(int32_t id) {
-  ended_ = tokenizer_.ends_text(id);
-  if (!ended_) text_ += decoder_.push(id);
+  if (tokenizer_.ends_text(id)) {
+    ended_ = true;
+    return finish();
+  }
+  text_ += decoder_.push(id);
   return show(certain_length(text_, stops_, ended_));
 }
 

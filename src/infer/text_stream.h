@@ -17,7 +17,7 @@ class TextStream {
   TextStream(const Tokenizer&, std::vector<std::string> stops);
 
   // Takes the next token and returns what is certain now and was not before: whole characters, no
-  // part of a stop string.
+  // part of a stop string. With the tokenizer's end all that was held back is.
   std::string push(int32_t id);
   bool ended() const { return ended_; }
   // No token follows: the rest, which held what might have become a character or a stop string.

@@ -69,8 +69,10 @@ std::string_view without_port(std::string_view host) {
   return colon == std::string_view::npos || host.ends_with(']') ? host : host.substr(0, colon);
 }
 
+// By name or number; a name such as 127.example.org may lead anywhere.
 bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "[::1]" || host == "::1" || host.starts_with("127.");
+  return host == "localhost" || host == "[::1]" || host == "::1" ||
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos);
 }
 
 }  // namespace
@@ -130,16 +132,18 @@ const std::vector<Api::Route>& Api::routes() {
   return table;
 }
 
-// HEAD is GET whose body is not sent. A path that ends with * stands for all that begin so.
+// A path that ends with * stands for all that begin so.
+bool Api::Route::has(std::string_view asked) const {
+  const std::string_view all = path;
+  return all.ends_with('*') ? asked.starts_with(all.substr(0, all.size() - 1)) : asked == all;
+}
+
+// HEAD is GET whose body is not sent.
 const Api::Route& Api::find_route(const HttpRequest& request) const {
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   std::string allowed;
   for (const Route& route : routes()) {
-    const std::string_view path = route.path;
-    const bool here = path.ends_with('*')
-                          ? request.path.starts_with(path.substr(0, path.size() - 1))
-                          : request.path == path;
-    if (!here) continue;
+    if (!route.has(request.path)) continue;
     if (route.method == method) return route;
     allowed = route.method;
   }
@@ -236,8 +240,10 @@ void Api::run(const Route& route, const std::shared_ptr<Exchange>& exchange) {
 
 void Api::answer(Exchange& exchange, int status, const std::string& type, std::string body,
                  Headers headers) {
+  const auto route = std::ranges::find_if(
+      routes(), [&](const Route& r) { return r.has(exchange.request().path); });
   // Paths that are none are counted together, since a client can make up any number of them.
-  metrics_.count_request(status == 404 ? "other" : exchange.request().path, status);
+  metrics_.count_request(route == routes().end() ? "other" : route->path, status);
   exchange.send(status, type, std::move(body), std::move(headers));
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -52,6 +53,7 @@ class Api {
     const char* path;
     bool open;  // needs no key
     void (Api::*act)(const std::shared_ptr<Exchange>&);
+    bool has(std::string_view asked) const;
   };
   static const std::vector<Route>& routes();
   const Route& find_route(const HttpRequest&) const;

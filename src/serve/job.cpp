@@ -121,9 +121,14 @@ class Job : public std::enable_shared_from_this<Job> {
     choice.end = g;
     choice.ended = true;
     context_.metrics->count_prompt(g.prompt_tokens, g.prompt_tokens - g.read_tokens);
-    if (error && !failed_) fail(error);
-    if (form_.stream && !failed_) show(choice);
-    if (--left_ == 0 && !failed_) finish();
+    --left_;
+    try {
+      if (error && !failed_) fail(error);
+      if (form_.stream && !failed_) show(choice);
+      if (left_ == 0 && !failed_) finish();
+    } catch (...) {  // a reply that cannot be written down must not end the engine
+      if (!failed_) fail(std::current_exception());
+    }
   }
 
   void fail(const std::exception_ptr& error) {

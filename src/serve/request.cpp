@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -20,6 +21,8 @@ namespace {
 constexpr const char* kWhere = "request body";
 constexpr int64_t kMostChoices = 16, kMostAlternatives = 20, kMostStops = 16, kMostTexts = 1024,
                   kMostBiases = 4096;
+constexpr size_t kMostStopBytes = 4096;            // of one stop
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of the prompts of all texts
 constexpr int64_t kCompletionTokens = 16;  // what OpenAI's completions write when nobody says
 constexpr double kMostBias = 100;
 
@@ -91,9 +94,18 @@ std::vector<std::pair<int32_t, float>> read_biases(const Fields& fields, int64_t
   return biases;
 }
 
+// The ids that a client may name or get: the model may have more rows than the tokenizer has
+// tokens.
+int64_t vocab_of(const Served& served) {
+  return std::min(served.model->config().vocab, served.tokenizer->vocab_size());
+}
+
 // Choices [tokens,L,K] that an earlier reply showed.
-std::vector<int32_t> read_replay(const Fields& fields, const Served& served) {
-  if (!fields.has("replay")) return {};
+std::shared_ptr<const std::vector<int32_t>> read_replay(const Fields& fields,
+                                                        const Served& served) {
+  if (!fields.has("replay")) return nullptr;
+  if (served.moe_layers.empty())
+    refuse("replay", "the model is dense, so there are no choices to replay");
   return Fields::named("replay", [&] {
     const JsonReader replay(fields.value("replay"), "replay");
     const auto shape = replay.get<std::vector<int64_t>>("shape");
@@ -107,7 +119,7 @@ std::vector<int32_t> read_replay(const Fields& fields, const Served& served) {
         std::ssize(experts) / (layers * served.slots) != shape[0])
       fail_usage("replay: {} numbers do not make {} tokens of {} x {}", experts.size(), shape[0],
                  layers, served.slots);
-    return experts;
+    return std::make_shared<const std::vector<int32_t>>(std::move(experts));
   });
 }
 
@@ -150,7 +162,7 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
   s.presence_penalty = static_cast<float>(fields.get_in<double>("presence_penalty", -2, 2, 0));
   s.seed =
       fields.has("seed") ? static_cast<uint64_t>(fields.get<int64_t>("seed", 0)) : random_seed();
-  s.logit_bias = read_biases(fields, served.model->config().vocab);
+  s.logit_bias = read_biases(fields, vocab_of(served));
   if (fields.get<bool>("ignore_eos", false)) {
     const SpecialIds& special = served.tokenizer->special();
     std::vector<int32_t> ends = special.ends;
@@ -160,6 +172,10 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
   o.stop = read_texts(fields, "stop");
   if (std::ssize(o.stop) > kMostStops)
     refuse("stop", message("stop has {} texts; {} are possible", o.stop.size(), kMostStops));
+  for (const std::string& stop : o.stop)
+    if (stop.size() > kMostStopBytes)
+      refuse("stop",
+             message("stop has a text of {} bytes; {} are possible", stop.size(), kMostStopBytes));
   std::erase(o.stop, "");
   Fields::named("temperature", [&] { validate(o); });
   return o;
@@ -194,10 +210,26 @@ Common read_common(const Fields& fields, std::string_view body, const Served& se
   return c;
 }
 
+void check_length(std::span<const int32_t> prompt, const Served& served) {
+  if (std::ssize(prompt) < served.context) return;
+  throw ApiError{400,
+                 message("the prompt has {} tokens, and this server takes texts of {} tokens at "
+                         "most, prompt and reply together",
+                         prompt.size(), served.context),
+                 "prompt", "context_length_exceeded"};
+}
+
 // The texts of all choices of a prompt: each draws from a seed of its own.
-void add_choices(ParsedRequest& out, const Common& common, std::vector<int32_t> prompt) {
+void add_choices(ParsedRequest& out, const Common& common, const Served& served,
+                 const std::vector<int32_t>& prompt) {
+  check_length(prompt, served);
   if (std::ssize(out.texts) + common.choices > kMostTexts)
     refuse("prompt", message("a request may ask for {} texts at most", kMostTexts));
+  out.prompt_tokens += common.choices * std::ssize(prompt);
+  if (out.prompt_tokens > kMostTokens)
+    refuse("prompt", message("the texts of a request may have {} tokens of prompts at most, those "
+                             "of each choice counted",
+                             kMostTokens));
   for (int64_t i = 0; i < common.choices; ++i) {
     out.texts.push_back(common.text);
     out.texts.back().prompt = prompt;
@@ -238,15 +270,6 @@ std::vector<std::vector<int32_t>> read_prompts(const Json& prompt, const Tokeniz
            message("prompt must be a text, a list of token ids, or a list of either, {} at most",
                    kMostTexts));
   return prompts;
-}
-
-void check_length(const TextRequest& text, const Served& served) {
-  if (std::ssize(text.prompt) < served.context) return;
-  throw ApiError{400,
-                 message("the prompt has {} tokens, and this server takes texts of {} tokens at "
-                         "most, prompt and reply together",
-                         text.prompt.size(), served.context),
-                 "prompt", "context_length_exceeded"};
 }
 
 // The functions that may be called: the one named, or any where `name` is empty.
@@ -345,17 +368,17 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
     common.text.prompt_logprobs = out.form.echo;
   }
   if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
-  for (std::vector<int32_t>& prompt : read_prompts(fields.value("prompt"), *served.tokenizer)) {
+  for (const std::vector<int32_t>& prompt :
+       read_prompts(fields.value("prompt"), *served.tokenizer)) {
     if (out.form.echo) {
       for (const int32_t id : prompt)
-        if (id < 0 || id >= served.model->config().vocab)
+        if (id < 0 || id >= vocab_of(served))
           refuse("prompt", message("{} is no token id; the vocabulary has 0 to {}", id,
-                                   served.model->config().vocab - 1));
+                                   vocab_of(served) - 1));
       out.echo.push_back(served.tokenizer->decode(prompt));
     }
-    add_choices(out, common, std::move(prompt));
+    add_choices(out, common, served, prompt);
   }
-  for (const TextRequest& text : out.texts) check_length(text, served);
   return out;
 }
 
@@ -385,8 +408,7 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   if (const ReplyChannels* channels = reply_channels(served.chat->calls());
       channels != nullptr && common.text.grammar && !out.form.forced)
     opening = channels->content_begin;
-  add_choices(out, common, served.tokenizer->encode(prompt + opening));
-  for (const TextRequest& text : out.texts) check_length(text, served);
+  add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
   return out;
 }
 

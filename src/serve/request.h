@@ -43,6 +43,7 @@ struct ReplyForm {
 struct ParsedRequest {
   ReplyForm form;
   int64_t choices = 1;             // of each prompt
+  int64_t prompt_tokens = 0;       // of all texts
   std::vector<std::string> echo;   // the text of each prompt, where it is asked for
   std::vector<TextRequest> texts;  // prompt by prompt, choice by choice
 };

@@ -48,7 +48,7 @@ void check(const serve::ParsedRequest& request) {
     validate(text.options);
     demand(std::ssize(text.prompt) < kContext);
     demand(text.top_logprobs >= -1 && text.top_logprobs <= 20);
-    demand(text.recorded.size() % 4 == 0);
+    demand(!text.recorded || text.recorded->size() % 4 == 0);
     if (text.grammar) grammar::Constraint(text.grammar, text.tokens).allows('{');
   }
 }

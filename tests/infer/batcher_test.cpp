@@ -24,6 +24,13 @@ std::vector<int32_t> some_ids(int64_t count, uint64_t seed) {
   return ids;
 }
 
+// Choices to replay; of four experts each becomes the one that stands so many places further on.
+std::shared_ptr<const std::vector<int32_t>> shared(std::vector<int32_t> experts, int32_t more = 0) {
+  for (int32_t& expert : experts)
+    if (more > 0) expert = (expert + more) % 4;
+  return std::make_shared<const std::vector<int32_t>>(std::move(experts));
+}
+
 // What came of a text.
 struct Outcome {
   std::string text, finish;
@@ -238,22 +245,21 @@ TEST_P(BatcherTest, RoutingIsShownAndReplayed) {
     EXPECT_NE(shown.routing.experts[i], shown.routing.experts[i + 1]);
     EXPECT_NEAR(shown.routing.weights[i] + shown.routing.weights[i + 1], 1, 1) << "of a softmax";
   }
-  r.recorded = shown.routing.experts;
+  r.recorded = shared(shown.routing.experts);
   const Outcome again = alone(r);
   EXPECT_EQ(again.ids, shown.ids);
   EXPECT_EQ(again.routing.experts, shown.routing.experts);
-  for (int32_t& expert : r.recorded) expert = (expert + 1) % 4;
+  r.recorded = shared(shown.routing.experts, 1);
   const Outcome other = alone(r);
   EXPECT_NE(other.ids, shown.ids);
   const std::span<const int32_t> taken(other.routing.experts);
-  EXPECT_TRUE(std::ranges::equal(taken.first(r.recorded.size()), r.recorded));
+  EXPECT_TRUE(std::ranges::equal(taken.first(r.recorded->size()), *r.recorded));
 }
 
 TEST_P(BatcherTest, WhatIsReplayedLeavesOthersAlone) {
   TextRequest r = request(some_ids(90, 5), 2);
   r.routing = true;
-  r.recorded = alone(r).routing.experts;
-  for (int32_t& expert : r.recorded) expert = (expert + 1) % 4;
+  r.recorded = shared(alone(r).routing.experts, 1);
   TextRequest plain = request(some_ids(90, 5), 2);
   ModelRunner runner(*model_, run_, 4096);
   Batcher batcher(runner, *tokenizer_, 4, kContext);
@@ -315,6 +321,49 @@ TEST_P(BatcherTest, WhoGoesIsForgotten) {
   EXPECT_EQ(next.ids, alone(request(some_ids(350, 2), 1)).ids);
 }
 
+// A text that may fill the context takes no room beyond it, as its last token is not read.
+TEST_P(BatcherTest, AsManyTextsAsThereAreContextsRunAtOnce) {
+  ModelRunner runner(*model_, run_, 256);
+  Batcher batcher(runner, *tokenizer_, 2, 128);
+  std::vector<Outcome> out(2);
+  for (uint64_t i = 0; i < 2; ++i) {
+    TextRequest r = request(some_ids(10, i + 1), i + 1);
+    r.options.max_tokens = 1000;
+    add(batcher, r, out[i]);
+  }
+  batcher.step();
+  EXPECT_EQ(batcher.active(), 2);
+  while (batcher.step()) {
+  }
+  for (const Outcome& one : out) {
+    EXPECT_EQ(one.error, "");
+    EXPECT_EQ(std::ssize(one.ids), 128 - 10 + 1);
+  }
+}
+
+// A text that reads what an earlier one had read, and more, hangs its own blocks under the earlier
+// one's; those must not keep it from the room that it was promised.
+TEST_P(BatcherTest, WhatAnEarlierTextReadGivesWay) {
+  ModelRunner runner(*model_, run_, 384);
+  Batcher batcher(runner, *tokenizer_, 2, 384);
+  Outcome first, second;
+  TextRequest r = request(some_ids(256, 1), 1);
+  r.options.max_tokens = 1;
+  add(batcher, r, first);
+  while (batcher.step()) {
+  }
+  r.prompt = some_ids(256, 1);
+  const std::vector<int32_t> more = some_ids(64, 2);
+  r.prompt.insert(r.prompt.end(), more.begin(), more.end());
+  r.options.max_tokens = 60;
+  r.routing = true;
+  add(batcher, r, second);
+  while (batcher.step()) {
+  }
+  EXPECT_EQ(second.error, "");
+  EXPECT_EQ(std::ssize(second.ids), 60);
+}
+
 TEST_P(BatcherTest, RefusesAtTheDoor) {
   ModelRunner runner(*model_, run_, 4096);
   Batcher batcher(runner, *tokenizer_, 4, kContext);
@@ -323,9 +372,9 @@ TEST_P(BatcherTest, RefusesAtTheDoor) {
   EXPECT_FAILS(add(batcher, request({3, 256}, 1), none), "token 2 of the prompt has the id 256");
   EXPECT_FAILS(add(batcher, request(some_ids(401, 1), 1), none), "a text may have 400");
   TextRequest r = request(some_ids(3, 1), 1);
-  r.recorded = {1, 2, 3};
+  r.recorded = shared({1, 2, 3});
   EXPECT_FAILS(add(batcher, r, none), "each token has 2 x 2");
-  r.recorded = {1, 1, 3, 2};
+  r.recorded = shared({1, 1, 3, 2});
   EXPECT_FAILS(add(batcher, r, none), "replay");
   EXPECT_FALSE(batcher.step());
 }

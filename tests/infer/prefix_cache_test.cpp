@@ -102,6 +102,22 @@ TEST(PrefixCache, LeavesBlocksThatASequenceHas) {
 }
 
 // Who goes on from the middle of a block that others have writes to a copy.
+// Blocks that a sequence has hang under others that are nobody's.
+TEST(PrefixCache, LetsGoOfWhatLiesBeforeASequencesBlocks) {
+  Fixture f;
+  const auto ids = count_from(0, 256);
+  f.read({ids.begin(), ids.begin() + 192});
+  const int32_t slot = f.cache.open();
+  f.cache.extend(slot, 256);
+  f.prefixes.keep(slot, ids);
+  EXPECT_EQ(f.cache.available(), 3 * 64);
+  f.prefixes.make_room(6 * 64);
+  EXPECT_EQ(f.cache.available(), 6 * 64);
+  EXPECT_EQ(f.prefixes.held(ids), 0);
+  f.cache.close(slot);
+  EXPECT_EQ(f.cache.available(), 10 * 64);
+}
+
 TEST(PrefixCache, ASharedBlockIsNotWrittenTo) {
   Fixture f;
   f.read(count_from(0, 130));

@@ -52,6 +52,12 @@ TEST(TextStream, EndsWithTheTokenizersEnd) {
   EXPECT_EQ(stream.push('z'), "");
   EXPECT_TRUE(stream.ended());
   EXPECT_EQ(stream.shown(), "ab");
+  // What might have begun a stop string did not.
+  TextStream held(*bytes, {"###"});
+  push_all(held, "in C#");
+  EXPECT_EQ(held.shown(), "in C");
+  EXPECT_EQ(held.push('z'), "#");
+  EXPECT_EQ(held.shown(), "in C#");
 }
 
 }  // namespace

@@ -363,6 +363,46 @@ TEST(Server, RefusesByNameInOpenAIsForm) {
   EXPECT_EQ(s.ask("/v1/completions", kOnce)["choices"][0]["finish_reason"], "length");
 }
 
+TEST(Server, OfADenseModelReplaysNothing) {
+  ModelConfig config = ServedModel::served_config();
+  config.routing = default_options(find_recipe("dense"), 1, 1, 0);
+  ServedModel s({}, "", {}, config);
+  for (const Json& shape : {Json{0, 0, 0}, Json{1, 2, 2}}) {
+    const HttpReply reply = s.post(
+        "/v1/completions", with(kOnce, {{"replay", {{"shape", shape}, {"routed_experts", ""}}}}));
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "replay");
+  }
+}
+
+// Models whose tables are padded have rows that stand for no text.
+TEST(Server, KnowsNoTokensBeyondTheTokenizers) {
+  ModelConfig config = ServedModel::served_config();
+  config.vocab = 300;
+  ServedModel s({}, "", {}, config);
+  for (const Json& more : {Json{{"prompt", {299}}}, Json{{"prompt", {256}}, {"echo", true}},
+                           Json{{"logit_bias", {{"299", 100}}}}}) {
+    const HttpReply reply = s.post("/v1/completions", with(kOnce, more));
+    EXPECT_EQ(reply.status, 400) << reply.body;
+  }
+  // Whatever their logits are, none of them is drawn.
+  for (int seed = 0; seed < 4; ++seed)
+    s.ask("/v1/completions", with(kOnce, {{"max_tokens", 64}, {"seed", seed}, {"n", 2}}));
+}
+
+// A small body must not become a large request.
+TEST(Server, RefusesWhatWouldMultiply) {
+  ServedModel s;
+  const auto refusal = [&](const Json& more) {
+    const HttpReply reply = s.post("/v1/completions", with(kOnce, more));
+    EXPECT_EQ(reply.status, 400);
+    return Json::parse(reply.body)["error"]["message"].get<std::string>();
+  };
+  EXPECT_NE(refusal({{"stop", std::string(5000, 'x')}, {"n", 16}}).find("5000 bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"prompt", Json(65, "a")}, {"n", 16}}).find("1024 texts"), std::string::npos);
+}
+
 TEST(Server, KnowsItsTokens) {
   ServedModel s;
   const Json tokens = s.ask("/tokenize", {{"content", "Hi"}, {"with_pieces", true}})["tokens"];
@@ -402,11 +442,30 @@ TEST(Server, LetsInWhoMay) {
             204);
 }
 
+// Nobody can fill the counts with paths, nor write in them.
+TEST(Server, CountsPathsThatItHas) {
+  serve::ServeOptions options;
+  options.api_keys = {"one"};
+  ServedModel s(options);
+  for (const char* path : {"/v1/models/a", "/v1/models/b"}) EXPECT_EQ(s.get(path).status, 401);
+  EXPECT_EQ(HttpClient(s.server->port()).ask("OPTIONS", "/a\"b").status, 204);
+  const std::string metrics = s.get("/metrics", "Authorization: Bearer one\r\n").body;
+  EXPECT_NE(metrics.find("{path=\"/v1/models/*\",status=\"401\"} 2"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("{path=\"other\",status=\"204\"} 1"), std::string::npos) << metrics;
+  EXPECT_EQ(metrics.find("a\"b"), std::string::npos) << metrics;
+}
+
 TEST(Server, OnLoopbackIsAskedByNoOtherName) {
   ServedModel s;
   HttpClient c(s.server->port());
   c.send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
   EXPECT_EQ(c.receive().status, 403);
+  HttpClient other(s.server->port());
+  other.send("GET /v1/models HTTP/1.1\r\nHost: 127.evil.example\r\n\r\n");
+  EXPECT_EQ(other.receive().status, 403);
+  HttpClient number(s.server->port());
+  number.send("GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n");
+  EXPECT_EQ(number.receive().status, 200);
   EXPECT_EQ(s.get("/health", "Origin: http://evil.example\r\n").status, 403);
   EXPECT_EQ(s.get("/health", "Origin: http://localhost\r\n").status, 200);
 }

@@ -18,10 +18,8 @@ struct ServedModel {
   // `jinja`: the chat template; ChatML where it is empty.
   // `adapters`: names of drawn ones.
   explicit ServedModel(serve::ServeOptions options = {}, const std::string& jinja = "",
-                       const std::vector<std::string>& adapters = {}) {
-    ModelConfig config = plain_config();
-    config.context = 1024;
-    config.init.std = 0.3f;  // logits far enough apart that texts differ
+                       const std::vector<std::string>& adapters = {},
+                       ModelConfig config = served_config()) {
     loaded.model = fresh(config);
     loaded.tokenizer = make_tokenizer("bytes");
     mark_dialogues(*loaded.tokenizer);
@@ -35,6 +33,13 @@ struct ServedModel {
   ~ServedModel() {
     server->drain(20);
     if (thread.joinable()) thread.join();
+  }
+
+  static ModelConfig served_config() {
+    ModelConfig config = plain_config();
+    config.context = 1024;
+    config.init.std = 0.3f;  // logits far enough apart that texts differ
+    return config;
   }
 
   HttpReply post(const std::string& path, const Json& body, const std::string& headers = "") {

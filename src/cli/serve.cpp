@@ -79,6 +79,9 @@ int run_serve(const Flags& f) {
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
        human_count(parameter_count(config)), serve::context_of(config, f.serve), tokens,
        large ? "; larger than memory" : "");
+  if (serve::is_open(f.serve))
+    tell("note: whoever reaches {} may ask and needs no key; --api-key KEY asks for one\n",
+         f.serve.host);
   tell("listening on http://{}:{}\n", f.serve.host, server.port());
   const SignalWatch watch(server);
   server.run();

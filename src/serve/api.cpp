@@ -69,12 +69,6 @@ std::string_view without_port(std::string_view host) {
   return colon == std::string_view::npos || host.ends_with(']') ? host : host.substr(0, colon);
 }
 
-// By name or number; a name such as 127.example.org may lead anywhere.
-bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "[::1]" || host == "::1" ||
-         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos);
-}
-
 }  // namespace
 
 WorkQueue::~WorkQueue() {

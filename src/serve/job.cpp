@@ -49,7 +49,7 @@ class Job : public std::enable_shared_from_this<Job> {
         writer_(*context.served, request.form, new_head(request.form.chat)) {
     for (size_t i = 0; i < request.texts.size(); ++i) {
       all_.emplace_back().index = static_cast<int64_t>(i);
-      all_.back().prompt_tokens = std::ssize(request.texts[i].prompt);
+      all_.back().prompt_ids = request.texts[i].prompt;
       last_.push_back(began_);
     }
   }

@@ -7,7 +7,9 @@ namespace moe::serve {
 
 FieldList fields(ServeOptions& o) {
   FieldList list;
-  list.add("host", o.host, "address to listen at; 0.0.0.0: all of this machine's, with @api_key");
+  list.add("host", o.host,
+           "address to listen at; 0.0.0.0: all of this machine's, where an @api_key keeps others "
+           "out");
   list.add("port", o.port, "0: a free one, which standard error names");
   list.add("api_key", o.api_keys,
            "requests need it as Authorization: Bearer KEY; may be given more than once")
@@ -41,5 +43,12 @@ void validate(const ServeOptions& o) {
   for (const std::string& key : o.api_keys)
     if (key.empty()) fail_usage("an empty @api_key would let nobody in");
 }
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "[::1]" || host == "::1" ||
+         (host.starts_with("127.") && host.find_first_not_of("0123456789.") == host.npos);
+}
+
+bool is_open(const ServeOptions& o) { return o.api_keys.empty() && !is_loopback(o.host); }
 
 }  // namespace moe::serve

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "options/fields.h"
@@ -26,5 +27,10 @@ struct ServeOptions {
 FieldList fields(ServeOptions&);
 // Throws (usage) on values outside their range.
 void validate(const ServeOptions&);
+// Whether a host, by name or number, is this machine and no other can reach it; a name such as
+// 127.example.org may lead anywhere.
+bool is_loopback(std::string_view host);
+// Whether others than this machine may ask, and need no key.
+bool is_open(const ServeOptions&);
 
 }  // namespace moe::serve

@@ -27,6 +27,8 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
 // A token's text. One that is a part of a character is spelled as OpenAI's completions spell it, so
 // that no two tokens read alike.
 std::string token_text(const Tokenizer& tokenizer, int32_t id) {
@@ -91,16 +93,16 @@ Json ReplyWriter::chat_logprobs(const std::vector<TokenLogprobs>& list) const {
   return {{"content", std::move(content)}};
 }
 
+// `offset`: the character where the first token begins, moved behind the last one.
 Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
-                                      bool with_prompt) const {
+                                      bool with_prompt, int64_t& offset) const {
   Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(),
        offsets = Json::array();
-  size_t offset = 0;
   const auto add = [&](int32_t id, const TokenLogprobs* token) {
     const std::string text = token_text(*served_.tokenizer, id);
     tokens.push_back(text);
     offsets.push_back(offset);
-    offset += served_.tokenizer->piece(id).size();
+    for (const char byte : served_.tokenizer->piece(id)) offset += begins_character(byte);
     logprobs.push_back(token != nullptr ? Json(finite(token->token.logprob)) : Json());
     Json others = token != nullptr ? Json::object() : Json();
     if (token != nullptr)
@@ -109,7 +111,7 @@ Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, co
     top.push_back(std::move(others));
   };
   // Nothing stands before the first token of a prompt that it could have been foretold from.
-  if (with_prompt && !choice.end.prompt_ids.empty()) add(choice.end.prompt_ids[0], nullptr);
+  if (with_prompt) add(choice.prompt_ids.at(0), nullptr);
   if (with_prompt)
     for (const TokenLogprobs& token : choice.all.prompt_logprobs) add(token.token.id, &token);
   for (const TokenLogprobs& token : list) add(token.token.id, &token);
@@ -120,9 +122,9 @@ Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, co
 }
 
 Json ReplyWriter::logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
-                           bool with_prompt) const {
+                           bool with_prompt, int64_t& offset) const {
   if (!form_.logprobs) return nullptr;
-  return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, with_prompt);
+  return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, with_prompt, offset);
 }
 
 // [{"id", "text", "experts": [[K] of each MoE layer], "weights": likewise}]
@@ -160,7 +162,7 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
   json["routing"] = {{"layers", served_.moe_layers},
                      {"num_experts", served_.model->config().routing.experts},
                      {"top_k", served_.slots},
-                     {"prompt_tokens", choice.prompt_tokens},
+                     {"prompt_tokens", choice.prompt_tokens()},
                      {"tokens", routing_tokens(routing)},
                      {"routed_experts", numbers},
                      {"shape", shape}};
@@ -209,7 +211,8 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
       json["text"] = form_.echo ? echo[static_cast<size_t>(choice.index / choices)] + choice.text
                                 : choice.text;
     }
-    json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo);
+    int64_t offset = 0;
+    json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo, offset);
     json["finish_reason"] = finish_reason(choice, !parts.calls.empty());
     add_routing(json, choice);
     reply["choices"].push_back(std::move(json));
@@ -220,6 +223,7 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
 
 Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   const bool first = !choice.begun;
+  if (form_.echo && form_.logprobs && choice.all.ids.empty() && !choice.ended) return nullptr;
   ParsedReply parts;
   if (parses()) parts = parsed(choice);
   if (!choice.ended) parts.calls.clear();
@@ -230,7 +234,7 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
     return nullptr;
   Json json = {
       {"index", choice.index},
-      {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo)},
+      {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo, choice.offset)},
       {"finish_reason", choice.ended ? Json(finish_reason(choice, !parts.calls.empty())) : Json()}};
   if (form_.chat) {
     Json delta = Json::object();
@@ -246,7 +250,7 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   }
   if (form_.routing && !choice.unsent.ids.empty())
     json["routing"] = {{"layers", served_.moe_layers},
-                       {"prompt_tokens", choice.prompt_tokens},
+                       {"prompt_tokens", choice.prompt_tokens()},
                        {"tokens", routing_tokens(choice.unsent)}};
   if (choice.ended && form_.routed_experts) add_routing(json, choice);
   choice.begun = true;

@@ -13,7 +13,7 @@ namespace moe::serve {
 // What came of one choice so far.
 struct Choice {
   int64_t index = 0;
-  int64_t prompt_tokens = 0;
+  std::vector<int32_t> prompt_ids;
   std::string text;
   TextProgress all;  // its logprobs, routing and ids; its text stays empty
   Generated end;     // once it has ended
@@ -23,6 +23,9 @@ struct Choice {
   size_t shown_thought = 0;  // likewise
   TokenRouting unsent;       // of a stream
   std::vector<TokenLogprobs> unsent_logprobs;
+  int64_t offset = 0;  // characters of the tokens whose log-probabilities were written down
+
+  int64_t prompt_tokens() const { return std::ssize(prompt_ids); }
 };
 
 // What all replies of a request have in common.
@@ -39,7 +42,8 @@ class ReplyWriter {
   // The whole reply. `echo`: the texts of the prompts, each with `choices` choices.
   Json whole(const std::vector<Choice>&, const std::vector<std::string>& echo,
              int64_t choices) const;
-  // A chunk with what the choice has new; null: nothing. `echo` stands before a completion's first.
+  // A chunk with what the choice has new; null: nothing. `echo` stands before a completion's first,
+  // which waits until all of the prompt is read where its log-probabilities are asked for.
   Json chunk(Choice&, const std::string& echo) const;
   // The last one, where the usage is asked for.
   Json usage_chunk(const std::vector<Choice>&, int64_t choices) const;
@@ -51,10 +55,11 @@ class ReplyWriter {
   bool parses() const;
   ParsedReply parsed(const Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;
-  Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt) const;
+  Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,
+                int64_t& offset) const;
   Json chat_logprobs(const std::vector<TokenLogprobs>&) const;
-  Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&,
-                           bool with_prompt) const;
+  Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,
+                           int64_t& offset) const;
   Json routing_tokens(const TokenRouting&) const;
   void add_routing(Json& choice, const Choice&) const;
   std::string finish_reason(const Choice&, bool calls) const;

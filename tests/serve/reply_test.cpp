@@ -175,7 +175,7 @@ TEST(Reply, LogProbabilitiesInBothForms) {
   Choice choice = ended("\xc3");
   choice.all.logprobs = {{{0xc3, -0.5f}, {{0xc3, -0.5f}, {'a', -INFINITY}}}};
   choice.all.prompt_logprobs = {{{'b', -2.0f}, {}}};
-  choice.end.prompt_ids = {'a', 'b'};
+  choice.prompt_ids = {'a', 'b'};
   const Json completion =
       f.writer({.echo = true, .logprobs = true}).whole({choice}, {"ab"}, 1)["choices"][0];
   EXPECT_EQ(completion["logprobs"]["tokens"], Json({"a", "b", "bytes:\\xc3"}));
@@ -188,10 +188,32 @@ TEST(Reply, LogProbabilitiesInBothForms) {
   EXPECT_EQ(content[0]["top_logprobs"].size(), 2u);
 }
 
+// Over all chunks of a stream they are those of the whole reply.
+TEST(Reply, LogProbabilitiesOfAStreamGoOn) {
+  Fixture f;
+  ReplyWriter writer = f.writer({.stream = true, .echo = true, .logprobs = true});
+  Choice choice;
+  choice.prompt_ids = {0xc3, 0xa4};  // one character in two tokens
+  EXPECT_TRUE(writer.chunk(choice, "ä").is_null()) << "the prompt is not read yet";
+  choice.all.prompt_logprobs = {{{0xa4, -2.0f}, {}}};
+  const auto written = [&](int32_t id) {
+    choice.all.ids.push_back(id);
+    choice.text += static_cast<char>(id);
+    choice.unsent_logprobs = {{{id, -1.0f}, {}}};
+    return writer.chunk(choice, "ä")["choices"][0];
+  };
+  const Json first = written('b'), second = written('c');
+  EXPECT_EQ(first["text"], "äb");
+  EXPECT_EQ(first["logprobs"]["tokens"], Json({"bytes:\\xc3", "bytes:\\xa4", "b"}));
+  EXPECT_EQ(first["logprobs"]["text_offset"], Json({0, 1, 1}));
+  EXPECT_EQ(second["logprobs"]["tokens"], Json({"c"}));
+  EXPECT_EQ(second["logprobs"]["text_offset"], Json({2}));
+}
+
 TEST(Reply, ShowsRoutingByTokenLayerAndChoice) {
   Fixture f;
   Choice choice = ended("b");
-  choice.prompt_tokens = 1;
+  choice.prompt_ids = {'a'};
   choice.all.routing = {{'a', 'b'}, {0, 1, 2, 3, 3, -1, 1, 0}, {.5, .5, .75, .25, 1, 0, .5, .25}};
   const Json json = f.writer({.routing = true}).whole({choice}, {}, 1)["choices"][0]["routing"];
   EXPECT_EQ(json["shape"], Json({2, 2, 2}));

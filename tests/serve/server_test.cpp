@@ -455,6 +455,15 @@ TEST(Server, CountsPathsThatItHas) {
   EXPECT_EQ(metrics.find("a\"b"), std::string::npos) << metrics;
 }
 
+TEST(Server, KnowsWhenAnybodyMayAsk) {
+  serve::ServeOptions options;
+  EXPECT_FALSE(serve::is_open(options));
+  options.host = "0.0.0.0";
+  EXPECT_TRUE(serve::is_open(options));
+  options.api_keys = {"one"};
+  EXPECT_FALSE(serve::is_open(options));
+}
+
 TEST(Server, OnLoopbackIsAskedByNoOtherName) {
   ServedModel s;
   HttpClient c(s.server->port());

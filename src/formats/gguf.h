@@ -47,6 +47,8 @@ class Gguf : public NamedTensors {
   const std::vector<int64_t>& integers(std::string_view key) const;
   const std::vector<double>& numbers(std::string_view key) const;
   const std::vector<bool>& flags(std::string_view key) const;
+  // The bytes of a key's value as they stand in the file, its type in front.
+  std::string_view stored(std::string_view key) const;
 
  private:
   static Gguf open_one(const std::string& path);
@@ -61,6 +63,7 @@ class Gguf : public NamedTensors {
   // own tensors that a file stores at an address their dtype cannot be read from
   std::vector<std::unique_ptr<std::byte[]>> copies_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
+  std::map<std::string_view, std::string_view> stored_;  // by the same keys, which are views
 };
 
 // A metadata entry to be written, with the type that GGUF has for it where llama.cpp insists on
@@ -79,7 +82,8 @@ struct GgufEntry {
     i32s,
     u32s,
     u8s,
-    booleans
+    booleans,
+    as_stored  // a string: what Gguf::stored() gives
   };
   std::string key;
   Type type;

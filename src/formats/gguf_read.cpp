@@ -295,10 +295,14 @@ void Gguf::read(std::span<const std::byte> bytes) {
   for (uint64_t i = 0; i < key_count; ++i) {
     const uint64_t start = in.at();
     std::string key = in.string("a metadata key", kMaxKey);
+    const uint64_t from = in.at();
     GgufValue value = read_value(in, fmt::format("key \"{}\"", printable(key)));
     const auto [place, is_new] = metadata_.emplace(std::move(key), std::move(value));
     if (!is_new)
       fail("{}: key \"{}\" at offset {} stands twice", where, printable(place->first), start);
+    stored_.emplace(
+        place->first,
+        std::string_view(reinterpret_cast<const char*>(bytes.data()) + from, in.at() - from));
   }
   const uint64_t alignment = alignment_of(*this);
   in.need_many(tensor_count, 8 + 4 + 4 + 8, "tensors");
@@ -405,6 +409,11 @@ const std::vector<double>& Gguf::numbers(std::string_view key) const {
 }
 const std::vector<bool>& Gguf::flags(std::string_view key) const {
   return typed<std::vector<bool>>(key, "a list of truth values");
+}
+
+std::string_view Gguf::stored(std::string_view key) const {
+  value(key);  // fails where there is none
+  return stored_.at(key);
 }
 
 int64_t Gguf::integer(std::string_view key, int64_t low, int64_t high) const {

@@ -76,6 +76,7 @@ class ValueWriter {
         return list<int64_t>(Kind::u8, [&](int64_t x) { put(out_, whole<uint8_t>(x)); });
       case Type::booleans:
         return list<bool>(Kind::boolean, [&](bool x) { put(out_, static_cast<uint8_t>(x)); });
+      case Type::as_stored: out_ += value<std::string>(); return;
     }
   }
 

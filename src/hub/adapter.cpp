@@ -102,6 +102,21 @@ Json add_rows(std::vector<SafetensorsItem>& items, const std::string& folder,
 
 // ---- reading ------------------------------------------------------------------------------------
 
+// The other ways of PEFT to begin (pissa, olora, corda, loftq) change the model's matrices, and the
+// pairs belong to what was left of them.
+void check_start(const JsonReader& in, const std::string& path) {
+  constexpr const char* kStart = "init_lora_weights";
+  constexpr std::string_view kKeepsTheModel[] = {"gaussian", "eva", "orthogonal"};
+  if (!in.has(kStart) || !in.value(kStart).is_string()) return;
+  const auto start = in.get<std::string>(kStart);
+  if (std::ranges::find(kKeepsTheModel, start) == std::end(kKeepsTheModel))
+    fail(
+        "{}: \"{}\" is \"{}\", so the adapter belongs to changed weights of the model; save it "
+        "from PEFT for the model as it was: save_pretrained(.., "
+        "path_initial_model_for_weight_conversion=..)",
+        path, kStart, printable(start));
+}
+
 // How much of B A is added, by the rules of PEFT's patterns: a key names a module whose name it
 // ends, or with a ^ begins.
 class Scales {
@@ -117,6 +132,7 @@ class Scales {
         fail("{}: \"{}\" is set, which is not known here", path, key);
     if (const std::string bias = in.get<std::string>("bias", "none"); bias != "none")
       fail("{}: \"bias\" is \"{}\"; only \"none\" is known here", path, printable(bias));
+    check_start(in, path);
     rank_ = in.get_in<int64_t>("r", 1, 1 << 20, 8);
     alpha_ = in.get_in<double>("lora_alpha", -1e9, 1e9, 8);
     root_ = in.get<bool>("use_rslora", false);
@@ -484,6 +500,7 @@ LoadedModel with_adapter(LoadedModel base, const std::string& folder, AdapterPar
   if (std::filesystem::exists(folder + "/tokenizer.json", ignored))
     base.tokenizer = load_tokenizer(folder);
   base.metadata = adapter_metadata(folder);
+  base.general.clear();
   return base;
 }
 

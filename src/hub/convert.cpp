@@ -295,13 +295,16 @@ class Feed {
 
 // What a file that this one was made from says of itself.
 void keep_general(std::vector<GgufEntry>& metadata, const LoadedModel& model) {
-  for (const auto& [key, value] : model.metadata) {
-    const bool there =
-        std::any_of(metadata.begin(), metadata.end(),
-                    [&name = key](const GgufEntry& entry) { return entry.key == name; });
-    if (key.starts_with("general.") && !there)
-      metadata.push_back({key, GgufEntry::Type::string, value});
-  }
+  const auto keep = [&](const std::map<std::string, std::string>& values, GgufEntry::Type type) {
+    for (const auto& [key, value] : values) {
+      const bool there =
+          std::any_of(metadata.begin(), metadata.end(),
+                      [&name = key](const GgufEntry& entry) { return entry.key == name; });
+      if (key.starts_with("general.") && !there) metadata.push_back({key, type, value});
+    }
+  };
+  keep(model.metadata, GgufEntry::Type::string);
+  keep(model.general, GgufEntry::Type::as_stored);
 }
 
 // Whether the GGUF file holds a model of the same tensors, such as an earlier conversion of this
@@ -375,9 +378,7 @@ void write_as_folder(const std::string& out, LoadedModel& model, const std::vect
     }
   feed.settle(plan, out);
   write_atomically(out + "/config.json", config_to_json(model.model->config()));
-  write_atomically(out + "/tokenizer.json", model.tokenizer->to_json());
-  if (!model.tokenizer->config_json().empty())
-    write_atomically(out + "/tokenizer_config.json", model.tokenizer->config_json());
+  save_tokenizer(out, *model.tokenizer);
   writer.commit();
 }
 
@@ -431,7 +432,14 @@ void check_convert_target(const std::string& in, const std::string& out, LoadedM
   if (fs::equivalent(in, out, error))
     fail("{} is the model itself; choose another name for the result", out);
   if (target_of(out) == Target::folder) {
+    for (const char* ending : {".safetensors", ".bin", ".pt", ".pth"})
+      if (out.ends_with(ending))
+        fail(
+            "{}: what is written is a folder; give OUT a name without {}, or one that ends in "
+            ".gguf for a single file",
+            out, ending);
     check_shadows_nothing(out);
+    check_holds_no_others(out);
     return check_save_target(out, *model.model);
   }
   if (!fs::exists(out, error)) return;

@@ -4,9 +4,12 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/nearest.h"
 
 namespace moe {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Pattern {
   std::string_view begin, end;
@@ -29,7 +32,7 @@ constexpr Pattern kWeights[] = {{"model-", ".safetensors"},
 std::optional<std::string> foreign_weights(const std::string& folder) {
   std::error_code ignored;  // a folder that cannot be read holds nothing that we know of
   std::optional<std::string> found;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     for (const Pattern& p : kWeights)
       if (name.size() >= p.begin.size() + p.end.size() && name.starts_with(p.begin) &&
@@ -46,6 +49,16 @@ void check_shadows_nothing(const std::string& folder) {
         "{} holds another model ({}), and one of the two would not be seen any more; choose "
         "another name or delete it first",
         folder, *weights);
+}
+
+void check_holds_no_others(const std::string& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored) || fs::exists(folder + "/config.json", ignored)) return;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (const std::string name = entry.path().filename().string();
+        !name.starts_with('.') && !name.ends_with(".gguf"))
+      fail("{} holds other files and no model ({}); choose a new name or an empty folder", folder,
+           printable(name));
 }
 
 }  // namespace moe

@@ -14,5 +14,7 @@ std::optional<std::string> foreign_weights(const std::string& folder);
 // Fails where a model.safetensors written there would shadow such weights, or be shadowed. GGUF
 // files, which have names of their own, may stay.
 void check_shadows_nothing(const std::string& folder);
+// Fails for a folder of other things than a model: a model's files would be strewn among them.
+void check_holds_no_others(const std::string& folder);
 
 }  // namespace moe

@@ -30,10 +30,28 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
+// Whether it may be OWNER/NAME, as models are called at Hugging Face.
+bool is_name_of_hub(const std::string& path) {
+  const size_t slash = path.find('/');
+  return slash != path.npos && slash > 0 && slash + 1 < path.size() &&
+         path.find('/', slash + 1) == path.npos && path[0] != '.' && path[0] != '~' &&
+         !is_there(path.substr(0, slash));
+}
+
+[[noreturn]] void fail_absent(const std::string& path) {
+  if (path.ends_with(".gguf")) fail("{}: there is no such file", path);
+  if (is_name_of_hub(path))
+    fail(
+        "{}: there is no such folder; if that is a model's name at Hugging Face, `hf download {} "
+        "--local-dir DIR` fetches it, and DIR is then a model",
+        path, path);
+  fail("{}: there is no such folder; {}", path, kHolds);
+}
+
 void check_is_model_folder(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
-  if (!fs::exists(status)) fail("{}: there is no such folder; {}", folder, kHolds);
+  if (!fs::exists(status)) fail_absent(folder);
   if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
   const bool tokenizer =

@@ -31,7 +31,9 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
   std::map<std::string, std::string> metadata;  // of model.safetensors, e.g. "step"
-  std::shared_ptr<const ModelSource> source;    // what it was read from
+  // what a GGUF says of itself beside texts, as Gguf::stored() gives it
+  std::map<std::string, std::string> general;
+  std::shared_ptr<const ModelSource> source;  // what it was read from
   std::vector<Beside> left_out;
 };
 

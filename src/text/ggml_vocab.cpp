@@ -5,6 +5,7 @@
 #include "text/ggml_vocab.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -66,6 +67,7 @@ void check(const GgmlVocab& vocab) {
     fail("its bos token {} is a byte", *vocab.bos);
   in_range("eos", vocab.eos);
   in_range("eot", vocab.eot);
+  in_range("eom", vocab.eom);
   in_range("unknown", vocab.unk);
   if (vocab.add_eos.value_or(false))
     fail("it puts a token behind a text, which a model could not continue");
@@ -219,6 +221,18 @@ void read_characters(const GgmlVocab& vocab, BpeParts& parts) {
   add_marks(vocab, parts);
 }
 
+constexpr const char *kChatTemplate = "chat_template", *kTemplateName = "name",
+                     *kTemplateText = "template", *kUnnamed = "default";
+
+// As tokenizer_config.json has them: one by itself, several in a list, of which one is the default.
+Json templates_json(const GgmlVocab& vocab) {
+  if (vocab.named_templates.empty()) return vocab.chat_template;
+  Json list = Json::array({{{kTemplateName, kUnnamed}, {kTemplateText, vocab.chat_template}}});
+  for (const auto& [name, text] : vocab.named_templates)
+    list.push_back({{kTemplateName, name}, {kTemplateText, text}});
+  return list;
+}
+
 // What tokenizer_config.json says beside the ids, so that a folder made of the file says it too.
 std::string config_of(const GgmlVocab& vocab, bool add_bos) {
   Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -231,7 +245,7 @@ std::string config_of(const GgmlVocab& vocab, bool add_bos) {
   name("eos_token", vocab.eos);
   name("unk_token", vocab.unk);
   name("pad_token", vocab.pad);
-  if (!vocab.chat_template.empty()) config["chat_template"] = vocab.chat_template;
+  if (!vocab.chat_template.empty()) config[kChatTemplate] = templates_json(vocab);
   return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -256,7 +270,10 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
         vocab.bos && vocab.add_bos.value_or(over_bytes ? ggml_pre(vocab.pre).names[0] == "llama-bpe"
                                                        : vocab.model != "t5");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
-    if (vocab.eot && vocab.eot != vocab.eos) parts.special.ends.push_back(*vocab.eot);
+    std::vector<int32_t>& ends = parts.special.ends;
+    for (const std::optional<int32_t>& end : {vocab.eot, vocab.eom})
+      if (end && end != vocab.eos && std::ranges::find(ends, *end) == ends.end())
+        ends.push_back(*end);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
     tokenizer->set_config_json(config_of(vocab, add_bos));
     return tokenizer;
@@ -365,6 +382,25 @@ void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
   write_scores(parts, vocab);
 }
 
+// The templates beside the default one; a key of a GGUF holds the name, of letters and digits.
+std::map<std::string, std::string> named_templates(const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> named;
+  if (tokenizer.config_json().empty()) return named;
+  const Json config = parse_json(tokenizer.config_json(), "tokenizer_config.json");
+  const auto list = config.find(kChatTemplate);
+  if (list == config.end() || !list->is_array()) return named;
+  for (const Json& one : *list) {
+    if (!one.is_object() || !one.contains(kTemplateName) || !one.contains(kTemplateText)) continue;
+    const Json &name = one[kTemplateName], &text = one[kTemplateText];
+    if (!name.is_string() || !text.is_string() || name == kUnnamed || name == "") continue;
+    auto key = name.get<std::string>();
+    for (char& c : key)
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+    named.emplace(std::move(key), text.get<std::string>());
+  }
+  return named;
+}
+
 }  // namespace
 
 GgmlVocab ggml_vocab_of(const Tokenizer& tokenizer) {
@@ -399,9 +435,11 @@ GgmlVocab ggml_vocab_of(const Tokenizer& tokenizer) {
   vocab.bos = special.bos;
   vocab.eos = special.eos;
   if (!special.ends.empty()) vocab.eot = special.ends[0];
+  if (special.ends.size() > 1) vocab.eom = special.ends[1];
   vocab.add_bos = special.add_bos;
   vocab.add_eos = false;
   vocab.chat_template = chat_template_of(tokenizer);
+  vocab.named_templates = named_templates(tokenizer);
   return vocab;
 }
 

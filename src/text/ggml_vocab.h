@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,11 +23,13 @@ struct GgmlVocab {
   std::vector<int32_t> types;  // [V] 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6
                                // byte; may be empty: all normal
   std::vector<std::string> merges;  // "left right" in order of rank, BPE only
-  std::optional<int32_t> bos, eos, eot, unk, pad;
+  std::optional<int32_t> bos, eos, unk, pad;
+  std::optional<int32_t> eot, eom;  // end what a model writes, besides eos
   std::optional<bool> add_bos, add_eos, add_space_prefix;
   std::optional<bool> remove_extra_whitespaces;  // at the ends, and repeated ones
   std::string charsmap;  // SentencePiece's precompiled_charsmap (text/charsmap.h); may be empty
-  std::string chat_template;  // Jinja; may be empty
+  std::string chat_template;                           // Jinja; may be empty
+  std::map<std::string, std::string> named_templates;  // beside it, such as "tool_use"
 };
 
 // Fails with the part that cannot be honoured (an unknown `pre` offers the nearest).

@@ -176,6 +176,10 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", model(), folder_ / "text.gguf"}, 1,
                  {"text.gguf", "choose another name"});
   EXPECT_EQ(slurp(folder_ / "text.gguf"), "text");
+  put(folder_ / "texts/one.txt", "text");
+  expect_refused({"convert", model(), folder_ / "texts"}, 1, {"one.txt", "an empty folder"});
+  expect_refused({"convert", model(), folder_ / "m.safetensors"}, 1, {"is a folder", ".gguf"});
+  EXPECT_FALSE(fs::exists(folder_ / "m.safetensors"));
   EXPECT_FALSE(fs::exists(out) || fs::exists(gguf));
 }
 

@@ -219,6 +219,25 @@ TEST_F(Refused, OtherKindsOfAdapters) {
   expect_config("r", 3, "must be [3, 8]");
 }
 
+// Some ways of PEFT to begin change the model too, and its pairs are right only beside that.
+TEST_F(Refused, PairsOfAChangedModel) {
+  constexpr const char* kStart = "init_lora_weights";
+  for (const char* start : {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga"}) {
+    SCOPED_TRACE(start);
+    expect_config(kStart, start, fmt::format("\"{}\" is \"{}\"", kStart, start));
+    expect_config(kStart, start, "path_initial_model_for_weight_conversion");
+  }
+  for (const Json& start :
+       {Json(true), Json(false), Json(), Json("gaussian"), Json("eva"), Json("orthogonal")}) {
+    SCOPED_TRACE(start.dump());
+    Json changed = config_;
+    changed[kStart] = start;
+    put(folder_ / "a/adapter_config.json", changed.dump());
+    LoadedModel loaded = open_model(folder_ / "m", {});
+    EXPECT_GT(attach_adapter(*loaded.model, folder_ / "a", 1).matrices, 0);
+  }
+}
+
 TEST_F(Refused, TensorsThatAreNotTheModels) {
   const std::string a = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
   const std::string b = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight";

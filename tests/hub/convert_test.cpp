@@ -4,7 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "core/json.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "hub/account.h"
@@ -14,6 +17,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 #include "tensor/quant.h"
+#include "text/chat.h"
 
 namespace moe::test {
 namespace {
@@ -271,6 +275,93 @@ TEST(Convert, ToGgufAndBackIsTheSameFolder) {
     }
 }
 
+// The tensors of a target, whose numbers are all 0.
+std::vector<GgufItem> zero_items(const GgufTarget& target) {
+  static std::vector<float> zeros(1 << 18);
+  std::vector<GgufItem> items;
+  for (const FileTensor& tensor : target.tensors)
+    items.push_back(
+        {tensor.name, DType::f32, tensor.shape, [shape = tensor.shape](int64_t) {
+           const int64_t numbers =
+               std::reduce(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+           return Tensor(zeros.data(), DType::f32, {numbers / shape.back(), shape.back()});
+         }});
+  return items;
+}
+
+// What becomes of a folder, and what becomes of that.
+constexpr std::pair<const char*, const char*> kWays[] = {{"copy", "again"}, {"m.gguf", "back"}};
+
+TEST(Convert, EveryTokenThatEndsATextIsKept) {
+  using Ids = std::vector<int32_t>;
+  for (const Ids& ends : {Ids{33, 65}, Ids{33, 65, 66}}) {
+    TempFolder folder;
+    save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+    put(folder / "in/generation_config.json", Json{{"eos_token_id", ends}}.dump());
+    for (const auto& [first, second] : kWays) {
+      converted(folder / "in", folder / first);
+      converted(folder / first, folder / second);
+      for (const std::string name : {first, second}) {
+        const SpecialIds special = open_model(folder / name, {}).tokenizer->special();
+        EXPECT_EQ(special.eos, ends[0]) << name;
+        EXPECT_EQ(special.ends, Ids(ends.begin() + 1, ends.end())) << name;
+      }
+    }
+  }
+}
+
+TEST(Convert, NamedChatTemplatesAreKept) {
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  put(folder / "in/tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "plain"},
+                            {"name": "tool_use", "template": "with tools"},
+                            {"name": "rag", "template": "with sources"}]})");
+  for (const auto& [first, second] : kWays) {
+    converted(folder / "in", folder / first);
+    converted(folder / first, folder / second);
+    for (const std::string name : {first, second}) {
+      const LoadedModel model = open_model(folder / name, {});
+      EXPECT_EQ(chat_template_of(*model.tokenizer), "plain") << name;
+      EXPECT_EQ(chat_template_of(*model.tokenizer, "tool_use"), "with tools") << name;
+      EXPECT_EQ(chat_template_of(*model.tokenizer, "rag"), "with sources") << name;
+    }
+  }
+  const Gguf file = Gguf::open(folder / "m.gguf");
+  EXPECT_EQ(file.text("tokenizer.chat_template"), "plain");
+  EXPECT_EQ(file.texts("tokenizer.chat_templates"), (std::vector<std::string>{"rag", "tool_use"}));
+  EXPECT_EQ(file.text("tokenizer.chat_template.tool_use"), "with tools");
+}
+
+// What a file says of itself in whatever type, but for what the new file says of its own tensors.
+TEST(Convert, AGgufKeepsWhatAnotherSaysOfItself) {
+  using Type = GgufEntry::Type;
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  LoadedModel model = open_model(folder / "in", {});
+  GgufTarget target = gguf_target(*model.model, *model.tokenizer);
+  const std::vector<GgufEntry> said = {
+      {"general.name", Type::string, "Some Model"},
+      {"general.tags", Type::strings, std::vector<std::string>{"moe", "", "text"}},
+      {"general.base_model.count", Type::u32, int64_t{1}},
+      {"general.sampling.temp", Type::f32, 0.75}};
+  target.metadata.insert(target.metadata.end(), said.begin(), said.end());
+  target.metadata.push_back({"general.file_type", Type::u32, int64_t{1}});
+  target.metadata.push_back({"general.quantization_version", Type::u32, int64_t{2}});
+  write_gguf(folder / "m.gguf", target.metadata, zero_items(target));
+  for (const auto& [in, out] : {std::pair{"m.gguf", "once.gguf"}, {"once.gguf", "twice.gguf"}}) {
+    converted(folder / in, folder / out);
+    const Gguf before = Gguf::open(folder / "m.gguf"), after = Gguf::open(folder / out);
+    for (const GgufEntry& entry : said) {
+      EXPECT_EQ(after.stored(entry.key), before.stored(entry.key)) << entry.key;
+      EXPECT_EQ(after.metadata().at(entry.key), entry.value) << entry.key;
+    }
+    EXPECT_EQ(after.integer("general.file_type", 0, 100), 0);
+    EXPECT_FALSE(after.has("general.quantization_version"));
+  }
+  EXPECT_FAILS(Gguf::open(folder / "m.gguf").stored("general.tag"), "did you mean");
+}
+
 // Several files hold what one would, and the first opens all of them.
 TEST(Convert, SplitsAGgufIntoFiles) {
   TempFolder folder;
@@ -385,15 +476,7 @@ TEST(Convert, AWrongTensorInAGgufIsRefused) {
   const GgufTarget target = gguf_target(*model.model, *model.tokenizer);
   std::vector<float> zeros(1 << 18);
   const auto write = [&](const std::function<void(std::vector<GgufItem>&)>& damage) {
-    std::vector<GgufItem> items;
-    for (const FileTensor& tensor : target.tensors)
-      items.push_back(
-          {tensor.name, DType::f32, tensor.shape, [&zeros, shape = tensor.shape](int64_t) {
-             int64_t rows = 1;
-             for (const int64_t n : shape) rows *= n;
-             if (shape.size() == 1) return Tensor(zeros.data(), DType::f32, {rows});
-             return Tensor(zeros.data(), DType::f32, {rows / shape.back(), shape.back()});
-           }});
+    std::vector<GgufItem> items = zero_items(target);
     damage(items);
     write_gguf(folder / "m.gguf", target.metadata, items);
   };

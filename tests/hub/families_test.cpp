@@ -140,13 +140,23 @@ TEST(Families, PublishedConfigs) {
                                    {"moe_topk", std::vector<int>(32, 2)},
                                    {"attention_bias", false},
                                    {"rope_theta", 10000},
-                                   {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000}}}})
+                                   {"rope_scaling", {{"type", "dynamic"}, {"alpha", 1000}}},
+                                   {"attention_head_dim", 128},
+                                   {"moe_layer_num_skipped", 0},
+                                   {"norm_topk_prob", true},
+                                   {"routed_scaling_factor", 1.0},
+                                   {"use_mla", false},
+                                   {"kv_lora_rank", nullptr},
+                                   {"n_group", nullptr},
+                                   {"pool_type", "last"}})
     hunyuan[key] = value;
   for (const char* key : {"num_local_experts", "num_experts_per_tok", "sliding_window"})
     hunyuan.erase(key);
   EXPECT_FLOAT_EQ(parse(hunyuan).rope_theta, 11158839.925f);
   EXPECT_EQ(parse(hunyuan).routing.top_k, 2);
   EXPECT_TRUE(parse(hunyuan).qk_norm_turned);
+  EXPECT_FAILS(parse(with(hunyuan, "attention_head_dim", 64)), "\"head_dim\" is another width");
+  EXPECT_FAILS(parse(with(hunyuan, "moe_layer_num_skipped", 1)), "only 0 is of this family");
   hunyuan["moe_topk"][3] = 4;
   EXPECT_FAILS(parse(hunyuan), "\"moe_topk\" is ");
   const ModelConfig olmo3 = parse(published("olmo_3_7b"));
@@ -173,6 +183,57 @@ TEST(Families, PublishedConfigs) {
   EXPECT_NEAR(static_cast<double>(count_params(v3).total()), 671e9, 0.5e9);
 }
 
+// Keys of training, of further tokens and of other programs stand in these, and some that can say
+// one thing only.
+TEST(Families, PublishedConfigsOfLaterModels) {
+  const Json given = published("minimax_m2_7"), pictures = published("qwen3_5_35b_a3b");
+  const ModelConfig minimax = parse(given), qwen = parse(pictures),
+                    glm = parse(published("glm_4_7_flash")),
+                    ernie = parse(published("ernie_4_5_21b_a3b"));
+  EXPECT_EQ(minimax.qk_norm, QkNorm::full);
+  EXPECT_EQ(minimax.rotary_width, 64);
+  // its tensors without the scales of FP8
+  EXPECT_NEAR(static_cast<double>(count_params(minimax).total()), 228.69e9, 0.001e9);
+  EXPECT_EQ(qwen.model_type, "qwen3_5_moe_text");
+  EXPECT_EQ(std::ssize(qwen.linear_layers), 30);
+  EXPECT_EQ(qwen.attention(3).rotary_width, 64);
+  EXPECT_NEAR(static_cast<double>(count_params(qwen).total()), 34.66e9, 0.01e9);
+  EXPECT_EQ(glm.dense_first, 1);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(glm.routing).weigh).scale, 1.8f);
+  EXPECT_NEAR(static_cast<double>(count_params(glm).total()), 29.94e9, 0.01e9);
+  EXPECT_TRUE(ernie.tied);
+  EXPECT_EQ(ernie.shared_experts * ernie.shared_width, 3072);
+  EXPECT_NEAR(static_cast<double>(count_params(ernie).total()), 21.83e9, 0.01e9);
+  EXPECT_EQ(minimax.routing.coef.balance + ernie.routing.coef.balance, 0);
+  EXPECT_EQ(count_params(parse(published("deepseek_v3_1"))).total(),
+            count_params(parse(published("deepseek_v3"))).total());
+  // MiniMax-M2, and Qwen's newer ones.
+  Json m2 = with(with(given, "mlp_intermediate_size", 8192), "sliding_window", nullptr);
+  for (const char* key :
+       {"layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"})
+    m2[key] = 1.0;
+  EXPECT_EQ(config_to_json(parse(m2)), config_to_json(minimax));
+  Json newer = with(pictures, "language_model_only", false);
+  newer["text_config"]["output_gate_type"] = "swish";
+  EXPECT_EQ(config_to_json(parse(newer)), config_to_json(qwen));
+  newer["text_config"]["output_gate_type"] = "sigmoid";
+  EXPECT_FAILS(parse(newer), "\"output_gate_type\" is \"sigmoid\"; only \"swish\"");
+  newer = pictures;
+  newer["text_config"]["mlp_only_layers"].push_back(1);
+  EXPECT_FAILS(parse(newer), "\"mlp_only_layers\" is [1]; only []");
+}
+
+// What says which layers are dense: their number, each of them, or both alike.
+TEST(Families, DenseLayersAreSaidInTwoWays) {
+  const Json given = with(published("glm_4_7_flash"), "num_hidden_layers", 4);
+  const Json listed = with(given, "mlp_layer_types", {"dense", "dense", "sparse", "sparse"});
+  EXPECT_EQ(parse(with(given, "first_k_dense_replace", 3)).dense_first, 3);
+  EXPECT_EQ(parse(with(listed, "first_k_dense_replace", 2)).dense_first, 2);
+  EXPECT_EQ(parse(without(listed, "first_k_dense_replace")).dense_first, 2);
+  EXPECT_EQ(parse(without(given, "first_k_dense_replace")).dense_first, 1);
+  EXPECT_FAILS(parse(listed), "\"first_k_dense_replace\" is 1; \"mlp_layer_types\" says another");
+}
+
 // Keys without which a published config still means the same: no part of the mathematics, or the
 // meaning of their absence is the family's own.
 TEST(Families, EveryKeyThatDecidesIsNeeded) {
@@ -180,10 +241,14 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
                                        "attention_dropout",
                                        "auto_map",
                                        "bos_token_id",
+                                       "dtype",
                                        "eos_token_id",
                                        "initializer_range",
                                        "is_llama_config",
+                                       "mtp_transformer_layers",
                                        "n_ctx",
+                                       "num_mtp_modules",
+                                       "num_nextn_predict_layers",
                                        "output_router_logits",
                                        "pad_token_id",
                                        "pretraining_tp",
@@ -193,6 +258,7 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
                                        "transformers.js_config",
                                        "use_cache",
                                        "use_mrope",
+                                       "use_mtp",
                                        "max_window_layers"};
   const std::map<std::string, std::set<std::string>> of_family = {
       // Not known when the family was published, or visible in the tensors (widths of heads,
@@ -213,7 +279,18 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
       {"deepseek_v2",
        {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "n_group", "topk_group",
         "aux_loss_alpha", "seq_aux", "ep_size"}},
-      {"glm4_moe", {"norm_topk_prob", "num_nextn_predict_layers", "partial_rotary_factor"}},
+      {"glm4_moe", {"norm_topk_prob", "partial_rotary_factor"}},
+      {"glm4_moe_lite",
+       {"first_k_dense_replace", "norm_topk_prob", "partial_rotary_factor", "topk_method"}},
+      {"minimax_m2",
+       {"attn_type_list", "qk_norm_type", "quantization_config", "rotary_dim", "scoring_func",
+        "shared_intermediate_size", "use_qk_norm", "use_routing_bias"}},
+      {"ernie4_5_moe",
+       {"moe_capacity", "moe_gate", "moe_layer_interval", "moe_use_aux_free", "use_bias",
+        "use_rmsnorm"}},
+      {"qwen3_5_moe",
+       {"image_token_id", "video_token_id", "vision_config", "vision_end_token_id",
+        "vision_start_token_id"}},
       {"olmo2", {}},
       {"olmo3", {"layer_types"}},
       {"qwen3_next",
@@ -237,7 +314,7 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
         "quantization_config", "swiglu_limit"}},
       {"deepseek_v3",
        {"moe_layer_freq", "scoring_func", "topk_method", "norm_topk_prob", "aux_loss_alpha",
-        "seq_aux", "ep_size", "num_nextn_predict_layers"}},
+        "seq_aux", "ep_size", "quantization_config"}},
   };
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config")) {
@@ -394,6 +471,14 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   refused("deepseek_moe_16b", "routed_scaling_factor", 16, "only 1");
   refused("deepseek_moe_16b", "topk_method", "group_limited_greedy", "only \"greedy\"");
   refused("deepseek_moe_16b", "kv_lora_rank", 512, "latent attention");
+  refused("minimax_m2_7", "attn_type_list", {1, 0, 1}, "only 1 is of this family");
+  refused("minimax_m2_7", "use_qk_norm", false, "only true");
+  refused("minimax_m2_7", "qk_norm_type", "per_head", "only \"per_layer\"");
+  refused("minimax_m2_7", "shared_intermediate_size", 1536, "only 0");
+  refused("minimax_m2_7", "sliding_window", 4096, "only null");
+  refused("minimax_m2_7", "layernorm_mlp_beta", 2, "only 1");
+  refused("glm_4_7_flash", "partial_rotary_factor", 0.5, "only 1");
+  refused("ernie_4_5_21b_a3b", "moe_gate", "switch", "only \"topk\"");
   EXPECT_FAILS(parse(with(published("qwen3_30b_a3b"), "decoder_sparse_step", 49)),
                "no layer routes");
   EXPECT_FAILS(parse(with(published("llama_3_2_1b"), "quantization_config", Json::object())),

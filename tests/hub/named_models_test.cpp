@@ -96,6 +96,8 @@ TEST_F(NamedModels, LoadByName) {
   EXPECT_EQ(load_model("smollm2").model->config().layers, 3);
   fs::create_directory_symlink(folder_ / "model", folder_ / "cache/zebra");
   EXPECT_FAILS(load_model("zebra"), "no such folder");  // only what is in the table has a name
+  EXPECT_FAILS(load_model("someone/some-model"), "`hf download someone/some-model");
+  EXPECT_FAILS(load_model("zebra.gguf"), "zebra.gguf: there is no such file");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "support/learned_bpe.h"
 #include "text/bpe_train.h"
 #include "text/byte_alphabet.h"
+#include "text/chat.h"
 #include "text/ggml_pre.h"
 
 namespace moe::test {
@@ -173,6 +174,36 @@ TEST(GgmlVocab, ComesBackFromTokenizerJson) {
     EXPECT_EQ(once_more->encode(text), tokenizer->encode(text)) << text;
 }
 
+TEST(GgmlVocab, TellsWhichTokensEndAText) {
+  GgmlVocab vocab = over_characters({"ab", "a", "b"});
+  const auto ends_of = [&](std::optional<int32_t> eot, std::optional<int32_t> eom) {
+    vocab.eot = eot;
+    vocab.eom = eom;
+    return make_ggml_tokenizer(vocab, "m.gguf")->special().ends;
+  };
+  EXPECT_EQ(ends_of({}, {}), Ids{});
+  EXPECT_EQ(ends_of(vocab.eos, vocab.eos), Ids{});
+  EXPECT_EQ(ends_of({}, 260), Ids{260});
+  EXPECT_EQ(ends_of(260, 260), Ids{260});
+  EXPECT_EQ(ends_of(259, 260), (Ids{259, 260}));
+  const GgmlVocab again = ggml_vocab_of(*make_ggml_tokenizer(vocab, "m.gguf"));
+  EXPECT_EQ(again.eos, 2);
+  EXPECT_EQ(again.eot, 259);
+  EXPECT_EQ(again.eom, 260);
+}
+
+TEST(GgmlVocab, HoldsTemplatesByName) {
+  GgmlVocab vocab = over_characters({"ab", "a", "b"});
+  vocab.chat_template = "plain";
+  vocab.named_templates = {{"tool_use", "with tools"}};
+  const auto tokenizer = make_ggml_tokenizer(vocab, "m.gguf");
+  EXPECT_EQ(chat_template_of(*tokenizer), "plain");
+  EXPECT_EQ(chat_template_of(*tokenizer, "tool_use"), "with tools");
+  const GgmlVocab again = ggml_vocab_of(*tokenizer);
+  EXPECT_EQ(again.chat_template, "plain");
+  EXPECT_EQ(again.named_templates, vocab.named_templates);
+}
+
 TEST(GgmlVocab, OurOwnTokenizersCanBeWritten) {
   const auto bytes = make_tokenizer("bytes");
   const GgmlVocab vocab = ggml_vocab_of(*bytes);
@@ -222,6 +253,8 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
       bytes, [](GgmlVocab& v) { v.merges[0] = "b a"; }, "merge 0 (\"b a\") names what is no token");
   expect(
       bytes, [](GgmlVocab& v) { v.eos = 257; }, "its eos token is 257, and it has 257 tokens");
+  expect(
+      bytes, [](GgmlVocab& v) { v.eom = 257; }, "its eom token is 257, and it has 257 tokens");
   expect(
       bytes, [](GgmlVocab& v) { v.add_eos = true; }, "puts a token behind a text");
   expect(

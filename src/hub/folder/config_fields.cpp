@@ -237,14 +237,22 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "is_encoder_decoder",
                                                 "is_llama_config",
                                                 "label2id",
+                                                "language_model_only",
                                                 "length_penalty",
+                                                "mamba_ssm_dtype",
                                                 "max_length",
                                                 "max_sequence_length",
                                                 "min_length",
+                                                "mtp_num_hidden_layers",
+                                                "mtp_transformer_layers",
+                                                "mtp_use_dedicated_embeddings",
                                                 "n_ctx",
                                                 "no_repeat_ngram_size",
                                                 "num_beam_groups",
                                                 "num_beams",
+                                                "num_mtp_layers",
+                                                "num_mtp_modules",
+                                                "num_nextn_predict_layers",
                                                 "num_return_sequences",
                                                 "output_attentions",
                                                 "output_hidden_states",
@@ -274,7 +282,8 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "transformers_version",
                                                 "typical_p",
                                                 "use_bfloat16",
-                                                "use_cache"};
+                                                "use_cache",
+                                                "use_mtp"};
   return keys;
 }
 

@@ -26,7 +26,7 @@ void write_coefficient(Json&, const char* key, float ours, double unit);
 void write_token_ids(Json&);
 
 // Keys of Hugging Face configurations that mean nothing for the mathematics of a decoder; accepted
-// and left alone.
+// and left alone. Layers that predict further tokens show in the tensors.
 const std::vector<std::string>& ignored_config_keys();
 
 }  // namespace moe

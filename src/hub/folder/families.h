@@ -4,6 +4,7 @@
 // and a case to tools/interop/architectures.py.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "model/config.h"
@@ -84,6 +85,53 @@ inline constexpr FamilyRouter kLfm2Router = {"deepseek-v3", "sigmoid",         "
                                              false,         "use_expert_bias", true};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
+// A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
+// it of every layer.
+struct FamilyKey {
+  const char* name;
+  std::string_view only;
+};
+inline constexpr FamilyKey kGlm4MoeLiteKeys[] = {{"partial_rotary_factor", "1"}};
+// What the models before it could do: layers of linear attention, norms of each head, shared
+// experts, windows, factors of what a sublayer adds.
+inline constexpr FamilyKey kMiniMaxKeys[] = {{"attn_type_list", "1"},
+                                             {"use_qk_norm", "true"},
+                                             {"qk_norm_type", "\"per_layer\""},
+                                             {"shared_intermediate_size", "0"},
+                                             {"sliding_window", "null"},
+                                             {"layernorm_full_attention_beta", "1"},
+                                             {"layernorm_linear_attention_beta", "1"},
+                                             {"layernorm_mlp_beta", "1"}};
+inline constexpr FamilyKey kErnieKeys[] = {
+    {"use_rmsnorm", "true"}, {"moe_gate", "\"topk\""}, {"moe_use_aux_free", "true"}};
+inline constexpr FamilyKey kQwen35Keys[] = {{"mlp_only_layers", "[]"},
+                                            {"output_gate_type", "\"swish\""}};
+inline constexpr FamilyKey kHunYuanKeys[] = {{"use_qk_norm", "true"},
+                                             {"use_mixed_mlp_moe", "true"},
+                                             {"use_rotary_pos_emb", "true"},
+                                             {"norm_topk_prob", "true"},
+                                             {"routed_scaling_factor", "1"},
+                                             {"moe_layer_num_skipped", "0"},
+                                             {"use_cla", "false"},
+                                             {"use_mla", "false"},
+                                             {"mlp_bias", "false"},
+                                             {"moe_drop_tokens", "false"},
+                                             {"group_limited_greedy", "false"},
+                                             {"moe_random_routing_dropped_token", "false"},
+                                             {"position_embedding_xdrope", "false"},
+                                             {"add_classification_head", "false"}};
+
+// Keys that are not read: of training, of what the keys above switch off, of pictures.
+inline constexpr const char* kMiniMaxUnread[] = {"mlp_intermediate_size"};
+inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
+inline constexpr const char* kHunYuanUnread[] = {
+    "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
+    "v_head_dim",       "n_group",      "topk_group",     "norm_type",        "org_vocab_size",
+    "class_num",        "dense_list",   "pool_type",      "skip_cls_token",   "num_media_embeds",
+    "xdrope_section",   "eod_token_id", "image_token_id", "pad_id",           "mask_init_id",
+    "im_start_id",      "im_end_id",    "im_newline_id",  "text_start_id",    "text_end_id",
+    "video_start_id",   "video_end_id"};
+
 struct Family {
   FamilyBiases biases = FamilyBiases::none;
   HeadWidth head_width = HeadWidth::may;
@@ -107,6 +155,10 @@ struct Family {
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
+  // Its published configs have no "router_aux_loss_coef": then there is no balance loss.
+  bool may_lack_balance = false;
+  std::span<const FamilyKey> keys = {};
+  std::span<const char* const> unread = {};
 
   bool out_bias() const {
     return biases == FamilyBiases::flag || biases == FamilyBiases::flag_later;
@@ -191,7 +243,8 @@ inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
 inline constexpr Family kGlm4MoeLite = {.biases = FamilyBiases::flag,
                                         .head_width = HeadWidth::latent,
                                         .experts = FamilyExperts::glm_lite,
-                                        .router = &kDeepSeekV3Router};
+                                        .router = &kDeepSeekV3Router,
+                                        .keys = kGlm4MoeLiteKeys};
 inline constexpr Family kDots1 = {.biases = FamilyBiases::flag,
                                   .window = FamilyWindow::dots,
                                   .qk_norm = QkNorm::head,
@@ -201,8 +254,14 @@ inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::full,
                                       .rotary = FamilyRotary::dim,
                                       .experts = FamilyExperts::mixtral,
-                                      .router = &kMiniMaxRouter};
-inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie};
+                                      .router = &kMiniMaxRouter,
+                                      .may_lack_balance = true,
+                                      .keys = kMiniMaxKeys,
+                                      .unread = kMiniMaxUnread};
+inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie,
+                                       .may_lack_balance = true,
+                                       .keys = kErnieKeys,
+                                       .unread = kErnieUnread};
 inline constexpr Family kOlmo2 = {
     .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
 inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
@@ -230,7 +289,8 @@ inline constexpr Family kGemma4 = {.biases = FamilyBiases::flag,
                                    .placement = NormPlacement::both,
                                    .gemma = FamilyGemma::gemma4,
                                    .tied_unless_said = true,
-                                   .experts = FamilyExperts::gemma4};
+                                   .experts = FamilyExperts::gemma4,
+                                   .may_lack_balance = true};
 inline constexpr Family kQwen3Next = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
@@ -240,16 +300,21 @@ inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
                                       .linear = true,
-                                      .experts = FamilyExperts::qwen3_5};
+                                      .experts = FamilyExperts::qwen3_5,
+                                      .keys = kQwen35Keys};
 inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
                                     .lfm2 = true,
                                     .tied_unless_said = true,
                                     .experts = FamilyExperts::lfm2,
-                                    .router = &kLfm2Router};
+                                    .router = &kLfm2Router,
+                                    .may_lack_balance = true};
 inline constexpr Family kHunYuanMoe = {.biases = FamilyBiases::flag,
                                        .qk_norm = QkNorm::head,
                                        .norm_turned = true,
-                                       .experts = FamilyExperts::hunyuan};
+                                       .experts = FamilyExperts::hunyuan,
+                                       .may_lack_balance = true,
+                                       .keys = kHunYuanKeys,
+                                       .unread = kHunYuanUnread};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,

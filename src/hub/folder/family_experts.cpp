@@ -5,7 +5,8 @@
 namespace moe {
 namespace {
 
-constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers";
+constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers",
+                     *kDenseReplace = "first_k_dense_replace";
 
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
@@ -59,7 +60,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   }
   v.size("n_routed_experts", c.routing.experts, 1);
   if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
-  v.size("first_k_dense_replace", c.dense_first, 0);
+  v.size(kDenseReplace, c.dense_first, 0);
   if (f.router) {
     v.size("n_shared_experts", c.shared_experts, 1);
     v.size_or("moe_layer_freq", c.moe_every, 1, 1);
@@ -92,17 +93,20 @@ void write_qwen_layers(Json& json, const ModelConfig& c) {
     if (!c.is_moe(i)) json[kDenseLayers].push_back(i);
 }
 
-// "mlp_layer_types": of each layer "dense" or "sparse"; where it is missing the first is dense.
+// "mlp_layer_types": of each layer "dense" or "sparse"; the first configs said how many are dense,
+// and where neither stands the first is.
 constexpr const char* kMlpTypes = "mlp_layer_types";
 
 void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
-  c.dense_first = 1;
+  c.dense_first = reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
   if (!reader.has(kMlpTypes)) return;
   const auto types = reader.get<std::vector<std::string>>(kMlpTypes);
   if (static_cast<int64_t>(types.size()) != c.layers)
     fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kMlpTypes,
          types.size(), c.layers);
   c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
+  if (reader.get<int64_t>(kDenseReplace, c.dense_first) != c.dense_first)
+    refuse(reader, kDenseReplace, "\"mlp_layer_types\" says another number; make them equal");
   for (int64_t i = 0; i < c.layers; ++i)
     if (types[static_cast<size_t>(i)] != (i < c.dense_first ? "dense" : "sparse"))
       fail("{}: \"{}\" has \"{}\" at layer {}; dense layers are supported before all that route",
@@ -110,6 +114,7 @@ void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
 }
 
 void write_mlp_types(Json& json, const ModelConfig& c) {
+  json[kDenseReplace] = c.dense_first;
   json[kMlpTypes] = Json::array();
   for (int64_t i = 0; i < c.layers; ++i)
     json[kMlpTypes].push_back(c.is_moe(i) ? "sparse" : "dense");
@@ -192,7 +197,7 @@ int64_t same_of_all(const JsonReader& reader, const char* key, const ModelConfig
   return numbers[0];
 }
 
-// Its keys of other ways to build a model must be off, and lists the same for all layers.
+// Lists must be the same for all layers.
 void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
   reader.value("moe_topk");
   c.routing.top_k = same_of_all(reader, "moe_topk", c);
@@ -203,14 +208,8 @@ void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
   if (reader.has("moe_intermediate_size") &&
       same_of_all(reader, "moe_intermediate_size", c) != c.expert_width)
     refuse(reader, "moe_intermediate_size", "\"intermediate_size\" is another width");
-  for (const char* key : {"use_cla", "mlp_bias", "moe_drop_tokens", "group_limited_greedy",
-                          "moe_random_routing_dropped_token"})
-    need_off(reader, key, "it is not supported, only false");
-  for (const char* key : {"use_qk_norm", "use_mixed_mlp_moe", "use_rotary_pos_emb"})
-    if (!reader.get<bool>(key, true)) refuse(reader, key, "it is part of this family, only true");
-  for (const char* key : {"eod_token_id", "im_start_id", "im_end_id", "text_start_id",
-                          "text_end_id", "org_vocab_size", "cla_share_factor", "norm_type"})
-    stands(reader, key);
+  if (reader.get<int64_t>("attention_head_dim", c.head_width) != c.head_width)
+    refuse(reader, "attention_head_dim", "\"head_dim\" is another width");
 }
 
 // What its router counts as near the best, and a jitter of its training that there is none of here.
@@ -231,13 +230,11 @@ void write_phimoe(Json& json, const ModelConfig& c) {
 }
 
 // transformers' balance loss is K where ours is 1.
-void read_plain_losses(const JsonReader& reader, ModelConfig& c, bool has_coefficient = true,
-                       bool phimoe = false) {
-  // Some families have no balance loss of their own, and no word for it; the key is ours there.
-  if (has_coefficient || reader.has("router_aux_loss_coef"))
+void read_plain_losses(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (!f.may_lack_balance || reader.has("router_aux_loss_coef"))
     c.routing.coef.balance =
         read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
-  if (!phimoe && reader.get<double>("router_jitter_noise", 0) != 0)
+  if (!f.phimoe && reader.get<double>("router_jitter_noise", 0) != 0)
     refuse(reader, "router_jitter_noise", "noise on what experts see is not supported, only 0");
 }
 
@@ -264,7 +261,8 @@ void read_groups(const JsonReader& reader, ModelConfig& c, bool greedy) {
   c.routing.groups_kept = groups("topk_group");
 }
 
-void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRouter& router) {
+void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const FamilyRouter& router = *f.router;
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
@@ -284,10 +282,8 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const FamilyRoute
     if (router.scale) fields.number("routed_scaling_factor", scale, 0);
     if (!reader.get<bool>(router.bias_key, true))
       refuse(reader, router.bias_key, "a router of this family has a selection bias, only true");
-    read_plain_losses(reader, c, !router.scale);
+    read_plain_losses(reader, c, f);
   }
-  // Layers that predict further tokens show in the tensors.
-  for (const char* key : {"num_nextn_predict_layers", "num_mtp_layers"}) stands(reader, key);
   const auto& weigh = std::get<ChosenScores>(find_recipe(c.routing.recipe).train.weigh);
   if (scale != weigh.scale) c.routing.routed_scale = scale;
   if (reader.has("aux_loss_alpha"))
@@ -325,7 +321,7 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
 }
 
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  if (f.router) return read_own_router(reader, c, *f.router);
+  if (f.router) return read_own_router(reader, c, f);
   const bool renormalise = f.always_renormalises() || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
@@ -334,9 +330,7 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   else if (renormalise != moe::renormalises(c.routing.recipe))
     c.routing.norm_topk_prob = renormalise;
   if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
-  read_plain_losses(reader, c,
-                    f.experts != FamilyExperts::hunyuan && f.experts != FamilyExperts::gemma4,
-                    f.phimoe);
+  read_plain_losses(reader, c, f);
 }
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {

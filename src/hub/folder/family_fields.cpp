@@ -298,6 +298,19 @@ void read_phimoe_parts(const JsonReader& reader, ModelConfig& c) {
     refuse(reader, kOriginal, "the rotary scaling says another; make them equal");
 }
 
+void read_keys(const JsonReader& reader, const Family& f) {
+  for (const char* key : f.unread) stands(reader, key);
+  for (const auto& [key, only] : f.keys) {
+    if (!reader.has(key)) continue;
+    const Json &said = reader.value(key), wanted = Json::parse(only);
+    const bool same =
+        said == wanted || (said.is_array() && !wanted.is_array() &&
+                           std::all_of(said.begin(), said.end(),
+                                       [&](const Json& of_layer) { return of_layer == wanted; }));
+    if (!same) refuse(reader, key, fmt::format("only {} is of this family", only).c_str());
+  }
+}
+
 constexpr const char* kExpertsSwitch = "enable_moe_block";
 
 bool has_experts(const JsonReader& reader, const Family& f) {
@@ -344,6 +357,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.multipliers) visit_multipliers(fields, c);
   if (f.phimoe) read_phimoe_parts(reader, c);
   visit_extras(fields, c);
+  read_keys(reader, f);
   need_off(reader, "rope_interleaved",
            "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");

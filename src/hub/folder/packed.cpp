@@ -19,7 +19,7 @@ constexpr int64_t kBlock = 32, kBlockBytes = kBlock / 2;
 // What else such a config says: which modules stayed as they were, which shows in the tensors, and
 // how other programs multiply.
 constexpr const char* kOfPrograms[] = {"modules_to_not_convert", "ignored_layers", "dequantize",
-                                       "activation_scheme"};
+                                       "activation_scheme", "scale_fmt"};
 
 [[noreturn]] void refuse_packing(const JsonReader& reader, const char* key, std::string_view why) {
   fail("{}: \"{}\" is {}; {}", reader.where(), key,
@@ -27,8 +27,7 @@ constexpr const char* kOfPrograms[] = {"modules_to_not_convert", "ignored_layers
 }
 
 Packing read_fp8(const JsonReader& reader) {
-  if (reader.get<std::string>("fmt", "e4m3") != "e4m3")
-    refuse_packing(reader, "fmt", "only \"e4m3\" is supported");
+  if (reader.has("fmt")) reader.get_one_of("fmt", {"e4m3", "float8_e4m3fn"});  // are the same
   if (!reader.has("weight_block_size"))
     fail("{}: FP8 without \"weight_block_size\" is not supported, only scales of blocks are",
          reader.where());

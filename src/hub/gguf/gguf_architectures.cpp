@@ -316,16 +316,18 @@ GgufForm gguf_form_of(const ModelConfig& config) {
               nearest_row->title, nearest_row->name, nearest_reason)};
 }
 
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, bool windows,
-                                               int64_t gating, const std::string& where) {
+const GgufArchitecture& find_gguf_architecture(std::string_view name, const GgufTraits& file,
+                                               const std::string& where) {
   std::vector<std::string> known = {std::string(kOwn.name)};
   bool is_known = false;
   const GgufArchitecture* first = nullptr;
   for (const GgufArchitecture& row : kRows) {
-    if (row.name == name && row.routes() == routes) {
-      const bool unlike = windows != row.windows();
-      if (!unlike && static_cast<int64_t>(row.gating) == gating) return row;
-      if (first == nullptr || first->windows() != windows) first = &row;
+    if (row.name == name && row.routes() == file.routes) {
+      const bool scores = file.gating == 0
+                              ? (row.selection_bias == Biases::yes) == file.selection_bias
+                              : static_cast<int64_t>(row.gating) == file.gating;
+      if (file.windows == row.windows() && scores) return row;
+      if (first == nullptr || first->windows() != file.windows) first = &row;
     }
     is_known = is_known || row.name == name;
     if (std::ranges::find(known, row.name) == known.end()) known.emplace_back(row.name);
@@ -333,7 +335,7 @@ const GgufArchitecture& find_gguf_architecture(std::string_view name, bool route
   if (first != nullptr) return *first;
   if (is_known)
     fail("{}: architecture \"{}\" {}", where, printable(name),
-         routes ? "has no experts, but \"expert_count\" is given" : "needs \"expert_count\"");
+         file.routes ? "has no experts, but \"expert_count\" is given" : "needs \"expert_count\"");
   fail("{}: architecture \"{}\" of key \"general.architecture\" is not supported{}", where,
        printable(name), suggestion(name, known));
 }

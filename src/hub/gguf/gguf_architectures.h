@@ -103,10 +103,15 @@ struct GgufForm {
 };
 // The first row that can say the model, else our own with the reason of the row that comes nearest.
 GgufForm gguf_form_of(const ModelConfig&);
-// Fails, offering the nearest, when no architecture has this name; `routes`, `windows` and `gating`
-// (0: the file does not say) choose among the rows of one.
-const GgufArchitecture& find_gguf_architecture(std::string_view name, bool routes, bool windows,
-                                               int64_t gating, const std::string& where);
+// What of a file tells the rows of one name apart.
+struct GgufTraits {
+  bool routes = false, windows = false;
+  int64_t gating = 0;           // 0: the file does not say, then whether there is a bias does
+  bool selection_bias = false;  // the choice of experts has one
+};
+// Fails, offering the nearest, when no architecture has this name.
+const GgufArchitecture& find_gguf_architecture(std::string_view name, const GgufTraits&,
+                                               const std::string& where);
 // Of a model with linear attention: the N of each Nth layer that has another, as far as the first
 // of them tells.
 int64_t full_attention_every(const ModelConfig&);

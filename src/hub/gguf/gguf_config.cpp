@@ -57,22 +57,37 @@ RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
 // src/models/deepseek2.cpp).
 constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
 
+constexpr const char *kFurtherFactor = "rope.scaling.attn_factor",
+                     *kWholeFactor = "rope.scaling.yarn_attn_factor",
+                     *kOriginalContext = "rope.scaling.original_context_length";
+
+bool nearly_equal(float a, float b) { return std::fabs(a - b) <= 1e-5f * b; }
+
+// What YaRN multiplies cosines and sines by. Converters write the whole of it, which llama.cpp
+// finds by itself and does not read; older files of OLMo 3 have it under the other name.
+float read_attention_factor(GgufKeys& keys, const GgufArchitecture& row, float factor) {
+  const float growth = yarn_growth(factor);
+  if (!nearly_equal(keys.number_or(kWholeFactor, 0, growth), growth))
+    keys.need_number(
+        kWholeFactor, 1,
+        fmt::format("llama.cpp takes {} and \"{}\" beside it", growth, kFurtherFactor));
+  const float further = keys.number_or(kFurtherFactor, 0, 1);
+  return row.window_plain && nearly_equal(further, growth) ? growth : growth * further;
+}
+
 void read_yarn(GgufKeys& keys, const GgufArchitecture& row, RopeScaling& scaling) {
-  scaling.original_context = keys.size("rope.scaling.original_context_length", 1);
+  scaling.original_context = keys.size(kOriginalContext, 1);
   scaling.beta_fast = keys.number_or("rope.scaling.yarn_beta_fast", 0, 32);
   scaling.beta_slow = keys.number_or("rope.scaling.yarn_beta_slow", 0, 1);
   scaling.truncate = row.yarn_truncate;
   keys.need_number("rope.scaling.yarn_ext_factor", 1, "the blend is always whole");
-  keys.need_number("rope.scaling.yarn_attn_factor", 1,
-                   "\"rope.scaling.attn_factor\" is the one that counts");
   if (row.latent()) {
-    keys.need_number("rope.scaling.attn_factor", 1,
-                     "it scales what turns otherwise than what does not");
+    for (const char* key : {kWholeFactor, kFurtherFactor})
+      keys.need_number(key, 1, "it scales what turns otherwise than what does not");
     scaling.score_mscale = keys.number(kLogMultiplier, FLT_MIN) / 0.1f;
     return;
   }
-  scaling.attention_factor =
-      yarn_growth(scaling.factor) * keys.number_or("rope.scaling.attn_factor", 0, 1);
+  scaling.attention_factor = read_attention_factor(keys, row, scaling.factor);
   keys.need_number(kLogMultiplier, 0, "it belongs to other architectures");
 }
 
@@ -94,17 +109,14 @@ RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitectur
   const std::string type = keys.has("rope.scaling.type") ? keys.text("rope.scaling.type")
                            : factor == 1                 ? "none"
                                                          : "linear";
+  if (type != "yarn") keys.ignore(kOriginalContext);
   if (type == "none") return scaling;
   if (type != "linear" && type != "yarn")
     fail("{}: key \"{}\" is \"{}\", which is not supported (none, linear and yarn are)",
          keys.where(), keys.name("rope.scaling.type"), printable(type));
   scaling.factor = keys.number("rope.scaling.factor", 1);
   scaling.kind = type == "linear" ? RopeScaling::Kind::linear : RopeScaling::Kind::yarn;
-  if (type == "linear") {
-    keys.ignore("rope.scaling.original_context_length");
-    return scaling;
-  }
-  read_yarn(keys, row, scaling);
+  if (type == "yarn") read_yarn(keys, row, scaling);
   return scaling;
 }
 
@@ -201,12 +213,23 @@ void read_linear(GgufKeys& keys, ModelConfig& c) {
   c.attention_gate = true;
 }
 
+constexpr const char* kPattern = "attention.sliding_window_pattern";
+
+// A file may say which layers have a window, by a number or one by one; llama.cpp knows them.
 void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.attention_window = keys.size("attention.sliding_window", 1);
   c.window_layers = layers_between(row.window_every, c.layers);
-  keys.need_number(
-      "attention.sliding_window_pattern", static_cast<double>(row.window_every),
-      fmt::format("every layer of {} but each {}th has a window", row.title, row.window_every));
+  const std::string known =
+      fmt::format("every layer of {} but each {}th has a window", row.title, row.window_every);
+  if (!keys.holds<std::vector<bool>>(kPattern))
+    return keys.need_number(kPattern, static_cast<double>(row.window_every), known);
+  std::vector<int64_t> listed;
+  const std::vector<bool>& flags = keys.flags(kPattern);
+  for (size_t i = 0; i < flags.size(); ++i)
+    if (flags[i]) listed.push_back(static_cast<int64_t>(i));
+  if (std::ssize(flags) != c.layers || listed != c.window_layers)
+    fail("{}: key \"{}\" lists other layers; {}, as llama.cpp has it", keys.where(),
+         keys.name(kPattern), known);
 }
 
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
@@ -302,6 +325,8 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     c.shared_experts = all % c.expert_width == 0 ? all / c.expert_width : 1;
     c.shared_width = c.shared_experts > 0 ? all / c.shared_experts : 0;
   }
+  keys.need_number("expert_shared_count", static_cast<double>(c.shared_experts),
+                   "its shared experts are so many");
   if (!row.step.empty()) {
     keys.number(row.step, 0);
     keys.need_number(row.step, 1, "every layer behind the dense ones routes");
@@ -440,9 +465,14 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   GgufKeys keys(file, name);
   if (name == own_gguf_architecture().name) return read_own(file, keys);
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
-  const int64_t gating = keys.size_or(kGating, 0, 0);
-  const bool windows = keys.has("attention.sliding_window");
-  const GgufArchitecture& row = find_gguf_architecture(name, routes, windows, gating, file.path());
+  const GgufTraits traits = {
+      .routes = routes,
+      .windows = keys.has("attention.sliding_window"),
+      .gating = keys.size_or(kGating, 0, 0),
+      .selection_bias = std::ranges::any_of(file.tensors(), [](const NamedTensor& tensor) {
+        return tensor.name.ends_with(".exp_probs_b.bias");
+      })};
+  const GgufArchitecture& row = find_gguf_architecture(name, traits, file.path());
   ModelConfig c;
   c.norm = row.norm;
   c.norm_bias = row.norm == NormKind::layer;

@@ -42,10 +42,8 @@ void read_window_layers(GgufKeys& keys, ModelConfig& c) {
 }
 
 // One number, or one for each layer: of those with a window and those without.
-void read_kv_heads(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
-  const auto found = file.metadata().find(keys.name(kGemma4KvHeads));
-  if (found == file.metadata().end() ||
-      !std::holds_alternative<std::vector<int64_t>>(found->second)) {
+void read_kv_heads(GgufKeys& keys, ModelConfig& c) {
+  if (!keys.holds<std::vector<int64_t>>(kGemma4KvHeads)) {
     c.kv_heads = keys.size(kGemma4KvHeads, 1);
     return;
   }
@@ -91,7 +89,7 @@ void read_gemma4(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
   keys.need_number(kGemma4PerLayer, 0, "embeddings of each layer are not supported");
   keys.need_number(kGemma4SharedLayers, 0, "every layer has keys of its own");
   read_window_layers(keys, c);
-  read_kv_heads(file, keys, c);
+  read_kv_heads(keys, c);
   const int64_t width = keys.size(kGemma4Keys, 1);
   c.head_width = keys.size(kGemma4WindowKeys, 1);
   if (width != c.head_width) c.full.head_width = width;

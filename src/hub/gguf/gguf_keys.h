@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/error.h"
@@ -27,6 +28,12 @@ class GgufKeys {
     return full;
   }
   bool has(std::string_view key) { return file_.has(name(key)); }
+  // Whether it stands there as this type.
+  template <class T>
+  bool holds(std::string_view key) {
+    const auto found = file_.metadata().find(name(key));
+    return found != file_.metadata().end() && std::holds_alternative<T>(found->second);
+  }
   int64_t size(std::string_view key, int64_t low, int64_t high = int64_t{1} << 24) {
     return file_.integer(name(key), low, high);
   }

@@ -30,7 +30,18 @@ int64_t file_type_of(DType dtype) {
 
 // Keys of "general." that are written anew.
 bool is_ours(std::string_view key) {
-  return key == "general.architecture" || key == "general.type";
+  constexpr std::string_view kOurs[] = {"general.architecture", "general.type", "general.file_type",
+                                        "general.quantization_version", "general.alignment"};
+  return std::ranges::find(kOurs, key) != std::end(kOurs);
+}
+
+// What the file says of itself beside the mathematics.
+void read_general(const Gguf& file, LoadedModel& loaded) {
+  for (const auto& [key, value] : file.metadata()) {
+    if (!key.starts_with("general.") || is_ours(key)) continue;
+    if (const auto* text = std::get_if<std::string>(&value)) loaded.metadata.emplace(key, *text);
+    else loaded.general.emplace(key, file.stored(key));
+  }
 }
 
 }  // namespace
@@ -61,10 +72,7 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Grou
   loaded.left_out = check_account(map, *file, kAsker, beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
-  for (const auto& [key, value] : file->metadata())
-    if (const auto* text = std::get_if<std::string>(&value);
-        text != nullptr && key.starts_with("general.") && !is_ours(key))
-      loaded.metadata.emplace(key, *text);
+  read_general(*file, loaded);
   loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});
   return loaded;
 }

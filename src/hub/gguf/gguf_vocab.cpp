@@ -10,18 +10,18 @@ namespace {
 using Type = GgufEntry::Type;
 
 constexpr const char* kVocabPrefix = "tokenizer.ggml.";
-constexpr const char* kTemplate = "tokenizer.chat_template";
+constexpr const char *kTemplate = "tokenizer.chat_template",
+                     *kTemplates = "tokenizer.chat_templates";
 constexpr int32_t kNormal = 1, kUnused = 5;  // llama.h, enum llama_token_type
 
 struct IdKey {
   const char* key;
   std::optional<int32_t> GgmlVocab::*id;
 };
-constexpr IdKey kIds[] = {{"bos_token_id", &GgmlVocab::bos},
-                          {"eos_token_id", &GgmlVocab::eos},
-                          {"eot_token_id", &GgmlVocab::eot},
-                          {"unknown_token_id", &GgmlVocab::unk},
-                          {"padding_token_id", &GgmlVocab::pad}};
+constexpr IdKey kIds[] = {
+    {"bos_token_id", &GgmlVocab::bos},     {"eos_token_id", &GgmlVocab::eos},
+    {"eot_token_id", &GgmlVocab::eot},     {"eom_token_id", &GgmlVocab::eom},
+    {"unknown_token_id", &GgmlVocab::unk}, {"padding_token_id", &GgmlVocab::pad}};
 struct FlagKey {
   const char* key;
   std::optional<bool> GgmlVocab::*flag;
@@ -33,6 +33,8 @@ constexpr FlagKey kFlags[] = {{"add_bos_token", &GgmlVocab::add_bos},
 constexpr const char* kCharsmap = "precompiled_charsmap";
 
 std::string name(std::string_view key) { return kVocabPrefix + std::string(key); }
+// github ggml-org/llama.cpp, gguf-py/gguf/gguf_writer.py, add_chat_template
+std::string key_of_template(const std::string& of) { return std::string(kTemplate) + "." + of; }
 
 }  // namespace
 
@@ -71,6 +73,10 @@ GgmlVocab read_gguf_vocab(const Gguf& file) {
     for (const int64_t byte : file.integers(name(kCharsmap)))
       vocab.charsmap += static_cast<char>(byte);  // some files hold them signed
   if (file.has(kTemplate)) vocab.chat_template = file.text(kTemplate);
+  if (file.has(kTemplates))
+    for (const std::string& named : file.texts(kTemplates))
+      if (const std::string key = key_of_template(named); file.has(key))
+        vocab.named_templates.emplace(named, file.text(key));
   return vocab;
 }
 
@@ -104,6 +110,12 @@ std::vector<GgufEntry> gguf_vocab_entries(GgmlVocab vocab, int64_t rows) {
   }
   if (!vocab.chat_template.empty())
     out.push_back({kTemplate, Type::string, std::move(vocab.chat_template)});
+  std::vector<std::string> names;
+  for (auto& [named, text] : vocab.named_templates) {
+    names.push_back(named);
+    out.push_back({key_of_template(named), Type::string, std::move(text)});
+  }
+  if (!names.empty()) out.push_back({kTemplates, Type::strings, std::move(names)});
   return out;
 }
 

@@ -167,6 +167,8 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   EXPECT_FAILS(open_model(packed_.path(), {}), "\"mxfp4\" and \"fp8\" are read");
   write(none, {{"quant_method", "fp8"}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "FP8 without \"weight_block_size\"");
+  write(none, {{"quant_method", "fp8"}, {"fmt", "e5m2"}, {"weight_block_size", {128, 128}}});
+  EXPECT_FAILS(open_model(packed_.path(), {}), "\"fmt\" is \"e5m2\"");
   write(none, {{"quant_method", "fp8"}, {"weight_block_size", {128, 0}}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "two sizes of a block are needed");
   write(none, {{"quant_method", "mxfp4"}, {"weight_sise", 4}});

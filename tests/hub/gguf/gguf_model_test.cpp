@@ -282,7 +282,12 @@ class Changed : public ::testing::Test {
     ADD_FAILURE() << key;
     return target_.metadata[0];
   }
-  std::string message() {
+  // Of an entry of this key only the new one is left.
+  void set(const GgufEntry& entry) {
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == entry.key; });
+    target_.metadata.push_back(entry);
+  }
+  void write() {
     std::vector<GgufItem> items;
     for (const NamedTensor& t : tensors_)
       items.push_back({t.name,
@@ -290,6 +295,9 @@ class Changed : public ::testing::Test {
                        {t.value.shape.begin(), t.value.shape.begin() + t.value.rank},
                        [t](int64_t) { return t.value; }});
     write_gguf(folder_ / "b.gguf", target_.metadata, items);
+  }
+  std::string message() {
+    write();
     return message_of([&] { open_model(folder_ / "b.gguf", {}); });
   }
   void expect_refused(const std::string& part) {
@@ -317,19 +325,16 @@ TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
                                             "rope.dimension_count",
                                             "expert_weights_scale",
                                             "expert_group_count",
+                                            "expert_gating_func",
                                             "embedding_scale",
                                             "residual_scale",
                                             "attention.scale",
                                             "rope.scaling.yarn_beta_fast",
                                             "rope.scaling.yarn_beta_slow"};
     // Without these it means another model, whose tensors or keys these are not.
-    const std::set<std::string> telling = {"attention.q_lora_rank",
-                                           "attention.key_length_mla",
-                                           "leading_dense_block_count",
-                                           "expert_gating_func",
-                                           "expert_weights_norm",
-                                           "rope.scaling.type",
-                                           "expert_shared_feed_forward_length"};
+    const std::set<std::string> telling = {
+        "attention.q_lora_rank", "attention.key_length_mla", "leading_dense_block_count",
+        "expert_weights_norm",   "rope.scaling.type",        "expert_shared_feed_forward_length"};
     const std::vector<GgufEntry> whole = target_.metadata;
     int needed = 0;
     for (const GgufEntry& entry : whole) {
@@ -391,6 +396,59 @@ TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
   expect_refused(
       "architecture \"deepsek\" of key \"general.architecture\" is not supported; did you mean "
       "\"deepseek\"?");
+}
+
+// What the converter says beside what is written here, or leaves out, changes nothing.
+TEST_F(Changed, KeysOfLlamaCppsConverter) {
+  using Type = GgufEntry::Type;
+  const float whole = 1 + 0.1f * std::log(4.0f);
+  const GgufEntry layers = {"olmo2.attention.sliding_window_pattern", Type::booleans,
+                            std::vector<bool>{true, true, true, false}};
+  struct Case {
+    const char* architecture;
+    std::vector<GgufEntry> with;
+    std::string without = {};
+  };
+  for (const Case& given :
+       {Case{"hunyuan-moe",
+             {{"hunyuan-moe.rope.scaling.type", Type::string, std::string("none")},
+              {"hunyuan-moe.rope.scaling.factor", Type::f32, 1.0},
+              {"hunyuan-moe.rope.scaling.original_context_length", Type::u32, int64_t{262144}},
+              {"hunyuan-moe.expert_shared_count", Type::u32, int64_t{1}}}},
+        Case{"ernie4_5-moe", {{"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{2}}}},
+        Case{"olmo2", {layers, {"olmo2.rope.scaling.yarn_attn_factor", Type::f32, double{whole}}}},
+        Case{"olmo2", {layers, {"olmo2.rope.scaling.attn_factor", Type::f32, double{whole}}}},
+        Case{"deepseek2", {}, "deepseek2.expert_gating_func"}}) {
+    SCOPED_TRACE(given.architecture);
+    tensors_.clear();
+    start(given.architecture);
+    for (const GgufEntry& entry : given.with) set(entry);
+    const size_t entries = target_.metadata.size();
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == given.without; });
+    EXPECT_EQ(target_.metadata.size() + (given.without.empty() ? 0 : 1), entries);
+    write();
+    EXPECT_EQ(config_to_json(gguf_config(folder_ / "b.gguf")), config_to_json(gguf_config(path_)));
+    EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model),
+              logits_of(*load_model(path_).model));
+  }
+}
+
+TEST_F(Changed, KeysThatDisagreeAreRefused) {
+  using Type = GgufEntry::Type;
+  start("ernie4_5-moe");
+  set({"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{1}});
+  expect_refused("so only 2 is supported");
+  tensors_.clear();
+  start("olmo2");
+  const std::vector<GgufEntry> as_written = target_.metadata;
+  set({"olmo2.rope.scaling.yarn_attn_factor", Type::f32, 1.5});
+  expect_refused("key \"olmo2.rope.scaling.yarn_attn_factor\" is 1.5; llama.cpp takes 1.138");
+  for (const std::vector<bool>& layers :
+       {std::vector<bool>{true, true, false, true}, std::vector<bool>{true, true, true}}) {
+    target_.metadata = as_written;
+    set({"olmo2.attention.sliding_window_pattern", Type::booleans, layers});
+    expect_refused("lists other layers; every layer of OLMo 3 but each 4th has a window");
+  }
 }
 
 TEST_F(Changed, TensorsAreRefusedByName) {

@@ -62,9 +62,7 @@ int run_tokenize(Flags& f) {
     if (stop) fail("interrupted; nothing was written to {}", f.job.out);
     screen.show(done / 1024, total / 1024, "KiB of text");
   });
-  if (result.skipped.binary + result.skipped.empty > 0)
-    screen.log(fmt::format("passed over {} binary and {} empty files", result.skipped.binary,
-                           result.skipped.empty));
+  for (const std::string& line : describe(result.skipped)) screen.log(line);
   const std::string train = result.held_out ? f.job.out + "/train" : f.job.out,
                     valid = f.job.out + "/valid";
   describe(screen, train, result.train);

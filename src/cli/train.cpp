@@ -155,9 +155,7 @@ void describe_run(ProgressLine& screen, const Model& model, const Corpus& corpus
     screen.log(fmt::format("data: {} tokens in {} are held out",
                            human_count(static_cast<double>(held_out->size())),
                            counted(held_out->documents(), "document")));
-  if (corpus.skipped_binary() + corpus.skipped_empty() > 0)
-    screen.log(fmt::format("data: passed over {} binary and {} empty files",
-                           corpus.skipped_binary(), corpus.skipped_empty()));
+  for (const std::string& line : describe(corpus.skipped())) screen.log("data: " + line);
   if (!tokenizer.ids_are_bytes())
     screen.log(fmt::format(
         "tokenizer: {}, {} entries, {:.2f} bytes a token", tokenizer.spec(), tokenizer.vocab_size(),
@@ -228,11 +226,14 @@ void describe_best(ProgressLine& screen, const Training& training, const TrainSu
       fmt::format("lowest held-out {}: {:.4f} at step {}", training.options().pairs ? "dpo" : "ce",
                   summary.best->loss, summary.best->step);
   const bool is_last = summary.best->step == summary.last.step;
-  if (training.options().keep_best)
-    screen.log(fmt::format("{}; those weights are in {}", lowest, best_folder(training.out())));
+  const std::string folder = best_folder(training.out());
+  if (saved_step(folder) == summary.best->step)
+    screen.log(fmt::format("{}; those weights are in {}", lowest, folder));
+  else if (training.options().keep_best)
+    screen.log(fmt::format("{}; those weights were not kept, as --keep-best came later", lowest));
   else if (!is_last && !summary.interrupted)
     screen.log(fmt::format("{}, not at the end; with --keep-best those weights would be in {}",
-                           lowest, best_folder(training.out())));
+                           lowest, folder));
 }
 
 // The report's path. A run is done without it, so what keeps it from being written is only said.

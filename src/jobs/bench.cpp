@@ -238,6 +238,8 @@ StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   const int64_t steps = o.train.steps;
   apply_files(list, o, given);
   if (!given.by_caller("steps")) o.train.steps = steps;  // a preset's are those of a whole run
+  // and so is its warm-up
+  if (!given.by_caller("warmup") && o.train.warmup >= o.train.steps) o.train.warmup.reset();
   const int64_t vocab = vocabulary_of(o.tokenizer);
   o.train = resolved(o.train);
   o.train.steps += job.warmup_steps;

@@ -22,8 +22,10 @@
 #include "core/words.h"
 #include "evaluate/speed.h"
 #include "jobs/league_record.h"
+#include "jobs/train_memory.h"
 #include "jobs/training.h"
 #include "model/cost.h"
+#include "ops/devices.h"
 #include "ops/ops.h"
 #include "options/common.h"
 #include "text/bpe_train.h"
@@ -70,18 +72,6 @@ Texts read_texts(const LeagueOptions& o) {
   return out;
 }
 
-// A tokenizer that has to be learned is learned once: all runs read the one in OUT.
-void settle_tokenizer(LeagueOptions& o) {
-  if (!o.setup.tokenizer.starts_with("bpe:")) return;
-  const std::string folder = o.out + "/tokenizer";
-  if (!fs::exists(folder + "/tokenizer.json")) {
-    const auto tokenizer = choose_tokenizer(o.setup.tokenizer, o.data);
-    fs::create_directories(folder);
-    save_tokenizer(folder, *tokenizer);
-  }
-  o.setup.tokenizer = folder;
-}
-
 // One league, its options complete.
 class LeagueRunner {
  public:
@@ -89,14 +79,26 @@ class LeagueRunner {
   League run();
 
  private:
+  void take_options();
   void complete_shape();
   std::vector<MatchedArm> entering() const;
+  void check_arms();
+  // Makes the folder: only once all is read and checked, so that what is refused leaves none.
+  void begin();
+  // A tokenizer that has to be learned is learned once: all runs read the one in OUT, which is that
+  // of the text once it is read.
+  void settle_tokenizer();
   // The twin's, or what its time comes to by its clock: 0 before that is read.
   int64_t steps_of(const MatchedArm&, const std::optional<LeagueClock>&) const;
+  // What an arm trains by for so many steps.
+  TrainOptions training_of(const MatchedArm&, int64_t steps) const;
+  int64_t tokens_of_twin() const;  // that it reads in training
   RunOptions run_options(const MatchedArm&, const LeagueKey&) const;
   // Nothing where it was stopped.
   std::optional<LeagueRun> train_one(const LeagueKey&, int64_t number, int64_t planned);
   LeagueRun measured(const LeagueKey&, Training&, const TrainSummary&) const;
+  // Nats a token after the last step of a run that is done.
+  double evaluated(Training&, const TrainSummary&) const;
   std::optional<LeagueRouting> routing_of(Training&) const;
   void fit_steps();
   // Of the arms that have none a clock, left in their folders. Before all runs and in rounds over
@@ -121,6 +123,38 @@ class LeagueRunner {
 
 LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch& watch)
     : options_(std::move(options)), given_(std::move(given)), watch_(watch) {
+  take_options();
+  LeagueOptions& o = options_;
+  const bool goes_on = holds_league(o.out), must_fit = !goes_on && o.setup.train.minutes > 0;
+  if (goes_on) lock_.take(o.out);
+  if (goes_on) arms_ = take_record(o, given_);
+  else complete_shape();
+  if (o.data.empty()) fail_usage("@data is missing: name a text file or a folder of them");
+  if (o.eval_data.empty() == (o.setup.train.hold_out == 0))
+    fail_usage(
+        "the loss that counts is that of held-out text: name it with @eval_data, or keep a share "
+        "of @data with @hold_out, one of the two");
+  if (must_fit) leave_room_for_warmup(o.setup.train);
+  validate(resolved(o.setup.train));
+  ops::device_of(o.setup.train.device);  // fails where there is none
+  rules_ = {o.setup.train.lr, o.rates, o.seeds, o.finalists, o.setup.train.seed};
+  validate(rules_);
+  if (o.times < 1) fail_usage("@times is {}; it must be at least 1", o.times);
+  join(arms_, entering());
+  asked_ = o;
+  if (goes_on) settle_tokenizer();
+  texts_ = read_texts(o);
+  const LeagueText text{data_print(*texts_.train, o.setup.train.mix).hash,
+                        data_print(*texts_.held_out).hash};
+  check_text(o.out, text);
+  check_arms();
+  if (must_fit) fit_steps();
+  if (!goes_on) begin();
+  settle_tokenizer();
+  write_record(asked_, arms_, text);
+}
+
+void LeagueRunner::take_options() {
   LeagueOptions& o = options_;
   if (o.out.empty()) fail_usage("@out is missing: name a folder for the league");
   FieldList setup = fields(o.setup);
@@ -129,6 +163,9 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
     fail_usage(
         "@minutes works out how many steps the dense twin has time for; leave @steps out, or "
         "@minutes");
+  check_writable(o.out);
+  check_outside(o.out, o.data, "data");
+  check_outside(o.out, o.eval_data, "eval_data");
   // so that it goes on from wherever it is called
   const auto make_absolute = [](std::string& path) {
     path = fs::absolute(path).lexically_normal().string();
@@ -136,37 +173,35 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
   for (std::string& path : o.data) make_absolute(path);
   for (std::string& path : o.eval_data) make_absolute(path);
   if (fs::is_directory(o.setup.tokenizer)) make_absolute(o.setup.tokenizer);
-  fs::create_directories(o.out);
-  lock_.take(o.out);
-  const bool goes_on = holds_league(o.out);
-  if (goes_on) arms_ = take_record(o, given_);
-  else complete_shape();
-  if (o.data.empty()) fail_usage("@data is missing: name a text file or a folder of them");
-  if (o.eval_data.empty() == (o.setup.train.hold_out == 0))
-    fail_usage(
-        "the loss that counts is that of held-out text: name it with @eval_data, or keep a share "
-        "of @data with @hold_out, one of the two");
-  validate(resolved(o.setup.train));
-  rules_ = {o.setup.train.lr, o.rates, o.seeds, o.finalists, o.setup.train.seed};
-  validate(rules_);
-  if (o.times < 1) fail_usage("@times is {}; it must be at least 1", o.times);
-  join(arms_, entering());
-  asked_ = o;
-  settle_tokenizer(o);
-  texts_ = read_texts(o);
-  const LeagueText text{data_print(*texts_.train, o.setup.train.mix).hash,
-                        data_print(*texts_.held_out).hash};
-  check_text(o.out, text);
-  // what is wrong with a model is said before hours are spent on others
+}
+
+// What is wrong with a model is said before hours are spent on others.
+void LeagueRunner::check_arms() {
+  const TrainOptions& t = options_.setup.train;
   for (const MatchedArm& one : arms_) {
     entered(one);
-    validate(resolved(own_training(one, o.setup.train)));
+    validate(resolved(training_of(one, t.steps)));
     if (std::ranges::find(one.sets, "lr") != one.sets.end())
       rules_.middles[one.name] = one.train.lr;
   }
-  if (!goes_on && o.setup.train.minutes > 0) fit_steps();
-  asked_.setup.train.steps = o.setup.train.steps;
-  write_record(asked_, arms_, text);
+}
+
+void LeagueRunner::begin() {
+  const std::string& out = options_.out;
+  make_folder(out);
+  lock_.take(out);
+  if (holds_league(out)) fail("another league began in {} meanwhile; choose another @out", out);
+}
+
+void LeagueRunner::settle_tokenizer() {
+  std::string& tokenizer = options_.setup.tokenizer;
+  if (!tokenizer.starts_with("bpe:")) return;
+  const std::string folder = options_.out + "/tokenizer";
+  if (texts_.tokenizer) {
+    fs::create_directories(folder);
+    save_tokenizer(folder, *texts_.tokenizer);
+  }
+  if (fs::exists(folder + "/tokenizer.json")) tokenizer = folder;
 }
 
 // The width that works for a token is what is given, what the preset's experts have together, or
@@ -221,6 +256,19 @@ int64_t LeagueRunner::steps_of(const MatchedArm& one,
   return std::max<int64_t>(2, std::llround(static_cast<double>(twin) * one.time / clock->times));
 }
 
+int64_t LeagueRunner::tokens_of_twin() const {
+  const TrainOptions& t = options_.setup.train;
+  return t.steps * t.batch * t.accumulate * t.context;
+}
+
+// Where its clock says how many there are, a warm-up as long as all of them gives way.
+TrainOptions LeagueRunner::training_of(const MatchedArm& one, int64_t steps) const {
+  TrainOptions t = own_training(one, options_.setup.train);
+  t.steps = steps;
+  if (one.time > 0 && t.warmup >= steps) t.warmup.reset();
+  return t;
+}
+
 RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key) const {
   RunOptions run;
   static_cast<SetupOptions&>(run) = options_.setup;
@@ -232,33 +280,43 @@ RunOptions LeagueRunner::run_options(const MatchedArm& one, const LeagueKey& key
   run.out = run_folder(options_.out, key);
   run.memory = options_.memory;
   run.resume = true;
-  run.train = own_training(one, run.train);
+  run.train = training_of(one, steps_of(one, read_clock(options_.out, one.name)));
   TrainOptions& t = run.train;
+  // The last rate is the same share of the highest one in all runs of an arm.
+  if (t.min_lr) *t.min_lr *= key.lr / rules_.of(one.name).lr;
   t.lr = key.lr;
-  t.steps = steps_of(one, read_clock(options_.out, one.name));
   t.seed = key.seed;
   t.minutes = 0;
   // Claims are about when a loss was reached, so that curves have points however short a run is:
-  // together they read at most what three times its tokens are, or about as long as its steps take.
+  // together they read at most what three times the twin's tokens are, or about as long as its
+  // steps take. All arms are judged by the same windows.
   t.eval_every = std::max<int64_t>(1, t.steps / kEvaluations);
-  t.eval_tokens = std::clamp(3 * t.steps * t.batch * t.accumulate * t.context / kEvaluations,
-                             kLeastEvalTokens, kMostEvalTokens);
+  t.eval_tokens =
+      std::clamp(3 * tokens_of_twin() / kEvaluations, kLeastEvalTokens, kMostEvalTokens);
   t.save_every = std::max(kLeastSave, t.steps / kSaves);
   return run;
 }
 
-// How many steps the twin has time for, evaluations included.
+// How many steps the twin has time for. The evaluations of a run are about as many however many
+// steps it has, so they are counted as what comes after them.
 void LeagueRunner::fit_steps() {
-  RunOptions run =
-      run_options(arm(std::string(kTwin)), {std::string(kTwin), rules_.lr, rules_.first_seed});
-  run.resume = false;
-  run.train.minutes = options_.setup.train.minutes;
-  Given given;
-  given.add("minutes", GivenBy::caller);
-  Training training(run, given);
-  training.fit(0, stop_);
   TrainOptions& t = options_.setup.train;
-  t.steps = training.options().steps;
+  const MatchedArm& twin = arm(std::string(kTwin));
+  TrainOptions o = run_options(twin, {twin.name, rules_.lr, rules_.first_seed}).train;
+  o.minutes = t.minutes;
+  o.eval_every = 0;
+  o = resolved(o);
+  const ModelConfig config = make_config(twin.wanted, texts_.tokenizer->vocab_size(), o.context);
+  check_before_weights(config, o, options_.memory);
+  Model model(config);
+  model.initialise(o.seed);
+  const Deadline deadline{steady_seconds, steady_seconds() + 60 * t.minutes,
+                          (kEvaluations - 1) * evaluation_tokens(*texts_.held_out, o)};
+  t.steps = fitted_steps(model, o, deadline, *texts_.train, &*texts_.held_out, nullptr, stop_);
+  // a file's gives way
+  if (!given_.by_caller("warmup") && t.warmup >= t.steps) t.warmup.reset();
+  validate(resolved(t));
+  asked_.setup.train = t;
   watch_.watch.tell(message("@minutes {:g}: the dense twin has time for {}, and so have all",
                             t.minutes, counted(t.steps, "step")));
 }
@@ -288,8 +346,11 @@ void LeagueRunner::time_steps() const {
     if (!read_clock(options_.out, one.name)) waiting.push_back({&one});
   if (waiting.empty()) return;
   const auto make = [&](const MatchedArm& of) {
-    TrainOptions o = run_options(of, {of.name, rules_.lr, rules_.first_seed}).train;
+    TrainOptions o = run_options(of, {of.name, rules_.of(of.name).lr, rules_.first_seed}).train;
     o.steps = std::max(o.steps, kPairs + 1);
+    // Few steps have no room for a schedule, and take as long at any rate.
+    o.warmup.reset();
+    o.min_lr.reset();
     return std::make_unique<Clocked>(
         make_config(of.wanted, texts_.tokenizer->vocab_size(), o.context), resolved(o),
         *texts_.train);
@@ -345,7 +406,9 @@ LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
   const double bytes_a_token =
       static_cast<double>(texts_.held_out->bytes()) / static_cast<double>(texts_.held_out->size());
   for (const auto& [step, ce] : history.eval_ce) run.curve.emplace_back(step, ce / bytes_a_token);
-  if (run.curve.empty()) fail("{} has no evaluation in its metrics.jsonl", training.out());
+  // One that was stopped in its last evaluation is done without it.
+  if (run.curve.empty() || run.curve.back().first < run.steps)
+    run.curve.emplace_back(run.steps, evaluated(training, summary) / bytes_a_token);
   run.loss = run.curve.back().second;
   run.seconds = summary.last.seconds;
   double points = 0;
@@ -360,6 +423,12 @@ LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
   if (points > 0) run.max_vio /= points, run.dropped /= points;
   run.routing = routing_of(training);
   return run;
+}
+
+double LeagueRunner::evaluated(Training& training, const TrainSummary& summary) const {
+  Trainer trainer(training.model(), training.options(), *texts_.train);
+  trainer.resume_at(summary.last.step, summary.last.seconds);
+  return trainer.evaluate(*texts_.held_out);
 }
 
 void LeagueRunner::forget_models(const std::string& folder) const {
@@ -389,6 +458,10 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
       TrainCallbacks callbacks;
       callbacks.on_step = [&](const StepResult& r) {
         progress(r.step, r.steps, fmt::format("steps of {}, ce {:.3f}", key.arm, r.ce));
+      };
+      // Asked once the step is evaluated, where it was to be: a run that goes on does not make up
+      // for it.
+      callbacks.on_metrics = [&](const std::string&) {
         if (watch_.watch.stopped()) stop_ = true;
       };
       summary = training.run(callbacks, stop_);

@@ -68,6 +68,7 @@ FieldList match_fields(LeagueOptions& o) {
   list.add("seeds", o.seeds, "");
   list.add("rates", o.rates, "");
   list.add("finalists", o.finalists, "");
+  list.add("keep_models", o.keep_models, "");
   return list;
 }
 
@@ -75,7 +76,7 @@ bool holds_league(const std::string& folder) { return fs::exists(folder + kMatch
 
 std::vector<MatchedArm> take_record(LeagueOptions& o, const Given& given) {
   // More of these is a longer league, not another one; the text is compared by what it holds.
-  constexpr std::array kOpen = {"seeds", "rates", "finalists", "data", "eval_data"};
+  constexpr std::array kOpen = {"seeds", "rates", "finalists", "data", "eval_data", "keep_models"};
   const std::string path = o.out + kMatch;
   const Json file = read_json(path);
   const JsonReader in(file, path);
@@ -86,9 +87,14 @@ std::vector<MatchedArm> take_record(LeagueOptions& o, const Given& given) {
   Json missing = Json::object();
   for (Field& field : list) {
     const Json& was = recorded.at(field.name);
-    // The steps of a preset or a file gave way to the minutes.
-    const bool of_minutes = field.name == "steps" && fitted && !given.by_caller("steps");
-    if (!given.has(field.name) || of_minutes) {
+    // The steps and the warm-up of a preset or a file gave way to the minutes.
+    const bool of_minutes =
+        fitted && (field.name == "steps" || field.name == "warmup") && !given.by_caller(field.name);
+    if (of_minutes) {
+      field.set(was);
+      continue;
+    }
+    if (!given.has(field.name)) {
       if (!was.is_null()) missing[field.name] = was;
       continue;
     }

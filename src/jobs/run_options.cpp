@@ -1,6 +1,7 @@
 #include "jobs/run_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "jobs/presets.h"
 #include "options/common.h"
 #include "text/bpe_train.h"
+#include "text/shards.h"
 
 namespace moe {
 namespace {
@@ -49,7 +51,7 @@ void give_way(const Given& before, SetupOptions& o) {
 void settle_recipe(SetupOptions& o, Given& given) {
   if (!given.has("stages") || given.has("recipe")) return;
   o.model.routing.recipe = kCustom;
-  given.add("recipe", GivenBy::caller);
+  given.add("recipe", given.by_caller("stages") ? GivenBy::caller : GivenBy::config);
 }
 
 FieldList file_fields(SetupOptions& o) {
@@ -148,11 +150,29 @@ bool describes_model(const FieldList& list, const Given& given) {
                      [&](const Field& f) { return is_of_model(f) && given.has(f.name); });
 }
 
-void refuse_model_fields(const FieldList& list, const Given& given) {
+void refuse_model_fields(const FieldList& list, const Given& given, const std::string& because) {
   for (const Field& f : list)
-    if (is_of_model(f) && !is_loss_field(f.name) && given.has(f.name))
-      fail_usage("@from brings its model, so {} has no meaning beside it; leave it out",
-                 field(f.name));
+    if (is_of_model(f) && !is_loss_field(f.name) && given.by_caller(f.name))
+      fail_usage("{}, so {} has no meaning beside it; leave it out", because, field(f.name));
+}
+
+// Folders of tokens have a list of their files, and of others hidden names are passed over.
+void check_outside(const std::string& out, const std::vector<std::string>& texts,
+                   const char* name) {
+  std::error_code unseen;
+  const std::filesystem::path place =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(out), unseen);
+  for (const std::string& text : texts) {
+    if (!std::filesystem::is_directory(text, unseen) || holds_tokens(text)) continue;
+    const std::filesystem::path within =
+        place.lexically_relative(std::filesystem::canonical(text, unseen));
+    const auto is_read = [](const std::filesystem::path& part) {
+      return part == "." || !part.string().starts_with('.');
+    };
+    if (!within.empty() && std::all_of(within.begin(), within.end(), is_read))
+      fail_usage("@out {} lies in {} {}, whose files the next run would read; choose another @out",
+                 out, field(name), text);
+  }
 }
 
 }  // namespace moe

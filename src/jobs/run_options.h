@@ -41,8 +41,12 @@ ModelConfig preset_config(const std::string& name);
 
 // Whether any field that describes a model was given, by whomever.
 bool describes_model(const FieldList& list, const Given& given);
-// Beside weights that are there already: refuses every field given so far that describes a model,
-// but for the losses' coefficients.
-void refuse_model_fields(const FieldList& list, const Given& given);
+// Beside weights that are there already, which `because` says: refuses every field of the caller's
+// that describes a model, but for the losses' coefficients.
+void refuse_model_fields(const FieldList& list, const Given& given, const std::string& because);
+
+// Refuses an OUT among the files of `texts`, folders that are read as a whole; `name` is the field
+// that names them.
+void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name);
 
 }  // namespace moe

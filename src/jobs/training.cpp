@@ -14,12 +14,35 @@
 #include "hub/named_models.h"
 #include "jobs/launch.h"
 #include "jobs/train_memory.h"
+#include "ops/devices.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
 #include "text/shards.h"
 #include "train/hot_experts.h"
 
 namespace moe {
+namespace {
+
+std::string absolute_path(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
+  for (std::string& path : paths) path = absolute_path(path);
+  return paths;
+}
+
+// By their paths; a name is looked up last, as it may be gone by now.
+bool is_same_model(const std::string& one, const std::string& other) {
+  if (one == other || one.empty() || other.empty()) return one == other;
+  std::error_code unseen;
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(absolute_path(path), unseen);
+  };
+  return place(one) == place(other) || place(find_model(one)) == place(other);
+}
+
+}  // namespace
+
 // The weights to start from: drawn, or those of `from`, with their tokenizer.
 LoadedModel Training::new_start() const {
   const RunOptions& o = options_;
@@ -97,6 +120,14 @@ void Training::check_tuning() const {
         "@minutes works out how many steps there are time for; leave @steps out, or @minutes");
   if (given_.has("minutes") && o.minutes <= 0)
     fail_usage("@minutes is {}; it must be above 0", o.minutes);
+  // A preset's or a file's may stand there for other runs.
+  if (given_.by_caller("momentum") && o.optimizer != OptimizerKind::muon)
+    fail_usage("@momentum is of @optimizer muon; add that or leave it out");
+  if (given_.by_caller("cooldown") && o.schedule != ScheduleKind::wsd)
+    fail_usage("@cooldown is of @schedule wsd; add that or leave it out");
+  const bool evaluates = o.hold_out > 0 || !options_.eval_data.empty();
+  if (o.keep_best && given_.by_caller("keep_best") && !evaluates && !is_done())
+    fail_usage("@keep_best goes by held-out text: add @eval_data or @hold_out");
 }
 
 // The tokens whose rows are trained, each once.
@@ -156,7 +187,7 @@ Training::Training(RunOptions options, Given given, const comm::Group& group, co
 void Training::prepare(const Watch& watch) {
   RunOptions& o = options_;
   FieldList list = fields(o);
-  if (given_.has("from")) refuse_model_fields(list, given_);
+  if (given_.has("from")) refuse_model_fields(list, given_, marked("@from brings its model"));
   apply_files(list, o, given_);
   describes_model_ = describes_model(list, given_);
   const bool names_text = !o.data.empty();
@@ -176,10 +207,12 @@ void Training::prepare(const Watch& watch) {
   if (!o.from.empty() && given_.has("tokenizer"))
     fail_usage("@from brings the tokenizer of its model; leave @tokenizer out");
   settle_tokenizer();
+  if (!is_done()) check_place();
   if (checkpoint_) check_same_tokenizer();
   else if (group_.is_first()) check_unused(o.out);
   asked_warmup_ = o.train.warmup;
   asked_eval_every_ = o.train.eval_every;
+  if (must_fit()) leave_room_for_warmup(o.train);
   o.train = resolved(o.train);
   validate(o.train);
   if (!checkpoint_) fresh_ = new_start();
@@ -189,6 +222,11 @@ void Training::prepare(const Watch& watch) {
   if (o.train.tune == Tune::experts_hot && !checkpoint_)
     o.train.hot = hot_experts(model(), o.train, *corpus_, watch);
   if (!is_done()) foretold_ = check_before_training(model(), o.train, o.memory, teacher());
+}
+
+void Training::check_place() const {
+  ops::device_of(options_.train.device);  // fails where there is none
+  if (group_.is_first()) check_writable(options_.out);
 }
 
 void Training::check_alike() const {
@@ -217,6 +255,8 @@ void Training::check_complete() const {
   if (f.train.hold_out > 0 && !f.eval_data.empty())
     fail_usage(
         "@hold_out splits @data itself, so @eval_data has no place beside it; leave one out");
+  check_outside(f.out, f.data, "data");
+  check_outside(f.out, f.eval_data, "eval_data");
 }
 
 void Training::go_on() {
@@ -225,15 +265,18 @@ void Training::go_on() {
   TrainOptions kept = c.options;
   const int threads = o.train.threads;
   FieldList asked = fields(o.train), goes_on = fields(kept);
+  // a file's warm-up may have given way to the minutes
+  const bool keeps_warmup = kept.minutes > 0 && !given_.by_caller("warmup");
   for (const Field& one : asked)
-    if (given_.has(one.name)) goes_on.at(one.name).set(one.get());
+    if (given_.has(one.name) && !(keeps_warmup && one.name == "warmup"))
+      goes_on.at(one.name).set(one.get());
   o.train = resumed_options(c, kept);
   // Of this launch; the file fits any.
   if (group_.size > 1 && !given_.has("threads")) o.train.threads = threads;
   if (!given_.has("expert_parallel")) o.train.expert_parallel = 1;
   if (!given_.has("steps")) o.train.steps = c.options.steps;
   check_same_options(c, o.train);
-  if (o.from.empty()) o.from = c.from;
+  check_same_start();
   if (is_done()) return;
   // A path that is gone is named beside the field that gives another one.
   const auto known = [&](std::vector<std::string>& given, const std::vector<std::string>& paths,
@@ -252,6 +295,24 @@ void Training::go_on() {
     known(teacher, {c.sources.teacher}, "teacher");
     o.teacher = teacher.front();
   }
+}
+
+void Training::check_same_start() {
+  RunOptions& o = options_;
+  const Checkpoint& c = *checkpoint_;
+  if (given_.has("from") && !is_same_model(o.from, c.from))
+    fail_usage("cannot resume {}: it began with {}, not with {}; leave @from out or give the same",
+               o.out, c.from.empty() ? "drawn weights" : c.from, o.from);
+  o.from = c.from;
+  ModelConfig asked = c.loaded.model->config();
+  if (o.from.empty()) {
+    if (describes_model_) asked = make_config(o.model, tokenizer().vocab_size(), o.train.context);
+  } else {
+    refuse_model_fields(fields(o), given_,
+                        fmt::format("{} began with {}, which brings its model", o.out, o.from));
+    set_losses(asked.routing, o.model);
+  }
+  check_same_model(c, asked);
 }
 
 void Training::read_teacher() {
@@ -316,12 +377,6 @@ void Training::read_texts() {
   const DataPrint print = data_print(*corpus_, options_.train.mix);
   if (is_done()) return check_same_text(*checkpoint_, print);
   check_resumable(*checkpoint_, options_.train, print);
-  ModelConfig asked = checkpoint_->loaded.model->config();
-  if (options_.from.empty() && !describes_model_) return;
-  if (options_.from.empty())
-    asked = make_config(options_.model, tokenizer().vocab_size(), options_.train.context);
-  else set_losses(asked.routing, options_.model);
-  check_same_model(*checkpoint_, asked);
 }
 
 TrainSummary Training::done() const {
@@ -334,19 +389,13 @@ TrainSummary Training::done() const {
 }
 
 TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bool>& stop) {
-  const auto absolute = [](std::vector<std::string> paths) {
-    for (std::string& path : paths)
-      path = std::filesystem::absolute(path).lexically_normal().string();
-    return paths;
-  };
   TrainJob job{options_.out, options_.train, &*corpus_, held_out(), start().tokenizer.get(),
                teacher(),    options_.from,  deadline_};
-  // where an adapter's folder finds it from wherever that is read
-  if (tunes_adapters(options_.train.tune) && !job.from.empty())
-    job.from = absolute({find_model(job.from)}).front();
+  // where an adapter's folder, and a run that goes on, find it from wherever they are read
+  if (!checkpoint_ && !job.from.empty()) job.from = absolute_path(find_model(job.from));
   job.options.eval_every = asked_eval_every_;
-  job.sources = {absolute(options_.data), absolute(options_.eval_data),
-                 options_.teacher.empty() ? "" : absolute({options_.teacher}).front()};
+  job.sources = {absolute_paths(options_.data), absolute_paths(options_.eval_data),
+                 options_.teacher.empty() ? "" : absolute_path(options_.teacher)};
   job.lock = &lock_;
   job.layout = layout_;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);

@@ -61,11 +61,15 @@ class Training {
 
  private:
   void prepare(const Watch&);
+  // Where it computes and writes: looked at before the text is read.
+  void check_place() const;
   // Fails, saying what differs, where a process has other options, texts or weights than the first.
   void check_alike() const;
   const LoadedModel& start() const { return checkpoint_ ? checkpoint_->loaded : fresh_; }
   // Takes from the run in OUT what neither caller nor files say.
   void go_on();
+  // Refuses another model than that of the run in OUT, and other weights than it began with.
+  void check_same_start();
   void check_tuning() const;
   void look_up_tokens();
   void check_pairs() const;

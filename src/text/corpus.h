@@ -83,8 +83,7 @@ class Corpus {
 
   const std::vector<CorpusFile>& files() const { return files_; }
   std::vector<Domain> domains() const;  // in the order of their first files
-  int64_t skipped_binary() const { return skipped_.binary; }
-  int64_t skipped_empty() const { return skipped_.empty; }
+  const Skipped& skipped() const { return skipped_; }
 
  private:
   // A run of tokens with one element width. Its views are owned by `held_`, `mapped_` or `copied_`.

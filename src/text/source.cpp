@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/nearest.h"
+#include "core/words.h"
 #include "text/jsonl.h"
 #include "text/shards.h"
 #include "text/utf8.h"
@@ -52,6 +54,7 @@ bool visit_file(const std::string& path, bool named, const SourceVisitor& visit,
     ++skipped.binary;
     return false;
   }
+  if (broken_bytes(file.text()) > 0 && ++skipped.broken == 1) skipped.first_broken = path;
   visit.text({path, readable_name(fs::path(path).stem().string()), std::move(file)});
   return true;
 }
@@ -204,18 +207,36 @@ void each_line(const std::string& path, std::string_view bytes, const Tokenizer&
 
 }  // namespace
 
+std::vector<std::string> describe(const Skipped& skipped) {
+  std::vector<std::string> lines;
+  if (skipped.binary + skipped.empty > 0)
+    lines.push_back(
+        fmt::format("passed over {} binary and {} empty files", skipped.binary, skipped.empty));
+  if (skipped.broken > 0)
+    lines.push_back(
+        fmt::format("{} with bytes that are no UTF-8, such as {}, read as they are; of Latin-1, "
+                    "`iconv -f latin1 -t utf8` makes UTF-8",
+                    counted(skipped.broken, "file"), printable(skipped.first_broken)));
+  return lines;
+}
+
+int64_t broken_bytes(std::string_view bytes) {
+  int64_t broken = 0;
+  for (std::string_view rest = bytes.substr(0, kSample); !rest.empty();) {
+    const Utf8Step step = utf8_step(rest);
+    if (step.kind == Utf8Step::Kind::cut) break;
+    if (step.kind == Utf8Step::Kind::broken) broken += step.length;
+    rest.remove_prefix(static_cast<size_t>(step.length));
+  }
+  return broken;
+}
+
 std::string binary_reason(std::string_view bytes) {
   const std::string_view sample = bytes.substr(0, kSample);
   if (const size_t nul = sample.find('\0'); nul != std::string_view::npos)
     return fmt::format("a NUL byte at offset {}", nul);
-  size_t broken = 0;
-  for (std::string_view rest = sample; !rest.empty();) {
-    const Utf8Step step = utf8_step(rest);
-    if (step.kind == Utf8Step::Kind::cut) break;
-    if (step.kind == Utf8Step::Kind::broken) broken += static_cast<size_t>(step.length);
-    rest.remove_prefix(static_cast<size_t>(step.length));
-  }
-  if (broken * 10 <= sample.size()) return "";
+  const int64_t broken = broken_bytes(bytes);
+  if (broken * 10 <= std::ssize(sample)) return "";
   return fmt::format("{} of its first {} bytes are not valid UTF-8", broken, sample.size());
 }
 

@@ -22,10 +22,14 @@ struct SourceFile {
   MappedFile bytes;
 };
 
-// What was met inside folders and passed over.
+// What was met beside good text: passed over inside folders, or read all the same though some of
+// its bytes are no UTF-8.
 struct Skipped {
-  int64_t binary = 0, empty = 0;
+  int64_t binary = 0, empty = 0, broken = 0;
+  std::string first_broken;
 };
+// A line about each kind.
+std::vector<std::string> describe(const Skipped&);
 
 struct SourceVisitor {
   std::function<void(SourceFile&&)> text;
@@ -72,6 +76,8 @@ void each_run(const std::string& path, std::string_view bytes, const Tokenizer& 
 // Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);
 
+// Of the first MiB, the bytes that are part of no character.
+int64_t broken_bytes(std::string_view bytes);
 // Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty
 // for text. Looks at the first MiB.
 std::string binary_reason(std::string_view bytes);

@@ -4,10 +4,13 @@
 #include "train/checkpoint.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -319,6 +322,37 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
 
 bool holds_model(const std::string& folder) {
   return std::filesystem::exists(model_path(folder)) || is_adapter(folder);
+}
+
+std::optional<int64_t> saved_step(const std::string& folder) {
+  if (!holds_model(folder)) return {};
+  const std::map<std::string, std::string> metadata =
+      is_adapter(folder) ? adapter_metadata(folder)
+                         : Safetensors::open(model_path(folder)).metadata();
+  const auto step = metadata.find("step");
+  if (step == metadata.end()) return {};
+  return parse_step(step->second, folder);
+}
+
+// By the folder itself where it is there, else by the nearest one above it that is.
+void check_writable(const std::string& folder) {
+  const std::filesystem::path wanted = std::filesystem::absolute(folder);
+  std::filesystem::path there = wanted;
+  std::error_code unseen;
+  while (!std::filesystem::exists(there, unseen) && there.has_relative_path())
+    there = there.parent_path();
+  int error = 0;
+  if (!std::filesystem::is_directory(there, unseen)) error = ENOTDIR;
+  else if (access(there.c_str(), W_OK | X_OK) != 0) error = errno;
+  if (error != 0)
+    fail("cannot {} the folder {}: {}; choose another @out",
+         there == wanted ? "write to" : "create", folder, std::strerror(error));
+}
+
+void make_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("cannot create the folder {}: {}; choose another @out", folder, error.message());
 }
 
 void check_unused(const std::string& folder) {

@@ -8,6 +8,7 @@
 // until the next save.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,9 +51,14 @@ std::string model_print(const Model* model);
 
 // Whether OUT holds a model (model.safetensors), as a run leaves it.
 bool holds_model(const std::string& folder);
+// The step that a run was at when it left the model of this folder; nothing where there is none.
+std::optional<int64_t> saved_step(const std::string& folder);
 // Fails when a new run would overwrite one, or lay its own over somebody's in another form
 // (hub/foreign.h).
 void check_unused(const std::string& folder);
+// Fails where the folder could not be made, or written to, and makes nothing.
+void check_writable(const std::string& folder);
+void make_folder(const std::string& folder);
 
 // Model and everything but the moments, which restore() reads. Fails when there is nothing to
 // resume, when the pair is incomplete or damaged.

@@ -257,8 +257,8 @@ void validate(const TrainOptions& o) {
     fail_usage(
         "a micro-batch of {} rows of {} tokens is too large; lower @batch and raise @accumulate",
         o.batch, o.context);
-  if (o.steps > int64_t{1} << 32)
-    fail_usage("@steps is {}; at most {} are possible", o.steps, int64_t{1} << 32);
+  if (o.steps > kMostSteps)
+    fail_usage("@steps is {}; at most {} are possible", o.steps, kMostSteps);
   if (!(o.lr > 0) || std::isinf(o.lr)) fail_usage("@lr is {}; it must be above 0", o.lr);
   if (o.min_lr) need_in(*o.min_lr, 0, kNoLimit, "min_lr");
   if (o.min_lr && *o.min_lr > o.lr)
@@ -322,6 +322,10 @@ TrainOptions resolved(TrainOptions o) {
   if (!o.eval_every) o.eval_every = usual_eval_every(o);
   if (o.threads == 0) o.threads = available_threads();
   return o;
+}
+
+void leave_room_for_warmup(TrainOptions& o) {
+  o.steps = std::max(o.steps, std::min(o.warmup.value_or(0), kMostSteps - 1) + 1);
 }
 
 int64_t usual_eval_every(const TrainOptions& o) {

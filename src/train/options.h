@@ -126,10 +126,14 @@ constexpr int64_t rows_of(const TrainOptions& o) { return o.pairs ? 2 * o.batch 
 // even two.
 int64_t usual_eval_every(const TrainOptions&);
 
+constexpr int64_t kMostSteps = int64_t{1} << 32;
 // Usage errors that name the field.
 void validate(const TrainOptions&);
 // Absent values filled in: min_lr, warmup, eval_every, threads.
 TrainOptions resolved(TrainOptions);
+// Of a run whose steps are still to be fitted to its minutes: their number has no meaning yet, and
+// becomes one that any warm-up fits into.
+void leave_room_for_warmup(TrainOptions&);
 
 // One phrase, such as "lr was 0.001 and is now 0.002", the fields marked, for each one that differs
 // and that the mathematics depends on. Both resolved.

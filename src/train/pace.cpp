@@ -60,7 +60,6 @@ double Pace::seconds_left(const TrainOptions& o, int64_t done) const {
 
 // By halving: more steps never take less time.
 int64_t Pace::steps_within(double seconds, TrainOptions o, int64_t done) const {
-  constexpr int64_t kMostSteps = int64_t{1} << 32;  // as validate() allows
   int64_t fits = done + 1, exceeds = kMostSteps + 1;
   while (exceeds - fits > 1) {
     o.steps = fits + (exceeds - fits) / 2;

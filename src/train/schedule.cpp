@@ -40,9 +40,13 @@ double progress(const TrainOptions& o, int64_t step) {
 int64_t stable_until(const TrainOptions& o) {
   if (o.schedule == ScheduleKind::constant) return std::numeric_limits<int64_t>::max();
   if (o.schedule != ScheduleKind::wsd) return 0;
-  for (const Replan& replan : o.replans)
-    if (replan.until > fall_after(o, replan.steps)) return fall_after(o, replan.steps);
-  return fall_after(o, o.steps);
+  int64_t from = 0;  // up to here it was stable by the plans so far
+  for (const Replan& replan : o.replans) {
+    const int64_t fall = std::max(from, fall_after(o, replan.steps));
+    if (replan.until > fall) return fall;
+    from = replan.until;
+  }
+  return std::max(from, fall_after(o, o.steps));
 }
 
 double learning_rate(const TrainOptions& o, int64_t step) {

@@ -1,6 +1,5 @@
 // The loop of a run: steps, evaluations, metrics, checkpoints.
 #include <cmath>
-#include <filesystem>
 #include <limits>
 
 #include "core/error.h"
@@ -19,12 +18,6 @@ namespace {
 template <class... Args>
 void tell(const std::function<void(Args...)>& callback, std::type_identity_t<Args>... args) {
   if (callback) callback(args...);
-}
-
-void make_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail("cannot create the folder {}: {}; choose another @out", folder, error.message());
 }
 
 // steps: far more than any running figure of the watcher reaches back
@@ -99,6 +92,7 @@ class Loop {
 
   TrainSummary run(std::optional<BestEvaluation> best) {
     summary_.best = best;
+    keep_stable();  // a run that was killed before it had
     while (!over_) {
       step();
       const bool finished = trainer_.steps_done() == options().steps;
@@ -109,9 +103,8 @@ class Loop {
       over_ = finished || summary_.interrupted;
       if (over_ || is_due(options().save_every))
         pace_.took_save(timed([&] { saver_.save(trainer_); }));
-      if (!over_ && options().keep_stable && trainer_.steps_done() == stable_until(options()))
-        pace_.took_save(timed([&] { saver_.save_stable(trainer_); }));
       if (!over_ && job_.deadline) keep_to(*job_.deadline);
+      keep_stable();
     }
     return summary_;
   }
@@ -129,6 +122,14 @@ class Loop {
     pace_.took_step(timed([&] { summary_.last = trainer_.step(); }));
     summary_.last.seconds_left = pace_.seconds_left(options(), trainer_.steps_done());
     pace_.took_other(timed([&] { tell(callbacks_.on_step, summary_.last); }));
+  }
+
+  // After the last stable step, whether the run is stopped there or not. A new plan may make it the
+  // last one.
+  void keep_stable() {
+    const int64_t done = trainer_.steps_done();
+    if (options().keep_stable && done < options().steps && done == stable_until(options()))
+      pace_.took_save(timed([&] { saver_.save_stable(trainer_); }));
   }
 
   // Nothing where none is due, or it was interrupted.

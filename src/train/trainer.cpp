@@ -440,6 +440,23 @@ double Trainer::forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHe
       "large");
 }
 
+double Trainer::evaluation_loss(const Pass& pass, Tensor nll, ModelSaved& saved) {
+  try {
+    return forward_loss(pass, nll, {}, {}, saved);
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const comm::LostError&) {
+    throw;
+  } catch (const comm::SharedError&) {
+    throw;
+  } catch (const Error& e) {
+    throw DivergedError(
+        message("after step {}: {}; a lower @lr or a longer @warmup helps against divergence",
+                steps_done_, e.marked()),
+        e.kind());
+  }
+}
+
 // Runs the same forward again and looks at what comes out of each block.
 void Trainer::fail_if_not_finite(const Pass& pass) {
   for (const Param* param : model_.params())
@@ -612,7 +629,7 @@ std::optional<Evaluation> Trainer::evaluate(const Corpus& held_out, const std::a
     const Pass pass{.batch = view_of(text_), .routing = eval_routing_ ? &*eval_routing_ : nullptr};
     ModelSaved saved;
     Tensor nll = run_.saved.alloc(DType::f32, {pass.batch.tokens()});
-    const double loss = forward_loss(pass, nll, {}, {}, saved);
+    const double loss = evaluation_loss(pass, nll, saved);
     if (rows == 0) continue;
     sum += loss;
     predicted += text_.predicted;

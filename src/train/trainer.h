@@ -82,7 +82,7 @@ struct StepResult {
   double dropped = 0;                    // mean of the layers
 };
 
-// The loss or a gradient of a step is not finite.
+// The loss or a gradient of a step is not finite, or the loss of an evaluation.
 class DivergedError : public Error {
  public:
   using Error::Error;
@@ -130,9 +130,10 @@ class Trainer {
   // Mean nats per predicted token over windows of `context` predictions that follow each other
   // without overlap; where options.eval_tokens allows fewer, over that many of them, evenly spread
   // so that each file has its share. Routed as default_eval says: without drops or noise. Fails
-  // when the text is shorter than a window or nothing in it is to be predicted. Of pairs as many as
-  // have that many tokens at most, evenly spread. `stop`, where it is given, ends it between two
-  // batches, set in any process; there is no number then.
+  // when the text is shorter than a window or nothing in it is to be predicted, and (DivergedError)
+  // when the loss is not finite. Of pairs as many as have that many tokens at most, evenly spread.
+  // `stop`, where it is given, ends it between two batches, set in any process; there is no number
+  // then.
   double evaluate(const Corpus& held_out) { return evaluate(held_out, nullptr)->loss(); }
   std::optional<Evaluation> evaluate(const Corpus& held_out, const std::atomic<bool>* stop);
 
@@ -178,6 +179,8 @@ class Trainer {
   // The sum of nll [N] over text_; fails when it is not finite. kl [N] beside a teacher.
   double forward_loss(const Pass& pass, Tensor nll, Tensor kl, const LmHeadTeacher& teacher,
                       ModelSaved& saved);
+  // The same of an evaluation: any failure of the numbers is a divergence.
+  double evaluation_loss(const Pass& pass, Tensor nll, ModelSaved& saved);
   bool is_taught() const { return teacher_ != nullptr && !options_.pairs; }
   // Fills `reference` for the pairs of `wanted`.
   void take_reference(PairReference& reference, const Corpus& text, const PairIndex& index,

@@ -179,5 +179,64 @@ TEST_F(LeagueCommand, MinutesAreThoseOfTheTwinAndStepsTheSameForAll) {
   EXPECT_EQ(results().size(), 2u);
 }
 
+// Rates and steps are a run's own, and what hangs on them fits them.
+TEST_F(LeagueCommand, TheWarmUpAndTheLastRateFitEveryRun) {
+  put(folder_ / "short.json",
+      R"({"time": 0.1, "recipe": "dense", "lr": 0.04, "min_lr": 0.02, "warmup": 9})");
+  std::vector<std::string> words = start(
+      {"--entries", folder_ / "short.json", "--seeds", "1", "--min-lr", "0.008", "--warmup", "8"});
+  *std::find(words.begin(), words.end(), "6") = "20";
+  ok(words);
+  const auto last_rate = [&](const std::string& run) {
+    const std::string metrics = slurp(folder_ / "out/runs/" + run + "/metrics.jsonl");
+    const size_t begin = metrics.rfind('\n', metrics.size() - 2) + 1;
+    return parse_json(metrics.substr(begin), run).at("lr").get<double>();
+  };
+  EXPECT_NEAR(last_rate("dense/lr0.01-seed1"), 0.008, 1e-9);
+  EXPECT_NEAR(last_rate("dense/lr0.005-seed1"), 0.004, 1e-9);
+  EXPECT_NEAR(last_rate("short/lr0.02-seed1"), 0.01, 1e-9);
+  EXPECT_EQ(ok(go_on()).err.find("run "), std::string::npos);
+}
+
+TEST_F(LeagueCommand, AFilesWarmUpGivesWayToTheMinutes) {
+  put(folder_ / "run.json", R"({"warmup": 1000000})");
+  const auto words = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> all = command_line(
+        "league --width 16 --heads 2 --layers 1 --context 16 --batch 2 --threads 1 --minutes 0.01 "
+        "--recipes dense --rates 1 --seeds 1",
+        {"--data", folder_ / "text.txt", "--eval-data", folder_ / "held.txt", "--out",
+         folder_ / out});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  ok(words("out", {"--config", folder_ / "run.json"}));
+  EXPECT_EQ(results().size(), 1u);
+  EXPECT_EQ(ok(words("out", {"--config", folder_ / "run.json"})).err.find("run "),
+            std::string::npos);
+  expect_refused(words("no", {"--warmup", "1000000"}), 2, {"--warmup is 1000000 of "});
+  EXPECT_FALSE(fs::exists(folder_ / "no"));
+}
+
+TEST_F(LeagueCommand, ThatWeightsAreKeptIsOneOfItsRules) {
+  ok(start({"--recipes", "dense", "--seeds", "1", "--rates", "1", "--keep-models"}));
+  ok(go_on({"--seeds", "2"}));
+  for (const char* seed : {"1", "2"})
+    EXPECT_TRUE(fs::exists(folder_ / "out/runs/dense/lr0.01-seed" + seed + "/model.safetensors"))
+        << seed;
+}
+
+TEST_F(LeagueCommand, WhatIsRefusedLeavesNoFolder) {
+  expect_refused(start({"--recipes", "mixtrl"}), 2, {"mixtrl"});
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  std::vector<std::string> words = start({});
+  *std::find(words.begin(), words.end(), folder_ / "out") = folder_ / "text.txt/out";
+  expect_refused(words, 1, {"cannot create the folder", "Not a directory", "another --out"});
+  put(folder_ / "texts/one.txt", small_text());
+  *std::find(words.begin(), words.end(), folder_ / "text.txt/out") = folder_ / "texts/out";
+  *std::find(words.begin(), words.end(), folder_ / "text.txt") = folder_ / "texts";
+  expect_refused(words, 2, {"texts/out lies in --data " + folder_ / "texts"});
+  EXPECT_FALSE(fs::exists(folder_ / "texts/out"));
+}
+
 }  // namespace
 }  // namespace moe::test

@@ -220,6 +220,27 @@ TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
   EXPECT_EQ(Json::parse(done.out)["step"], reply["step"]);
 }
 
+// The same command goes on; other weights and another model do not pass unseen, done or not.
+TEST_F(RecoverCommand, ARunKeepsToTheWeightsThatItBeganWith) {
+  const std::string out = folder_ / "o", other = folder_ / "other";
+  std::vector<std::string> words = train({"--out", out, "--steps", "2", "--schedule", "constant"});
+  ASSERT_EQ(moe_command(words).code, 0);
+  std::filesystem::copy(model(), other);
+  words.push_back("--resume");
+  has(ok(words).err, "trained already");
+  for (const char* steps : {"2", "3"}) {
+    const auto resume = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> all = {"train", "--resume", "--out", out, "--steps", steps};
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    expect_refused(resume({"--recipe", "switch"}), 2,
+                   {out + " began with " + model(), "--recipe has no meaning beside it"});
+    expect_refused(resume({"--from", other}), 2,
+                   {"it began with " + model() + ", not with " + other});
+  }
+}
+
 TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
   const std::string out = folder_ / "x";
   expect_refused({"train", "--data", text(), "--out", out, "--tune", "lora"}, 2,

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "ops/devices.h"
 #include "support/command.h"
 
 namespace moe::test {
@@ -98,6 +99,27 @@ TEST_F(ResumeCommand, ADoneRunDoesNotPassOverAnotherText) {
   EXPECT_NE(ok(resume("out")).err.find("trained already"), std::string::npos);
 }
 
+TEST_F(ResumeCommand, ADoneRunDoesNotPassOverAnotherModel) {
+  ok(train("out", {"--steps", "2"}));
+  expect_refused(resume("out", {"--layers", "2"}), 2, {"num_hidden_layers was 1 and is now 2"});
+  expect_refused(resume("out", {"--from", folder_ / "other"}), 2,
+                 {"it began with drawn weights, not with " + folder_ / "other"});
+}
+
+// Which may leave fewer steps than a file foresaw.
+TEST_F(ResumeCommand, AFilesWarmUpGivesWayToTheMinutes) {
+  put(folder_ / "run.json", R"({"warmup": 1000000})");
+  std::vector<std::string> more = {"--minutes", "0.01", "--config", folder_ / "run.json"};
+  ok(train("out", more));
+  more.push_back("--resume");
+  EXPECT_NE(ok(train("out", more)).err.find("trained already"), std::string::npos);
+  const CommandResult asked =
+      moe_command(train("no", {"--minutes", "0.01", "--warmup", "1000000"}));
+  EXPECT_EQ(asked.code, 2);
+  has(asked.err, "measuring how long a step takes");
+  has(asked.err, "--warmup is 1000000 of ");
+}
+
 TEST_F(ResumeCommand, TextThatWasMovedIsNamed) {
   ok(train("out", {"--steps", "2", "--schedule", "constant", "--warmup", "0"}));
   fs::rename(folder_ / "text.txt", folder_ / "moved.txt");
@@ -129,6 +151,68 @@ TEST_F(ResumeCommand, TheBestWeightsAreKeptOrNamed) {
       << kept.err;
   EXPECT_LT(Json::parse(kept.out).at("best").at("eval_ce"), Json::parse(kept.out).at("eval_ce"));
   ok({"inspect", folder_ / "kept/best"});
+}
+
+// The evaluation of the first step stands in the metrics as the lowest.
+TEST_F(ResumeCommand, WeightsThatWereNotKeptAreNotPromised) {
+  ok(train("out", {"--steps", "2", "--schedule", "constant", "--warmup", "0", "--eval-every", "1",
+                   "--eval-data", folder_ / "held.txt"}));
+  std::istringstream in(slurp(folder_ / "out/metrics.jsonl"));
+  std::string metrics;
+  for (std::string text; std::getline(in, text);) {
+    Json line = parse_json(text, "metrics.jsonl");
+    if (line.at("step") == 1) line["eval_ce"] = 0.0625;
+    metrics += line.dump() + "\n";
+  }
+  put(folder_ / "out/metrics.jsonl", metrics);
+  const CommandResult r = ok(resume("out", {"--steps", "3", "--keep-best"}));
+  has(r.err, "lowest held-out ce: 0.0625 at step 1; those weights were not kept");
+  EXPECT_FALSE(fs::exists(folder_ / "out/best"));
+}
+
+TEST_F(ResumeCommand, OptionsWithoutWhatTheyHangOnAreRefused) {
+  expect_refused(train("no", {"--keep-best"}), 2,
+                 {"--keep-best goes by held-out text: add --eval-data or --hold-out"});
+  expect_refused(train("no", {"--momentum", "0.9"}), 2,
+                 {"--momentum is of --optimizer muon; add that or leave it out"});
+  expect_refused(train("no", {"--cooldown", "0.5"}), 2,
+                 {"--cooldown is of --schedule wsd; add that or leave it out"});
+  put(folder_ / "run.json", R"({"momentum": 0.9, "cooldown": 0.5, "keep_best": true, "steps": 1})");
+  ok(train("out", {"--config", folder_ / "run.json"}));
+}
+
+// The next run would take what lies there for text.
+TEST_F(ResumeCommand, AFolderAmongTheTextsIsRefused) {
+  const std::string texts = folder_ / "texts";
+  put(texts + "/one.txt", slurp(folder_ / "text.txt"));
+  for (const std::string& out : {texts, texts + "/", texts + "/deep/er"}) {
+    expect_refused({"train", "--data", texts, "--out", out}, 2,
+                   {"--out " + out + " lies in --data " + texts, "choose another --out"});
+    expect_refused({"train", "--data", folder_ / "text.txt", "--eval-data", texts, "--out", out}, 2,
+                   {"lies in --eval-data " + texts});
+  }
+  EXPECT_FALSE(fs::exists(texts + "/deep"));
+  fs::create_directory_symlink(texts, folder_ / "link");
+  expect_refused({"train", "--data", texts, "--out", folder_ / "link/out"}, 2, {"lies in --data"});
+}
+
+bool has_device() {
+  try {
+    ops::cuda_device();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Where it is to write and compute is looked at before the text is, which may take minutes.
+TEST_F(ResumeCommand, APlaceThatIsNoneIsSaidFirst) {
+  const std::vector<std::string> words = {"train", "--data", folder_ / "nowhere.txt", "--out"};
+  std::vector<std::string> in_file = words, on_device = words;
+  in_file.push_back(folder_ / "text.txt/out");
+  expect_refused(in_file, 1, {"cannot create the folder", "Not a directory", "another --out"});
+  on_device.insert(on_device.end(), {folder_ / "no", "--device", "cuda"});
+  if (!has_device()) has(moe_command(on_device).err, "CUDA");
 }
 
 // Catches `signal`: the command has got so far as to say what ended it.

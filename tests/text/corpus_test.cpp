@@ -88,8 +88,9 @@ TEST_F(CorpusTest, FoldersAreWalkedInOrder) {
   put(folder_ / "image.png", std::string("\x89PNG\0\0", 6));
   const Corpus corpus({folder_.path()}, *bytes_);
   EXPECT_EQ(text_of(corpus), "[a][b1][b2][e]");
-  EXPECT_EQ(corpus.skipped_binary(), 1);
-  EXPECT_EQ(corpus.skipped_empty(), 1);
+  EXPECT_EQ(corpus.skipped().binary, 1);
+  EXPECT_EQ(corpus.skipped().empty, 1);
+  EXPECT_EQ(corpus.skipped().broken, 0);
 }
 
 TEST_F(CorpusTest, BadInputIsRefusedInOneLine) {
@@ -120,6 +121,19 @@ TEST_F(CorpusTest, OtherTokenizersAreHeldInTheirWidth) {
     EXPECT_EQ(ids, (std::vector<int32_t>{top, 'a', top, 'b', top, 'c'}));
     EXPECT_EQ(corpus.files()[1].begin, 4);
   }
+}
+
+// Latin-1 is taken for what it may be meant as, and said.
+TEST(Corpus, SaysWhatIsNoUtf8) {
+  const TempFolder folder;
+  put(folder / "good.txt", "Straße");
+  put(folder / "latin.txt", "eine lange Zeile, in der das meiste ASCII ist, sch\xF6n");
+  const Corpus corpus({folder.path()}, *make_tokenizer("bytes"));
+  EXPECT_EQ(corpus.skipped().broken, 1);
+  const std::vector<std::string> lines = describe(corpus.skipped());
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("1 file with bytes that are no UTF-8, such as ")) << lines[0];
+  EXPECT_NE(lines[0].find("latin.txt"), std::string::npos);
 }
 
 TEST(BinaryReason, TextInItsManyForms) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "options/read.h"
@@ -88,6 +89,20 @@ TEST(Options, AbsentValuesAreFilledIn) {
   EXPECT_GE(resolved(o).threads, 1);
   o.steps = 100000;
   EXPECT_EQ(*resolved(o).warmup, 100);
+}
+
+// A number of steps that is not fitted yet stands in no warm-up's way.
+TEST(Options, StepsThatAreToBeFittedLeaveRoomForAnyWarmUp) {
+  TrainOptions o;
+  leave_room_for_warmup(o);
+  EXPECT_EQ(o.steps, TrainOptions{}.steps);
+  o.warmup = 2000;
+  leave_room_for_warmup(o);
+  EXPECT_EQ(o.steps, 2001);
+  EXPECT_NO_THROW(validate(o));
+  o.warmup = std::numeric_limits<int64_t>::max();
+  leave_room_for_warmup(o);
+  EXPECT_FAILS(validate(o), "warmup is 9223372036854775807 of 4294967296 steps");
 }
 
 TEST(Options, WhatHasNoMeaningIsWrongUsageAndNamesTheField) {

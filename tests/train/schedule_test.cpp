@@ -132,5 +132,20 @@ TEST(Schedule, ACooldownThatIsPlannedAnew) {
   EXPECT_DOUBLE_EQ(learning_rate(longer, 40), 0.2);
 }
 
+// Planned anew to an end whose cooldown would have begun already, it begins it now.
+TEST(Schedule, ACooldownThatIsPastBeginsAtOnce) {
+  TrainOptions o = planned(ScheduleKind::wsd, 4);
+  o.cooldown = 0.4;
+  EXPECT_EQ(stable_until(o), 8);
+  o.replans = {{7, 14}};
+  o.steps = 10;
+  EXPECT_EQ(stable_until(o), 7) << "not 6, where the cooldown of ten steps begins";
+  EXPECT_EQ(learning_rate(o, 7), 1.0);
+  EXPECT_LT(learning_rate(o, 8), 1.0);
+  o.replans = {{7, 14}, {8, 10}};
+  o.steps = 40;
+  EXPECT_EQ(stable_until(o), 7);
+}
+
 }  // namespace
 }  // namespace moe

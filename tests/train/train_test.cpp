@@ -14,6 +14,7 @@
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/run_lock.h"
+#include "train/schedule.h"
 #include "train/step_lines.h"
 
 namespace moe {
@@ -519,6 +520,47 @@ TEST(Train, ARunOfAnotherLengthGoesOnFromTheStablePhase) {
   s.options.steps = 8;
   EXPECT_EQ(s.resume().last.step, 8);
   EXPECT_TRUE(same_weights(*load_model(s.out).model, *load_model(whole.out).model));
+}
+
+// Stopped after the last stable step, or killed before that was kept.
+TEST(Train, TheStablePhaseIsKeptWhereTheRunIsStoppedAtItsEnd) {
+  const TempFolder folder;
+  Session s{folder / "out"};
+  s.options.schedule = ScheduleKind::wsd;
+  s.options.cooldown = 0.5;
+  s.options.warmup = 1;
+  s.options.steps = 6;
+  s.options.keep_stable = true;
+  const std::string stable = stable_folder(s.out);
+  EXPECT_TRUE(s.start(3).interrupted);
+  EXPECT_EQ(load_checkpoint(stable).step, 3);
+  std::filesystem::remove_all(stable);
+  EXPECT_EQ(s.resume().last.step, 6);
+  EXPECT_EQ(load_checkpoint(stable).step, 3);
+}
+
+// On a machine that gets so slow that by the new plan the cooldown would have begun a while ago.
+TEST(Train, TheStablePhaseIsKeptWhereANewPlanEndsIt) {
+  for (double factor : {4.0, 20.0}) {
+    SCOPED_TRACE(factor);
+    const TempFolder folder;
+    Session s{folder / "out"};
+    s.options.schedule = ScheduleKind::wsd;
+    s.options.keep_stable = true;
+    double clock = 100, step_seconds = 0.5;
+    const TrainJob job = s.job_of_a_minute(clock, 120, 10);
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult&) {
+      clock += step_seconds;
+      if (clock >= 140) step_seconds = 0.5 * factor;
+    };
+    auto model = fresh(s.config);
+    train(*model, job, callbacks, kGoOn);
+    const TrainOptions ran = load_checkpoint(s.out).options;
+    EXPECT_FALSE(ran.replans.empty());
+    EXPECT_LT(stable_until(ran), 96) << "where the first plan had its cooldown";
+    EXPECT_EQ(load_checkpoint(stable_folder(s.out)).step, stable_until(ran));
+  }
 }
 
 TEST(Train, ThreadsAreMentionedButNotRefused) {

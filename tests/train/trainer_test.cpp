@@ -231,6 +231,20 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   EXPECT_EQ(trainer.steps_done(), 1);
 }
 
+TEST(Trainer, AnEvaluationThatIsNotFiniteIsADivergenceToo) {
+  const Corpus corpus = tiny_corpus();
+  auto model = fresh(plain_config());
+  Trainer trainer(*model, tiny_options(), corpus);
+  trainer.step();
+  Param* param = param_named(*model, "layers.1.attn.q.weight");
+  param->value.as<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  param->touched();
+  const std::string message = message_of([&] { trainer.evaluate(corpus); });
+  EXPECT_NE(message.find("after step 1: "), std::string::npos) << message;
+  EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
+  EXPECT_THROW(trainer.evaluate(corpus), DivergedError);
+}
+
 // Memory that is refused says nothing about the numbers: no layer is blamed, and a lower learning
 // rate is no help.
 TEST(Trainer, MemoryThatIsRefusedIsNoDivergence) {

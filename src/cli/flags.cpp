@@ -1,6 +1,7 @@
 #include "cli/flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -40,6 +41,19 @@ std::string type_of(const Field& field) {
   }
 }
 
+// What a word that is none of a field's values should have been.
+std::string wanted_form(const Field& field) {
+  switch (field.kind) {
+    case Kind::whole: return "a whole number";
+    case Kind::natural: return "a number from 0 to 2^64 - 1";
+    case Kind::wholes: return "whole numbers with commas between them";
+    case Kind::number: return "a number";
+    case Kind::boolean: return "true or false";
+    case Kind::weighted: return fmt::format("{}, as in {}", field.form, field.example);
+    default: return "a text";
+  }
+}
+
 // The value that --help shows; empty: none.
 std::string shown_default(const Field& field) {
   if (!field.has_default || field.required) return "";
@@ -62,10 +76,10 @@ CLI::Option* add_valued(CLI::App& app, const std::shared_ptr<Field>& field, Give
     // CLI11 2.4 marks "{}" as an empty list by a second word.
     if (words.size() == 2 && words[0] == "{}" && words[1] == "%%") words.pop_back();
     const std::optional<Json> value = parse_words(*field, words);
-    if (!value && field->kind == Kind::natural && words[0].starts_with('-'))
-      throw CLI::ValidationError(flag_of(field->name),
-                                 fmt::format("{} is no number from 0 to 2^64 - 1", words[0]));
-    if (!value) return false;
+    if (!value)
+      throw CLI::ValidationError(
+          field->positional ? field->name : flag_of(field->name),
+          fmt::format("'{}' is given; it takes {}", fmt::join(words, " "), wanted_form(*field)));
     field->set(*value);
     given.add(field->name, GivenBy::caller);
     return true;

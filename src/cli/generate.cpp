@@ -205,6 +205,8 @@ int run_generate(const Flags& f, const comm::World& world) {
   Run run(thread_count(world.threads_of(f.compute.threads)), compute_dtype(f.compute, model),
           ops::device_of(f.compute.device));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
+  if (group.is_first())
+    tell_of_context(model.config(), std::ssize(ids) + options.max_tokens - 1, on_screen());
   GenerateOptions said = options;
   check_same_launch(group, fields(said), [&] {
     return comm::Facts{{"--samples", std::to_string(f.samples)},

@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "cli/command_tree.h"
 #include "cli/flags.h"
@@ -56,10 +58,26 @@ std::vector<std::string> names_below(CLI::App& app) {
   return names;
 }
 
+// What verbs of other programs are here.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"download", "moe get"},
+    {"eval", "moe score"},
+    {"finetune", "moe train --from MODEL"},
+    {"list", "moe get"},
+    {"perplexity", "moe score"},
+    {"pull", "moe get"},
+    {"quantise", "moe convert MODEL OUT.gguf --quant TYPE"},
+    {"quantize", "moe convert MODEL OUT.gguf --quant TYPE"},
+    {"run", "moe generate, moe chat"},
+    {"version", "moe --version"},
+};
+
 // The verb that is called so below `at`, which is called by `path`.
 CLI::App* verb_below(CLI::App& at, const std::string& path, const std::string& name) {
   const std::vector<std::string> names = names_below(at);
   if (std::find(names.begin(), names.end(), name) != names.end()) return at.get_subcommand(name);
+  for (const auto& [theirs, ours] : kElsewhere)
+    if (name == theirs) fail_usage("{} has no verb '{}'; here it is {}", path, name, ours);
   const std::string near = nearest(name, names)
                                ? suggestion(name, names)
                                : fmt::format("; {} --help lists what it has", path);

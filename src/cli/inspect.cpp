@@ -157,8 +157,10 @@ void print_comparison(const ModelConfig& c, const ModelCost& cost) {
 }
 
 ModelConfig config_of(const Flags& f) {
-  if (f.model.empty() == f.preset.empty())
+  if (f.model.empty() && f.preset.empty())
     fail_usage("moe inspect needs a model, or --preset NAME in its place");
+  if (!f.model.empty() && !f.preset.empty())
+    fail_usage("a model and --preset both say what to inspect; give one of them");
   if (!f.preset.empty()) return preset_config(f.preset);
   return read_model_config(f.model);
 }

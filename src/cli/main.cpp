@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string_view>
+#include <utility>
 
 #include "cli/among.h"
 #include "cli/screen.h"
@@ -19,6 +22,36 @@
 #include "core/nearest.h"
 
 namespace {
+
+// What an option is called here that other programs call otherwise: nanoGPT, transformers,
+// llama.cpp.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"--batch-size", "--batch"},  {"--block-size", "--context"},
+    {"--ctx-size", "--context"},  {"--gradient-accumulation-steps", "--accumulate"},
+    {"--hidden-size", "--width"}, {"--learning-rate", "--lr"},
+    {"--max-iters", "--steps"},   {"--max-new-tokens", "--tokens"},
+    {"--max-tokens", "--tokens"}, {"--n-embd", "--width"},
+    {"--n-head", "--heads"},      {"--n-layer", "--layers"},
+    {"--n-predict", "--tokens"},  {"--num-experts", "--experts"},
+    {"--num-layers", "--layers"}, {"-c", "--context"},
+};
+
+// What is called so elsewhere, or is nearest, among those that are known here.
+std::string suggested_flag(const std::string& given, const std::vector<std::string>& known) {
+  std::string plain = given.substr(0, given.find('='));
+  std::replace(plain.begin(), plain.end(), '_', '-');
+  for (const auto& [theirs, ours] : kElsewhere)
+    if (plain == theirs && std::find(known.begin(), known.end(), ours) != known.end())
+      return fmt::format("; here it is {}", ours);
+  return moe::suggestion(plain, known, 0);
+}
+
+// CLI11's own words where a flag has too many values or none.
+std::string count_words(const CLI::ArgumentMismatch& error) {
+  const std::string words = error.what(), flag = words.substr(0, words.find(':'));
+  return words.ends_with("missing") ? fmt::format("{} needs a value", flag)
+                                    : fmt::format("{} is given more than once", flag);
+}
 
 // CLI11 reports the parts of a line it could not place; the nearest known name, or the way to the
 // help, makes that useful.
@@ -32,7 +65,8 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> verbs, known;
   for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; }))
     verbs.push_back(sub->get_name());
-  for (const CLI::Option* option : at->get_options()) known.push_back(option->get_name());
+  for (const CLI::Option* option : at->get_options())
+    if (option != at->get_help_ptr()) known.push_back(option->get_name());
   const std::vector<std::string> extras = app.remaining(true);
   if (!verbs.empty()) {
     const std::string words =
@@ -44,7 +78,9 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::string help = fmt::format("; see {} --help", command);
   if (!extras.empty())
     return fmt::format("'{}' has no meaning here{}{}", extras.front(),
-                       moe::suggestion(extras.front(), known, 0), help);
+                       suggested_flag(extras.front(), known), help);
+  if (const auto* const count = dynamic_cast<const CLI::ArgumentMismatch*>(&error))
+    return count_words(*count) + help;
   return error.what() + help;
 }
 

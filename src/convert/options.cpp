@@ -25,11 +25,12 @@ std::string methods_help() {
 
 FieldList fields(CarveOptions& o) {
   FieldList list;
-  list.add("shared", o.shared, "S: slices of each FFN that are always on");
+  list.add("shared", o.shared, "S: slices of each FFN that are always on").no_default();
   list.add("active", o.active,
            "A: experts that a token takes of the E - S others; (S + A) / E of each carved FFN "
-           "works for a token");
-  list.add("experts", o.experts, "E: slices in all; divides the width of the FFN");
+           "works for a token")
+      .no_default();
+  list.add("experts", o.experts, "E: slices in all; divides the width of the FFN").no_default();
   list.add("budget", o.budget,
            "with @method sketch, in place of the three above: the share of the bytes of a carved "
            "FFN that a decoded token reads, the sketch among them (0.75, 0.5, 0.25)");

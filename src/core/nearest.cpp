@@ -11,6 +11,8 @@ namespace {
 
 // A mistyped name is short; a hostile one must not cost a product of lengths.
 constexpr size_t kLongest = 128;
+// Of a beginning, for it to say more than a distance.
+constexpr size_t kShortestBeginning = 4;
 
 std::string plain(std::string_view name) {
   std::string out(name.substr(0, kLongest));
@@ -46,8 +48,12 @@ std::optional<std::string> nearest(std::string_view name,
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
     const std::string known = plain(candidate);
-    const size_t distance = edit_distance(wanted, known);
-    if (distance * 3 > std::max(wanted.size(), known.size()) || wanted.empty()) continue;
+    const bool begins_so = wanted.size() >= kShortestBeginning && known.starts_with(wanted);
+    // A beginning stands between one difference and two.
+    const size_t edits = edit_distance(wanted, known),
+                 distance = begins_so && edits > 1 ? 3 : 2 * edits;
+    if (wanted.empty()) continue;
+    if (!begins_so && edits * 3 >= std::max(wanted.size(), known.size())) continue;
     if (!best || distance < best_distance) {
       best = candidate;
       best_distance = distance;

@@ -14,8 +14,9 @@ namespace moe {
 // string alignment).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The nearest candidate, the first of equals; nothing when none is near enough to be meant (over a
-// third of the longer name differs). Case and '-' against '_' count for nothing.
+// The nearest candidate, the first of equals; nothing when none is near enough to be meant (a third
+// of the longer name differs, and it is not its beginning). Case and '-' against '_' count for
+// nothing.
 std::optional<std::string> nearest(std::string_view name,
                                    const std::vector<std::string>& candidates);
 

@@ -139,13 +139,18 @@ void check_given(const CarveJob& job, const Given& given) {
   check_verify_options(job.verify, given);
   const std::string& method = job.options.method;
   const bool by_neuron = find_carve_method(method).by_neuron;
+  bool cut = true;
   for (const char* name : {"shared", "active", "experts"}) {
     if (by_neuron && given.has(name))
       fail_usage("method '{}' has neurons for experts; give @budget in place of {}", method,
                  field(name));
-    if (!by_neuron && !given.has(name))
-      fail_usage("method '{}' needs {}: how an FFN is cut (docs/carving.md)", method, field(name));
+    cut &= given.has(name);
   }
+  if (!by_neuron && !cut)
+    fail_usage(
+        "method '{}' needs @shared, @active and @experts: how an FFN is cut, such as @shared 5 "
+        "@active 1 @experts 8 (docs/carving.md); @method sketch has a @budget in their place",
+        method);
   if (by_neuron && !given.has("budget"))
     fail_usage("method '{}' needs @budget: the share of the FFN's bytes that a token reads",
                method);

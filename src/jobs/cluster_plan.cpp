@@ -82,8 +82,10 @@ LayoutPlan plan_layout(const ModelConfig& c, const ClusterPlan& plan, const Size
 }
 
 void validate(const ClusterPlanJob& job) {
-  if (job.model.empty() == job.preset.empty())
+  if (job.model.empty() && job.preset.empty())
     fail_usage("moe plan needs a model, or @preset NAME in its place");
+  if (!job.model.empty() && !job.preset.empty())
+    fail_usage("a model and @preset both say what to plan for; give one of them");
   constexpr int64_t kMost = 1'000'000;
   if (job.processes < 1 || job.processes > kMost)
     fail_usage("@processes is {}; it must be 1 to {}", job.processes, kMost);
@@ -134,7 +136,7 @@ FieldList fields(ClusterPlanJob& job) {
   add_optimizer(list, job.optimizer,
                 "for the memory: adamw keeps two moments, muon one of the matrices of attention "
                 "and FFNs; what muon computes and exchanges beside is in no second here");
-  list.group("What a process and its network reach:");
+  list.group("What a process and its network reach");
   list.add("flops", job.rates.flops,
            "FLOP/s of a process at its peak, as `moe bench peak` says it; 0: measured here");
   list.add("reached", job.rates.reached,
@@ -153,7 +155,7 @@ FieldList fields(ClusterPlanJob& job) {
            "spread: 0.1 is a tenth more");
   list.add("memory", bytes_of(job.rates.memory, "memory"),
            "what a process may take, as in 64G; layouts that take more are marked");
-  list.group("What it comes to:");
+  list.group("What it comes to");
   list.add("tokens", job.tokens, "tokens to train on");
   list.add("price", job.price, "of a process for an hour, in any currency");
   return list;

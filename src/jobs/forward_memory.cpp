@@ -47,6 +47,14 @@ bool prepare_memory(const std::string& path, std::span<const ForwardUse> uses,
   return true;
 }
 
+void tell_of_context(const ModelConfig& config, int64_t tokens, const Watch& watch) {
+  if (tokens > config.context)
+    watch.tell(
+        fmt::format("note: {} tokens in one text are more than the {} that the model was made for; "
+                    "what it makes of those beyond them is worse",
+                    tokens, config.context));
+}
+
 void tell_hot_set(const HotSet& hot, const Watch& watch) {
   if (hot.experts == 0)
     return watch.tell("hot set: the model is dense, every weight is used by every token");

@@ -157,7 +157,8 @@ TEST_F(Command, TheOtherVerbsReadIt) {
   const CommandResult text = moe_command(generate);
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_TRUE(text.out.starts_with("The"));
-  EXPECT_EQ(text.err, "");
+  EXPECT_TRUE(text.err.starts_with("note: 22 tokens in one text are more than the 16 "))
+      << text.err;
   EXPECT_EQ(moe_command(generate).out, text.out);
   std::vector<std::string> as_json = generate;
   as_json.push_back("--json");
@@ -347,7 +348,10 @@ TEST_F(Command, RefusesNumbersThatAreNone) {
   refused({"--batch", "-1"}, 2, {"--batch", "-1"});
   refused({"--lr", "abc"}, 2, {"--lr", "abc"});
   refused({"--lr", "-0.1"}, 2, {"--lr"});
-  refused({"--lr"}, 2, {"--lr"});
+  refused({"--lr"}, 2, {"--lr needs a value"});
+  refused({"--steps", "abc"}, 2, {"--steps: 'abc' is given; it takes a whole number"});
+  refused({"--heads", "2", "--heads", "4"}, 2, {"--heads is given more than once"});
+  refused({"--bias", "maybe"}, 2, {"--bias", "true or false"});
   refused({"--width", "1.5"}, 2, {"--width", "1.5"});
   refused({"--seed", "99999999999999999999999"}, 2, {"--seed"});
   refused({"--seed", "-1"}, 2, {"--seed", "-1", "from 0 to"});
@@ -361,6 +365,10 @@ TEST_F(Command, OffersTheNearestName) {
   refused({"--tokenizer", "byte"}, 2, {"\"bytes\""});
   put(folder_ / "run.json", R"({"layres": 2})");
   refused({"--config", folder_ / "run.json"}, 2, {"run.json", "\"layres\"", "\"layers\""});
+  // What other programs call it is known too.
+  refused({"--batch_size", "16"}, 2, {"--batch_size", "here it is --batch;"});
+  refused({"--learning-rate=1"}, 2, {"here it is --lr;"});
+  expect_refused({"generate", folder_.path(), "-p", "x", "--temp", "0"}, 2, {"\"--temperature\""});
   expect_refused({"trian"}, 2, {"trian", "\"train\""});
   expect_refused({"score", folder_.path(), "--txt", "x"}, 2, {"--txt", "\"--text\""});
 }

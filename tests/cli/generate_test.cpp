@@ -86,6 +86,12 @@ TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
   }
 }
 
+TEST_F(Generate, SaysThatATextIsLongerThanTheContext) {
+  has(ok(words({"-p", std::string(2000, 'x')})).err,
+      "2011 tokens in one text are more than the 32");
+  EXPECT_EQ(ok(words({"-p", "line 1"})).err, "") << "18 are not";
+}
+
 TEST_F(Generate, SamplesStandApartOnTheScreen) {
   const std::string two = ok(words({"-p", "line 1", "--seed", "7", "--samples", "2"})).out;
   const std::string first = ok(words({"-p", "line 1", "--seed", "7"})).out,

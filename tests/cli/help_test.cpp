@@ -19,6 +19,7 @@ TEST(Help, AVerbThatIsNoneIsRefusedWhateverFollowsIt) {
   expect_refused({"xyzzy", "--help"}, 2, {"no verb 'xyzzy'", "moe --help lists"});
   expect_refused({"help", "bench", "peek"}, 2, {"moe bench has no verb 'peek'", "\"peak\""});
   expect_refused({"help", "train", "peak"}, 2, {"moe train has no verb 'peak'"});
+  expect_refused({"quantize", "m", "m.gguf"}, 2, {"moe convert MODEL OUT.gguf --quant TYPE"});
   expect_refused({}, 2, {"moe --help"});
 }
 

@@ -22,6 +22,8 @@ TEST(Nearest, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("swithc", recipes), "switch");
   EXPECT_EQ(nearest("nano-moe", recipes), "nanomoe");
   EXPECT_EQ(nearest("expert-width", {"expert_width"}), "expert_width");
+  EXPECT_EQ(nearest("--temp", {"--help", "--temperature"}), "--temperature") << "it begins so";
+  EXPECT_EQ(nearest("gpu", {"cpu", "cuda"}), std::nullopt) << "a third is another word";
   EXPECT_EQ(nearest("zzzzzz", recipes), std::nullopt);
   EXPECT_EQ(nearest("", recipes), std::nullopt);
   EXPECT_EQ(nearest("x", {}), std::nullopt);

@@ -77,7 +77,7 @@ CLI::App* verb_below(CLI::App& at, const std::string& path, const std::string& n
   const std::vector<std::string> names = names_below(at);
   if (std::find(names.begin(), names.end(), name) != names.end()) return at.get_subcommand(name);
   for (const auto& [theirs, ours] : kElsewhere)
-    if (name == theirs) fail_usage("{} has no verb '{}'; here it is {}", path, name, ours);
+    if (name == theirs) fail_usage("{} has no verb '{}'; what it does is {}", path, name, ours);
   const std::string near = nearest(name, names)
                                ? suggestion(name, names)
                                : fmt::format("; {} --help lists what it has", path);

@@ -42,7 +42,7 @@ std::string suggested_flag(const std::string& given, const std::vector<std::stri
   std::replace(plain.begin(), plain.end(), '_', '-');
   for (const auto& [theirs, ours] : kElsewhere)
     if (plain == theirs && std::find(known.begin(), known.end(), ours) != known.end())
-      return fmt::format("; here it is {}", ours);
+      return fmt::format("; moe calls it {}", ours);
   return moe::suggestion(plain, known, 0);
 }
 

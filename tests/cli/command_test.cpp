@@ -366,8 +366,8 @@ TEST_F(Command, OffersTheNearestName) {
   put(folder_ / "run.json", R"({"layres": 2})");
   refused({"--config", folder_ / "run.json"}, 2, {"run.json", "\"layres\"", "\"layers\""});
   // What other programs call it is known too.
-  refused({"--batch_size", "16"}, 2, {"--batch_size", "here it is --batch;"});
-  refused({"--learning-rate=1"}, 2, {"here it is --lr;"});
+  refused({"--batch_size", "16"}, 2, {"--batch_size", "moe calls it --batch;"});
+  refused({"--learning-rate=1"}, 2, {"moe calls it --lr;"});
   expect_refused({"generate", folder_.path(), "-p", "x", "--temp", "0"}, 2, {"\"--temperature\""});
   expect_refused({"trian"}, 2, {"trian", "\"train\""});
   expect_refused({"score", folder_.path(), "--txt", "x"}, 2, {"--txt", "\"--text\""});

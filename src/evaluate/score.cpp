@@ -23,7 +23,7 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pa
   std::optional<KvCache> cache;
   std::vector<int32_t> slots;
   if (chunk > 0) {
-    pass.cache = &cache.emplace(model.config(), run.compute, window);
+    pass.cache = &cache.emplace(model.config(), run.compute, window, run.saved.device());
     slots = {cache->open(window)};
     cache->extend(slots[0], window);
   } else {

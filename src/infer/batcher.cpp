@@ -197,7 +197,7 @@ std::deque<TextRequest>::iterator Batcher::next_in_turn() {
 
 // Such a text waits until what it begins with can be taken over.
 bool Batcher::begins_like_one_being_read(const TextRequest& request) const {
-  if (all_read(request)) return false;
+  if (all_read(request) || runner_.cache().has_states()) return false;
   const auto& ids = request.prompt;
   const int64_t held = prefixes_.held(ids, runner_.cache().stretches(limit_of(request)),
                                       request.adapter),
@@ -498,8 +498,28 @@ void Batcher::end(Text& text, const std::exception_ptr& error, const char* finis
   text.request.on_end(out, failure);
 }
 
-// A step that fails has changed nothing (ModelRunner::step), so the texts whose rows made it fail
-// are found by themselves, and the others go on.
+// Of a model with states a step that fails takes back all of a text, not its own rows alone. What
+// stood before them is read again.
+void Batcher::read_again(const Part& part) {
+  const Text& text = *part.text;
+  const KvCache& cache = runner_.cache();
+  std::vector<int32_t> before = text.request.prompt;
+  const std::vector<int32_t>& written = text.generation.written().ids;
+  before.insert(before.end(), written.begin(), written.end());
+  before.resize(static_cast<size_t>(part.position));
+  runner_.choose_adapter(text.request.adapter);
+  for (int64_t at; (at = cache.length(text.slot)) < part.position;) {
+    const StepRows rows{
+        text.slot,
+        std::span(before).subspan(static_cast<size_t>(at),
+                                  static_cast<size_t>(std::min(kPromptChunk, part.position - at))),
+        0, true};
+    runner_.step({}, {&rows, 1});
+  }
+}
+
+// A step that fails has changed nothing that cannot be made good (ModelRunner::step), so the texts
+// whose rows made it fail are found by themselves, and the others go on.
 void Batcher::run_and_deliver(const Step& step) {
   try {
     run(step);
@@ -509,6 +529,12 @@ void Batcher::run_and_deliver(const Step& step) {
       Step alone;
       alone.adapter = step.adapter;
       alone.add(*part.text, part.position, part.rows.ids, part.rows.logits, part.rows.only_read);
+      try {
+        read_again(part);
+      } catch (...) {
+        end(*part.text, std::current_exception());
+        continue;
+      }
       run_and_deliver(alone);
     }
     return;

@@ -116,6 +116,7 @@ class Batcher {
   std::vector<std::vector<int32_t>> recorded_rows(const Part&) const;
   void run(const Step&);
   void run_and_deliver(const Step&);
+  void read_again(const Part&);
   std::span<const float> logits_of(const Part&, int64_t row, int64_t rows) const;
   void draw(const Part&) const;
   std::vector<std::exception_ptr> draw_all(const Step&) const;

@@ -400,6 +400,33 @@ TEST_P(BatcherTest, AFailureEndsItsTextOnly) {
   EXPECT_EQ(fine.ids, alone(plain).ids);
 }
 
+// Of linear attention a failing step takes back all that a text has read.
+TEST_P(BatcherTest, AFailureLeavesTheStatesOfOthers) {
+  if (GetParam().weights != DType::f32) GTEST_SKIP() << "the embedding is quantised";
+  ModelConfig config = model_->config();
+  config.attention_gate = config.norm_offset = true;
+  config.linear = {
+      .key_heads = 1, .value_heads = 2, .key_width = 8, .value_width = 12, .conv_width = 4};
+  config.linear_layers = {0};
+  model_ = fresh(config);
+  model_->find(Part::embedding, ParamKind::weight)->value.row<float>(7)[0] = NAN;
+  TextRequest plain = request(std::vector<int32_t>(70, 3), 1);
+  plain.options.sampler.logit_bias = {{7, -INFINITY}};
+  const Outcome expected = alone(plain);
+  ASSERT_EQ(expected.error, "");
+  ModelRunner runner(*model_, run_, 1024);
+  Batcher batcher(runner, *tokenizer_, 4, kContext);
+  Outcome fine, broken;
+  add(batcher, plain, fine);
+  while (fine.ids.size() < 3) batcher.step();
+  add(batcher, request({1, 2, 7}, 1), broken);
+  while (batcher.step()) {
+  }
+  EXPECT_NE(broken.error, "");
+  EXPECT_EQ(fine.error, "");
+  EXPECT_EQ(fine.ids, expected.ids);
+}
+
 // Two that begin as one that is being read wait for it, but not where that was read long before.
 TEST_P(BatcherTest, WhatIsBeingReadIsNotReadTwice) {
   ModelRunner runner(*model_, run_, 4096);

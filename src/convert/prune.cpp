@@ -156,6 +156,11 @@ const std::vector<std::string>& saliency_names() {
 void check_prune(const ModelConfig& config, const PruneOptions& o) {
   if (config.moe_layer_count() == 0)
     fail_usage("the model is dense: it has no experts that could go");
+  if (config.by_neuron())
+    fail_usage(
+        "the experts of recipe '{}' are single neurons; carve the dense model with another @budget "
+        "instead",
+        config.routing.recipe);
   const RoutingSpec spec = eval_spec(config.routing);
   const int64_t experts = config.routing.experts;
   if (o.experts < 1 || o.experts >= experts)

@@ -173,7 +173,8 @@ ClusterPlan plan_cluster(const ClusterPlanJob& job) {
   const ModelConfig& c = plan.config;
   if (plan.shape.context == 0) plan.shape.context = c.context;
   const Sizes sizes = sizes_of(c, plan);
-  const int64_t most = c.moe_layer_count() > 0 ? std::min(c.routing.experts, plan.processes) : 1;
+  const bool spreads = c.moe_layer_count() > 0 && !c.by_neuron();
+  const int64_t most = spreads ? std::min(c.routing.experts, plan.processes) : 1;
   for (int64_t s = 1; s <= most; ++s)
     if (plan.processes % s == 0)
       plan.layouts.push_back(plan_layout(c, plan, sizes, s, job.imbalance));

@@ -163,6 +163,13 @@ TEST(Prune, EachGroupKeepsAsMany) {
   EXPECT_FAILS(check_prune(c, keep(5)), "multiple of 2");
 }
 
+TEST(Prune, NeuronsAreNoExpertsOfTheirOwn) {
+  ModelConfig c = moe_config("olmoe");
+  c.routing = small_routing("sketch", 6, 2);
+  c.expert_width = 1;
+  EXPECT_FAILS(check_prune(c, keep(4)), "are single neurons");
+}
+
 // The result of every recipe routes by as many experts as it has.
 TEST(Prune, EveryRecipe) {
   for (const RoutingOptions& routing : small_routings(8, 2)) {

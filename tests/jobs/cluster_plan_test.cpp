@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "convert/carve.h"
+#include "hub/folder/config_json.h"
+#include "jobs/run_options.h"
 #include "support/files.h"
 
 namespace moe {
@@ -28,6 +31,20 @@ TEST(ClusterPlan, HasEveryLayoutThatDivides) {
   // olmoe-mini has 8 experts
   EXPECT_EQ(spreads, (std::vector<int64_t>{1, 2, 3, 4, 6}));
   EXPECT_EQ(plan.tokens_a_step(), 12 * 2 * 64);
+}
+
+TEST(ClusterPlan, NeuronsAreNotSpread) {
+  const ModelConfig dense = preset_config("dense-mini");
+  CarveOptions o;
+  o.method = "sketch";
+  o.budget = 0.5;
+  const TempFolder folder;
+  put(folder / "config.json",
+      config_to_json(carved_config(dense, with_shape(dense, o, DType::bf16))));
+  ClusterPlanJob job = job_of(2);
+  job.preset.clear();
+  job.model = folder.path();
+  EXPECT_EQ(plan_cluster(job).layouts.size(), 1u);
 }
 
 TEST(ClusterPlan, AProcessAloneOnlyComputes) {

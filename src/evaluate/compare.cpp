@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numbers>
 #include <numeric>
 #include <utility>
@@ -43,9 +44,11 @@ void note_choices(Side& side, const MoeLayer::Saved& layer, bool keep_chosen) {
   std::vector<char>& chosen = side.chosen.emplace_back();
   if (!keep_chosen) return;
   chosen.assign(static_cast<size_t>(tokens * experts), 0);
+  // kept, not selected: what a second-choice policy held back is no choice. Nothing is dropped in
+  // the evaluation that both sides run by.
   for (int64_t n = 0; n < tokens; ++n)
     for (int64_t k = 0; k < slots; ++k)
-      if (router.selected.row<int32_t>(n)[k])
+      if (router.kept.row<int32_t>(n)[k])
         chosen[static_cast<size_t>(n * experts + router.choice.row<int32_t>(n)[k])] = 1;
 }
 
@@ -80,13 +83,13 @@ struct TokenFigures {
 };
 
 // KL(p || q) with p = softmax(a), q = softmax(b): sum_v p_v ((a_v - lse_a) - (b_v - lse_b)), in
-// double. It is not below 0 but for rounding.
+// double. It is not below 0 but for rounding, and no number where one of the two predicts none.
 double divergence(const float* p, const float* a, const float* b, double lse_a, double lse_b,
                   int64_t vocab) {
   double sum = 0;
   const double shift = lse_b - lse_a;
   for (int64_t v = 0; v < vocab; ++v) sum += double{p[v]} * ((double{a[v]} - double{b[v]}) + shift);
-  return std::max(0.0, sum);
+  return sum < 0 ? 0.0 : sum;
 }
 
 // Both heads over a chunk of rows at a time, so that the logits of a large vocabulary need little
@@ -252,16 +255,25 @@ struct Totals {
     return mean_of(changes).error;
   }
 
+  // Values that are no numbers have no order, and a mean without them would hide them.
+  void finish_kl(Comparison& c) {
+    if (!std::all_of(kl.begin(), kl.end(), [](float x) { return std::isfinite(x); })) {
+      c.kl = c.kl_median = c.kl_high = c.kl_most = std::numeric_limits<double>::quiet_NaN();
+      return;
+    }
+    c.kl = sum_of(kl) / static_cast<double>(kl.size());
+    std::sort(kl.begin(), kl.end());
+    c.kl_median = kl[kl.size() / 2];
+    c.kl_high = kl[std::min(kl.size() - 1, kl.size() * 99 / 100)];
+    c.kl_most = kl.back();
+  }
+
   void finish(Comparison& c, const Side& before, const Side& after) {
     const auto tokens = static_cast<double>(kl.size());
     c.before = finish(before, before_right);
     c.after = finish(after, after_right);
     c.loss_error = loss_error();
-    c.kl = sum_of(kl) / tokens;
-    std::sort(kl.begin(), kl.end());
-    c.kl_median = kl[kl.size() / 2];
-    c.kl_high = kl[std::min(kl.size() - 1, kl.size() * 99 / 100)];
-    c.kl_most = kl.back();
+    finish_kl(c);
     c.same_top = static_cast<double>(same) / tokens;
     c.rms_change = std::sqrt(squares / tokens);
   }

@@ -43,7 +43,7 @@ struct Comparison {
   // with a single window.
   std::optional<double> loss_error;
   // KL(p || q) = sum_v p_v ln(p_v / q_v) over the whole vocabulary, nats: mean, median, 99th
-  // percentile and largest of the tokens.
+  // percentile and largest of the tokens; NaN, all four, where a token's is not finite.
   double kl = 0, kl_median = 0, kl_high = 0, kl_most = 0;
   double same_top = 0;  // share of places where both find the same token likeliest
   // of the probability of the token that came: root of the mean of (q - p)^2

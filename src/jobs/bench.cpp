@@ -139,8 +139,8 @@ void add_row_wise(OpsFixture& x, std::vector<TimedOp>& list) {
 }
 
 // Of reading a prompt, whose last row alone meets the head.
-double prompt_flops(const ModelConfig& config, int64_t prompt) {
-  const FlopCount flops = count_flops(config, prompt);
+double prompt_flops(const ModelConfig& config, int64_t prompt, int64_t top_k) {
+  const FlopCount flops = count_flops(config, prompt, top_k);
   return static_cast<double>(prompt) * (flops.forward() - flops.head) + flops.head;
 }
 
@@ -312,7 +312,8 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
   const auto start = Clock::now();
   const LoadedModel loaded = open_model(job.model, job.memory.limits);
   Model& model = *loaded.model;
-  ModelConfig config = model.config();
+  const ModelConfig& config = model.config();
+  const int64_t top_k = experts_taken(config, job.top_k_experts);
   int64_t longest = 0;
   for (const SpeedOptions& speed : wanted) {
     validate(speed, config);
@@ -328,23 +329,22 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
       prepare_memory(job.model, session_use(model, options, run.compute, longest, capacity), beside,
                      job.memory, marked("lower @prompt or @tokens"), watch);
   model.move_to(run.device);
-  if (job.top_k_experts > 0) config.routing.top_k = job.top_k_experts;
   Session session(model, run, capacity, options);
   ModelTimings done{.model = job.model,
                     .dtype = run.compute,
                     .cache_dtype = cache_dtype(options, model, run.compute),
                     .load_seconds = load};
-  const auto weights = static_cast<double>(decode_bytes(model, config.routing.top_k));
+  const auto weights = static_cast<double>(decode_bytes(model, top_k));
   for (const SpeedOptions& speed : wanted) {
     SpeedProbe probe(model, session, speed);
     if (done.lengths.empty())
       probe.warm_up([&] { done.first_token_seconds = seconds_since(start); });
     for (int64_t i = 0; i < speed.repeats; ++i) probe.measure();
-    done.lengths.push_back(
-        {.speed = probe.speed(),
-         .flops_per_token = prompt_flops(config, speed.prompt) / static_cast<double>(speed.prompt),
-         .weight_bytes = weights,
-         .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});
+    done.lengths.push_back({.speed = probe.speed(),
+                            .flops_per_token = prompt_flops(config, speed.prompt, top_k) /
+                                               static_cast<double>(speed.prompt),
+                            .weight_bytes = weights,
+                            .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});
   }
   done.peak = measure_peak(run);
   const bool of_bytes = run.device == nullptr && mostly_quantised(model);

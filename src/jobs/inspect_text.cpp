@@ -74,11 +74,11 @@ InspectedText inspect_text(const InspectTextJob& job, const Watch& watch) {
   for (const LoadedModel* m : std::initializer_list<const LoadedModel*>{&loaded, &earlier})
     if (m->model)
       uses.push_back({.model = m->model.get(),
-                      .shape = {.tokens = window, .dtype = run.compute},
+                      .shape = {.tokens = window, .dtype = run.compute, .loss = m == &loaded},
                       .routing = options.routing,
                       .top_k_experts = options.top_k_experts});
   MemoryNeed beside;
-  beside.add("report", reporting_bytes(loaded.model->config(), window, std::ssize(uses)));
+  beside.add("report", reporting_bytes(loaded.model->config(), options, window, std::ssize(uses)));
   prepare_memory(job.model, uses, beside, job.memory, marked("lower @window"), watch);
   InspectedText found;
   RoutingReport& report = found.report;

@@ -24,8 +24,8 @@ Numbers numbers_of(const ModelConfig& c) {
 }
 
 // What a token meets of so many numbers of routed experts: those of K of E.
-int64_t active(const ModelConfig& c, int64_t experts) {
-  return experts == 0 ? 0 : experts / c.routing.experts * c.routing.top_k;
+int64_t active(const ModelConfig& c, int64_t experts, int64_t top_k) {
+  return experts == 0 ? 0 : experts / c.routing.experts * top_k;
 }
 
 // Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens
@@ -39,7 +39,8 @@ double average_keys(int64_t window, int64_t context) {
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
 // keys seen, or 6 H C Cv in layers of linear attention; norms, activations and the embedding's
 // lookup are not counted.
-FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context) {
+FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context,
+                   int64_t top_k) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   double scores = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
@@ -55,7 +56,7 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
   return {.projections = products(matrices[Part::attention]),
           .scores = scores,
           .dense_ffn = products(matrices[Part::dense_ffn]),
-          .experts = products(active(c, matrices[Part::experts])),
+          .experts = products(active(c, matrices[Part::experts], top_k)),
           .shared = products(matrices[Part::shared]),
           .router = products(matrices[Part::router]),
           .head = products(c.vocab * c.width)};
@@ -63,16 +64,20 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
 
 }  // namespace
 
-ParamCount count_params(const ModelConfig& c) {
+int64_t experts_taken(const ModelConfig& c, int64_t top_k_experts) {
+  return top_k_experts > 0 ? top_k_experts : c.routing.top_k;
+}
+
+ParamCount count_params(const ModelConfig& c, int64_t top_k_experts) {
   const Numbers sums = numbers_of(c);
   return {.parts = sums.trained,
-          .experts_active = active(c, sums.trained[Part::experts]),
+          .experts_active = active(c, sums.trained[Part::experts], experts_taken(c, top_k_experts)),
           .buffers = sums.buffers,
           .sketch = sums.sketch};
 }
 
-FlopCount count_flops(const ModelConfig& c, int64_t context) {
-  return flops_of(c, numbers_of(c).matrices, context);
+FlopCount count_flops(const ModelConfig& c, int64_t context, int64_t top_k_experts) {
+  return flops_of(c, numbers_of(c).matrices, context, experts_taken(c, top_k_experts));
 }
 
 TrainedNumbers trained_numbers(const Model& model) {
@@ -106,7 +111,7 @@ double training_flops(const ModelConfig& c, const TrainedNumbers& trained, int64
     return 2 * (of_tokens * static_cast<double>(met) + rows);
   };
   const double no_way_back = 2 * of_tokens * static_cast<double>(numbers.sketch);
-  return 3 * of_tokens * flops_of(c, numbers.matrices, context).scores +
+  return 3 * of_tokens * flops_of(c, numbers.matrices, context, c.routing.top_k).scores +
          2 * products(numbers.matrices) - no_way_back + products(trained.own) +
          3 * products(trained.terms);
 }

@@ -19,6 +19,10 @@ struct PartCounts {
   int64_t operator[](Part part) const { return of[static_cast<size_t>(part)]; }
 };
 
+// Experts that a token takes: `top_k_experts`, or at 0 the model's own number. Beside the
+// configuration, since a recipe need not allow as many to be trained.
+int64_t experts_taken(const ModelConfig&, int64_t top_k_experts);
+
 // How many numbers each part of the model holds. Embeddings count as active; a tied head is counted
 // once.
 struct ParamCount {
@@ -32,7 +36,7 @@ struct ParamCount {
   int64_t total() const { return std::accumulate(parts.of.begin(), parts.of.end(), int64_t{0}); }
   int64_t active() const { return total() - parts[Part::experts] + experts_active; }
 };
-ParamCount count_params(const ModelConfig&);
+ParamCount count_params(const ModelConfig&, int64_t top_k_experts = 0);
 
 // Floating-point operations of one token's forward, a product of [1,I] with [I,O] being 2 I O.
 // Training all of a model is three times that.
@@ -52,7 +56,7 @@ struct FlopCount {
   double training() const { return 3 * forward(); }
 };
 // For sequences of `context` tokens.
-FlopCount count_flops(const ModelConfig&, int64_t context);
+FlopCount count_flops(const ModelConfig&, int64_t context, int64_t top_k_experts = 0);
 // What a run trains of the matrices that are multiplied, numbers part by part: those with a
 // gradient of their own, and those of low-rank terms beside them, a pair that all experts of a
 // layer share counting for each.

@@ -139,6 +139,22 @@ TEST_F(Compare, AModelWithFewerExpertsBesideItself) {
   EXPECT_LT(fewer.at("after").at("bytes_per_token"), fewer.at("before").at("bytes_per_token"));
 }
 
+// What `moe score` takes: a recipe's numbers are those of training.
+TEST_F(Compare, FewerExpertsThanTheRecipeTrains) {
+  const std::string mixtral = *folder_ / "mixtral";
+  train(mixtral, {"--layers", "1", "--recipe", "mixtral", "--experts", "4", "--top-k", "2",
+                  "--expert-width", "32"});
+  const Json j = json_of(
+      words(mixtral, mixtral, {"--windows", "2", "--no-speed", "--json", "--top-k-experts", "1"}));
+  EXPECT_EQ(j.at("before").at("active_parameters").get<int64_t>() -
+                j.at("after").at("active_parameters").get<int64_t>(),
+            3 * 32 * 32);
+  EXPECT_LT(j.at("after").at("flops_per_token"), j.at("before").at("flops_per_token"));
+  const CommandResult timed = moe_command({"bench", mixtral, "--prompt", "4", "--tokens", "2",
+                                           "--repeats", "1", "--top-k-experts", "1"});
+  EXPECT_EQ(timed.code, 0) << timed.err;
+}
+
 TEST_F(Compare, ModelsOfOtherShapes) {
   const Json j = json_of(words(deeper(), model(), {"--no-speed", "--json"}));
   EXPECT_TRUE(j.at("drift").empty());

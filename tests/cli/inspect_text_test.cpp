@@ -134,6 +134,18 @@ TEST_F(InspectText, DenseModelSaysSo) {
   EXPECT_NE(page.find("This model has no MoE layer"), std::string::npos);
 }
 
+// The losses of a window's tokens keep their logits, which score foretells too.
+TEST_F(InspectText, ForetellsWhatTheLossTakes) {
+  const auto activations = [&](const std::string& verb) {
+    const CommandResult r = moe_command(
+        {verb, model(), "--text", *made_ / "texts/one.txt", "--window", "1024", "--show-memory"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    const size_t at = r.err.find("activations ");
+    return r.err.substr(at, r.err.find(',', at) - at);
+  };
+  EXPECT_EQ(activations("inspect"), activations("score"));
+}
+
 TEST_F(InspectText, Refusals) {
   expect_refused({"inspect", model(), "--html", folder_ / "x.html"}, 2,
                  {"--html needs a text", "--text FILE"});

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include "evaluate/score.h"
 #include "infer/session.h"
@@ -154,6 +157,20 @@ TEST(Compare, AModelIsNoDistanceFromItself) {
   EXPECT_EQ(c.same_choices, std::vector<double>(2, 1));
 }
 
+// One that predicts NaN, as a model whose weights overflowed does.
+TEST(Compare, NoNumbersAreNoNearness) {
+  Fixture f;
+  for (Param* p : f.after->params()) {
+    if (p->kind != ParamKind::final_norm) continue;
+    std::fill_n(p->value.as<float>(), p->value.numel(), std::numeric_limits<float>::quiet_NaN());
+    p->touched();
+  }
+  const Comparison c = f.compare();
+  EXPECT_TRUE(std::isfinite(c.before.nats_per_token));
+  for (const double x : {c.after.nats_per_token, c.kl, c.kl_median, c.kl_high, c.kl_most})
+    EXPECT_TRUE(std::isnan(x)) << x;
+}
+
 // After each layer the state is what a pass tells of it; the mean over all tokens of |h' - h| /
 // |h|.
 TEST(Compare, DriftIsTheMeanRelativeDistanceOfStates) {
@@ -217,6 +234,40 @@ TEST(Compare, CountsChoicesAndThoseThatStay) {
   for (const double share : c.same_choices) {
     EXPECT_GT(share, 0.5) << "two of four at random";
     EXPECT_LT(share, 1);
+  }
+}
+
+// [MoE layers] the pairs of a token and an expert that were sent, over all windows.
+std::vector<std::set<std::pair<int64_t, int32_t>>> sent_pairs(Model& model, Fixture& f) {
+  std::vector<std::set<std::pair<int64_t, int32_t>>> sent(2);
+  const auto note = [&](int64_t window, int64_t layer, const MoeLayer::Saved& saved) {
+    const Tensor& choice = saved.router.choice;
+    for (const int32_t pair : saved.plan.pair)
+      sent[static_cast<size_t>(layer)].emplace(window * kWindow + pair / choice.cols(),
+                                               choice.as<int32_t>()[pair]);
+  };
+  score(model, f.run, *f.tokenizer, f.ids, {.window = kWindow, .on_routing = note});
+  return sent;
+}
+
+// A second expert that the recipe's threshold holds back is no choice, neither counted nor kept.
+TEST(Compare, ASecondThatIsHeldBackIsNoChoice) {
+  Fixture f;
+  ModelConfig config = sharp();
+  config.routing = default_options(find_recipe("st-moe"), 4, 2, 2);
+  f.before = fresh(config);
+  f.after = nudged(*f.before, 0.5f);
+  const Comparison c = f.compare();
+  const auto was = sent_pairs(*f.before, f), is = sent_pairs(*f.after, f);
+  ASSERT_EQ(c.same_choices.size(), 2u);
+  for (size_t l = 0; l < 2; ++l) {
+    const std::vector<int64_t>& counts = c.before_load[l].counts;
+    EXPECT_LT(was[l].size(), size_t{5 * kWindow * 2});
+    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), std::ssize(was[l]));
+    const auto both = std::count_if(was[l].begin(), was[l].end(),
+                                    [&](const auto& p) { return is[l].contains(p); });
+    EXPECT_DOUBLE_EQ(c.same_choices[l],
+                     static_cast<double>(both) / static_cast<double>(was[l].size()));
   }
 }
 

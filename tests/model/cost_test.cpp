@@ -198,6 +198,22 @@ TEST(Cost, Flops) {
   EXPECT_EQ(f.training(), 3 * f.forward());
 }
 
+// More or fewer than the recipe would train with: mixtral's renormalised weights need two.
+TEST(Cost, OfAnotherNumberOfExperts) {
+  ModelConfig c = by_hand();
+  c.routing.recipe = "mixtral";
+  const int64_t expert = 3 * 8 * 12;
+  for (const int64_t k : {1, 2, 4}) {
+    EXPECT_EQ(experts_taken(c, k), k);
+    EXPECT_EQ(count_params(c, k).experts_active, k * expert);
+    EXPECT_EQ(count_params(c, k).total(), count_params(c).total());
+    EXPECT_EQ(count_flops(c, 64, k).experts, static_cast<double>(2 * k * expert));
+    EXPECT_EQ(count_flops(c, 64, k).router, count_flops(c, 64).router);
+  }
+  EXPECT_EQ(experts_taken(c, 0), 2);
+  EXPECT_EQ(count_params(c).experts_active, 2 * expert);
+}
+
 // What is not trained has no dW; terms are multiplied forwards, backwards and for their gradients.
 TEST(Cost, TrainingFlops) {
   const ModelConfig c = by_hand();

@@ -41,18 +41,18 @@ DType most_common_type(const Model& model) {
 
 ModelCard model_card(std::string name, Model& model, DType compute, int64_t window,
                      int64_t top_k_experts) {
-  ModelConfig c = model.config();
-  if (top_k_experts > 0) c.routing.top_k = top_k_experts;
-  const ParamCount params = count_params(c);
+  const ModelConfig& c = model.config();
+  const int64_t top_k = experts_taken(c, top_k_experts);
+  const ParamCount params = count_params(c, top_k);
   ModelCard card{.name = std::move(name),
-                 .shape = shape_of(c, c.routing.top_k),
+                 .shape = shape_of(c, top_k),
                  .weights = std::string(name_of(most_common_type(model))),
                  .compute = std::string(name_of(compute)),
                  .parameters = params.total(),
                  .active_parameters = params.active()};
   for (const Param* p : model.params()) card.weight_bytes += p->value.bytes();
-  card.bytes_per_token = decode_bytes(model, c.routing.top_k);
-  card.flops_per_token = count_flops(c, window).forward();
+  card.bytes_per_token = decode_bytes(model, top_k);
+  card.flops_per_token = count_flops(c, window, top_k).forward();
   return card;
 }
 

@@ -188,7 +188,8 @@ void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
           l);
 }
 
-RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
+RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer,
+                           int64_t top_k_experts) {
   RoutingReport report;
   report.recipe = c.routing.recipe;
   report.tokenizer = tokenizer.spec();
@@ -197,10 +198,10 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
   report.vocab = c.vocab;
   if (c.moe_layer_count() > 0) {
     report.experts = c.routing.experts;
-    report.top_k = c.routing.top_k;
+    report.top_k = experts_taken(c, top_k_experts);
     report.by_neuron = c.by_neuron();
   }
-  const ParamCount params = count_params(c);
+  const ParamCount params = count_params(c, top_k_experts);
   report.parameters = params.total();
   report.active_parameters = params.active();
   return report;
@@ -208,12 +209,14 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer) {
 
 }  // namespace
 
-int64_t reporting_bytes(const ModelConfig& c, int64_t window, int64_t models) {
+int64_t reporting_bytes(const ModelConfig& c, const RoutingStatsOptions& options, int64_t window,
+                        int64_t models) {
   const int64_t logits = std::min(logit_chunk_rows(c.vocab), window) * c.vocab * 4;
   if (c.moe_layer_count() == 0) return logits;
   // RoutedRows
-  const int64_t scores = c.by_neuron() ? 0 : c.routing.experts;
-  const int64_t rows = window * (4 * eval_spec(c.routing).slots() + scores) * 4;
+  const int64_t slots = evaluation_spec(c, options.routing, options.top_k_experts).slots(),
+                scores = c.by_neuron() ? 0 : c.routing.experts,
+                rows = window * (4 * slots + scores) * 4;
   // IdCounts of what comes in, follows and is predicted
   const int64_t counts =
       c.by_neuron() ? 0 : 3 * std::min(c.vocab, kCountedIds) * (c.routing.experts * 4 + 8);
@@ -227,7 +230,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
   const ModelConfig& config = model.config();
   check_options(options, config);
   if (earlier) check_earlier(config, earlier->config());
-  RoutingReport report = empty_report(config, tokenizer);
+  RoutingReport report = empty_report(config, tokenizer, options.top_k_experts);
   report.window = options.window > 0 ? options.window : default_window(config);
   std::vector<TextDomain> domains = domains_of(corpus);
   std::erase_if(domains, [](const TextDomain& d) { return d.tokens < 2; });

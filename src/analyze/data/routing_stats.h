@@ -22,7 +22,8 @@ struct RoutingStatsOptions {
 
 // Bytes that routing_report() takes beside what forwards over a window take of each of `models`
 // models.
-int64_t reporting_bytes(const ModelConfig&, int64_t window, int64_t models);
+int64_t reporting_bytes(const ModelConfig&, const RoutingStatsOptions&, int64_t window,
+                        int64_t models);
 
 // The figures of every MoE layer, the loss of every domain and a sample of each; a dense model has
 // no layers to show. The texts are cut into windows that do not overlap; what a domain has beyond

@@ -14,6 +14,7 @@ namespace {
 
 std::string signed_decimal(double x, int digits) {
   const std::string text = decimal(std::abs(x), digits);
+  if (!std::isfinite(x)) return text;
   return (x < 0 ? "-" : "+") + text;
 }
 
@@ -24,15 +25,40 @@ std::string figure(double x) {
 
 std::string rate(double tokens) { return decimal(tokens, tokens < 99.95 ? 1 : 0); }
 
+double loss_change(const Comparison& c) { return c.after.nats_per_token - c.before.nats_per_token; }
+
+// Whether both predict numbers; else nothing can be said of how far apart they are.
+bool has_distance(const Comparison& c) {
+  return std::isfinite(loss_change(c)) && std::isfinite(c.kl);
+}
+
 // Whether the change of the loss is beyond what the windows' spread makes by itself: two standard
-// errors.
+// errors. What is no number is within nothing.
 bool told_apart(const Comparison& c) {
-  return !c.loss_error ||
-         std::abs(c.after.nats_per_token - c.before.nats_per_token) > 2 * *c.loss_error;
+  return !c.loss_error || !(std::abs(loss_change(c)) <= 2 * *c.loss_error);
 }
 
 std::string share_of_before(double before, double after) {
   return before > 0 ? ratio(after / before) : "";
+}
+
+void add_distance_findings(std::vector<std::string>& out, const Comparison& c) {
+  if (!has_distance(c)) {
+    out.push_back(
+        fmt::format("A model that predicts no finite numbers cannot be held against another: the "
+                    "loss is {} nats a token, {} before.",
+                    decimal(c.after.nats_per_token, 4), decimal(c.before.nats_per_token, 4)));
+    return;
+  }
+  if (!told_apart(c))
+    out.push_back(
+        fmt::format("The change of {} nats a token is within twice its standard error: {} cannot "
+                    "tell it from none.",
+                    signed_decimal(loss_change(c), 4), counted(c.windows, "window")));
+  out.push_back(
+      fmt::format("Both find the same token likeliest at {} of the places. The mean divergence is "
+                  "{} nats; at one token in a hundred it is {} or more.",
+                  fine_percent(c.same_top), compact(c.kl), compact(c.kl_high)));
 }
 
 void add_load_finding(std::vector<std::string>& out, const Comparison& c) {
@@ -76,10 +102,11 @@ void add_layer_findings(std::vector<std::string>& out, const ConversionReport& r
 std::vector<std::string> text_findings(const ConversionReport& r) {
   std::vector<std::string> out;
   for (const auto& [name, text, c] : texts_of(r)) {
-    const double change = c.after.nats_per_token - c.before.nats_per_token;
-    const std::string word = !told_apart(c) || change == 0 ? "as before"
-                             : change < 0                  ? "better than before"
-                                                           : "worse than before";
+    const double change = loss_change(c);
+    const std::string word = !has_distance(c)                ? "in no finite numbers"
+                             : !told_apart(c) || change == 0 ? "as before"
+                             : change < 0                    ? "better than before"
+                                                             : "worse than before";
     std::string kept;
     if (!c.same_choices.empty())
       kept = fmt::format(
@@ -122,14 +149,13 @@ LoadBalance balance_of(const LayerChoices& layer) {
 
 std::vector<ComparedRow> prediction_rows(const Comparison& c) {
   std::vector<ComparedRow> out;
-  const double change = c.after.nats_per_token - c.before.nats_per_token;
   out.push_back({"perplexity", "perplexity", figure(c.before.perplexity),
                  figure(c.after.perplexity),
                  share_of_before(c.before.perplexity, c.after.perplexity)});
-  out.push_back(
-      {"nats_per_token", "nats a token", decimal(c.before.nats_per_token, 4),
-       decimal(c.after.nats_per_token, 4),
-       signed_decimal(change, 4) + (c.loss_error ? " ± " + decimal(*c.loss_error, 4) : "")});
+  out.push_back({"nats_per_token", "nats a token", decimal(c.before.nats_per_token, 4),
+                 decimal(c.after.nats_per_token, 4),
+                 signed_decimal(loss_change(c), 4) +
+                     (c.loss_error ? " ± " + decimal(*c.loss_error, 4) : "")});
   out.push_back({"bits_per_byte", "bits a byte", decimal(c.before.bits_per_byte, 4),
                  decimal(c.after.bits_per_byte, 4),
                  signed_decimal(c.after.bits_per_byte - c.before.bits_per_byte, 4)});
@@ -253,16 +279,7 @@ std::vector<std::string> findings_of(const ConversionReport& r) {
   } else {
     out.push_back(fmt::format("It has {}; how fast it is was not measured.", quality));
   }
-  if (!told_apart(c))
-    out.push_back(
-        fmt::format("The change of {} nats a token is within twice its standard error: {} cannot "
-                    "tell it from none.",
-                    signed_decimal(c.after.nats_per_token - c.before.nats_per_token, 4),
-                    counted(c.windows, "window")));
-  out.push_back(
-      fmt::format("Both find the same token likeliest at {} of the places. The mean divergence is "
-                  "{} nats; at one token in a hundred it is {} or more.",
-                  fine_percent(c.same_top), compact(c.kl), compact(c.kl_high)));
+  add_distance_findings(out, c);
   add_layer_findings(out, r);
   add_load_finding(out, c);
   return out;

@@ -241,7 +241,9 @@ void add_converted_layers(std::string& out, const ConversionReport& r) {
   put(out, "\n");
   std::vector<int64_t> layers;
   for (const ConvertedLayer& l : r.layers) layers.push_back(l.layer);
-  for (const LayerChoices& l : r.figures.after_load) layers.push_back(l.layer);
+  for (const TextView& t : texts_of(r))
+    for (const auto* loads : {&t.figures.before_load, &t.figures.after_load})
+      for (const LayerChoices& l : *loads) layers.push_back(l.layer);
   std::sort(layers.begin(), layers.end());
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   for (const int64_t layer : layers) {

@@ -2,11 +2,13 @@
 // what was measured, the JSON.
 #include "analyze/pages/conversion_page.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "analyze/data/definitions.h"
 #include "analyze/made_conversion.h"
@@ -77,6 +79,28 @@ TEST(Conversion, AChangeWithinItsErrorIsCalledThat) {
                    "tell it from none"));
   r.figures.loss_error = {};
   EXPECT_FALSE(says(findings_of(r), "cannot tell it from none"));
+}
+
+// NaN is neither within an error nor worse than before, on one text and on several.
+TEST(Conversion, AModelThatPredictsNoNumbersIsCalledThat) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ConversionReport r = made_conversion();
+  r.figures.after = {nan, nan, nan, 0};
+  r.figures.loss_error = nan;
+  r.figures.kl = r.figures.kl_median = r.figures.kl_high = r.figures.kl_most = nan;
+  EXPECT_TRUE(says(findings_of(r),
+                   "predicts no finite numbers cannot be held against another: the loss is n/a "
+                   "nats a token, 2.9248 before"));
+  for (const char* part : {"cannot tell", "Both find the same token"})
+    EXPECT_FALSE(says(findings_of(r), part)) << part;
+  EXPECT_EQ(row_of(compared_rows(r), "nats_per_token").change, "n/a ± n/a");
+  r.others.push_back({"general.txt", made_conversion().figures});
+  const auto findings = findings_of(r);
+  ASSERT_EQ(findings.size(), 2u);
+  EXPECT_TRUE(findings[0].starts_with("Text 1, held-out.txt, is predicted in no finite numbers"))
+      << findings[0];
+  EXPECT_TRUE(findings[1].starts_with("Text 2, general.txt, is predicted worse than before"))
+      << findings[1];
 }
 
 TEST(Conversion, BalanceIsOfTheCounts) {
@@ -199,6 +223,20 @@ TEST(Conversion, TextsStandSideBySide) {
   EXPECT_TRUE(to_json(made_conversion()).at("others").empty());
 }
 
+// The model before routes, the one after is dense: what there is to say of layers is of the first.
+TEST(Conversion, LayersThatOnlyTheModelBeforeRoutesHaveRows) {
+  ConversionReport r = tuned_on_two_texts();
+  for (Comparison* c : {&r.figures, &r.others[0].figures}) {
+    c->after_load.clear();
+    c->same_choices.clear();
+  }
+  const std::string table = conversion_tables(r);
+  for (const char* head : {"was 1", "drift 1", "was 2", "drift 2"})
+    EXPECT_NE(table.find(head), std::string::npos) << head << "\n" << table;
+  for (int64_t layer = 0; layer < 30; ++layer)
+    EXPECT_EQ(count(table, fmt::format("\n  {:>5} ", layer)), 1u) << layer << "\n" << table;
+}
+
 TEST(Conversion, ThePageOfSeveralTexts) {
   const std::string page = conversion_page(tuned_on_two_texts());
   EXPECT_EQ(fault_of(page), "");
@@ -303,6 +341,27 @@ TEST(Conversion, ACardCountsWhatTheModelCosts) {
   EXPECT_EQ(card.weight_bytes, 4 * card.parameters);
   EXPECT_EQ(card.bytes_per_token - fewer.bytes_per_token, 4 * 2 * expert);
   EXPECT_DOUBLE_EQ(card.flops_per_token - fewer.flops_per_token, 2 * 2 * expert);
+}
+
+// mixtral trains with two experts or more, switch with one.
+TEST(Conversion, ACardOfMoreOrFewerExpertsThanTheRecipeTrains) {
+  const int64_t expert = 3 * 32 * 48;
+  for (const auto& [recipe, own, asked] :
+       {std::tuple("mixtral", 2, 1), std::tuple("switch", 1, 2)}) {
+    ModelConfig c = plain_config();
+    c.routing = default_options(find_recipe(recipe), 4, own, 2);
+    auto model = fresh(c);
+    const ModelCard card = model_card("m", *model, DType::f32, 32),
+                    other = model_card("m", *model, DType::f32, 32, asked);
+    const int64_t more = 2 * (asked - own) * expert;  // numbers, of both layers
+    EXPECT_NE(other.shape.find(fmt::format("{} of 4 experts", asked)), std::string::npos)
+        << other.shape;
+    EXPECT_EQ(other.parameters, card.parameters) << recipe;
+    EXPECT_EQ(other.active_parameters - card.active_parameters, more) << recipe;
+    EXPECT_EQ(other.bytes_per_token - card.bytes_per_token, 4 * more) << recipe;
+    EXPECT_DOUBLE_EQ(other.flops_per_token - card.flops_per_token, static_cast<double>(2 * more))
+        << recipe;
+  }
 }
 
 }  // namespace

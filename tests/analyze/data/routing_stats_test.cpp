@@ -9,6 +9,7 @@
 
 #include "analyze/data/domains.h"
 #include "analyze/texts/pieces.h"
+#include "analyze/texts/tables.h"
 #include "evaluate/score.h"
 #include "support/files.h"
 #include "support/tiny_model.h"
@@ -144,6 +145,30 @@ TEST(RoutingStats, ExpertsThatChoose) {
   for (const LayerStats& s : by_threshold.moe_layers) EXPECT_GT(s.unrouted, 0);
   const SampleText& sample = by_threshold.samples[0];
   EXPECT_EQ(sample.experts[0].size(), sample.pieces.size() * 4);
+}
+
+// As many as were asked for, in every figure that counts a token's experts.
+TEST(RoutingStats, MoreExpertsThanTheModels) {
+  const Texts texts;
+  const auto model = strong(config_of("olmoe", 8, 2));
+  const RoutingReport own = report_of(*model, texts),
+                      r = report_of(*model, texts, {.top_k_experts = 4});
+  EXPECT_EQ(r.top_k, 4);
+  EXPECT_EQ(r.slots, 4);
+  const int64_t expert = 3 * 32 * 48;
+  EXPECT_EQ(r.parameters, own.parameters);
+  EXPECT_EQ(r.active_parameters - own.active_parameters, 2 * 2 * expert) << "two more, two layers";
+  for (const LayerStats& s : r.moe_layers)
+    for (int64_t d = 0; d < s.domain.rows; ++d) {
+      double row = 0;
+      for (int64_t e = 0; e < s.domain.cols; ++e) row += s.domain(d, e);
+      EXPECT_NEAR(row, 4, kTight);
+    }
+  const std::string tables = routing_tables(r, nullptr);
+  for (const char* part : {"of 8 experts, 4 chosen a token", "(50.0% when even)"})
+    EXPECT_NE(tables.find(part), std::string::npos) << part << "\n" << tables;
+  EXPECT_GT(reporting_bytes(model->config(), {.top_k_experts = 4}, 32, 1),
+            reporting_bytes(model->config(), {}, 32, 1));
 }
 
 TEST(RoutingStats, DropsOfCapacityAreCounted) {

@@ -182,8 +182,8 @@ bool ReplyWriter::parses() const {
 // What a text that is parsed is for the client; of a choice under way what is certain of it.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
   const ToolCallForm form = served_.chat->calls();
-  if (choice.ended) return parse_reply(form, with_call_marks(choice));
-  return form_.forced ? ParsedReply() : parse_reply_so_far(form, choice.text);
+  if (choice.ended) return parse_reply(form, with_call_marks(choice), form_.in_thought);
+  return form_.forced ? ParsedReply() : parse_reply_so_far(form, choice.text, form_.in_thought);
 }
 
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {

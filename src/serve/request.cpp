@@ -284,9 +284,19 @@ std::vector<OrderedJson> callable(const OrderedJson& tools, const std::string& n
   return functions;
 }
 
+// Arguments are an object even where the schema does not say what kind of value it means. The $id
+// makes it a schema of its own, wherever it stands: its $refs lead from there.
 OrderedJson parameters_of(const OrderedJson& function) {
-  if (function.contains("parameters")) return function.at("parameters");
-  return {{"type", "object"}, {"additionalProperties", false}};
+  const auto given = function.find("parameters");
+  OrderedJson schema = given != function.end() && !given->is_null()
+                           ? *given
+                           : OrderedJson{{"type", "object"}, {"additionalProperties", false}};
+  constexpr const char* kTelling[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+  if (std::none_of(std::begin(kTelling), std::end(kTelling),
+                   [&](const char* keyword) { return schema.contains(keyword); }))
+    schema["type"] = "object";
+  schema["$id"] = "parameters";
+  return schema;
 }
 
 // The schema of a call of one of the functions.
@@ -408,6 +418,8 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   if (const ReplyChannels* channels = reply_channels(served.chat->calls());
       channels != nullptr && common.text.grammar && !out.form.forced)
     opening = channels->content_begin;
+  // A forced call counts in a thought, too: nothing else may come.
+  out.form.in_thought = !out.form.forced && opens_thought(prompt);
   add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
   return out;
 }

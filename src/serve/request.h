@@ -35,6 +35,7 @@ struct ReplyForm {
   bool routing = false;         // readable, and
   bool routed_experts = false;  // the numbers alone
   bool tools = false;           // the reply may call some
+  bool in_thought = false;      // the prompt has opened one
   // Where it has to: what stands before and behind what is written, so that it is a call.
   bool forced = false;
   std::string call_begin = {}, call_end = {};  // the former stands in the prompt

@@ -140,7 +140,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
     return std::string_view(text).substr(begin, to - begin);
   };
   const std::string_view asks = between(question, 0, answer), ends = between(answer, 1, second);
-  stops_ = marks_ = marks_in(ends);
+  ends_ = marks_ = marks_in(ends);
   std::vector<std::string> before_reply = marks_in(asks);
   erase_unopened(before_reply, text);
   for (const std::string& mark : before_reply) add(marks_, mark);
@@ -152,10 +152,14 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
   for (const std::string* token : {&tokens_.bos, &tokens_.eos})
     if (!token->empty() && text.find(*token) != std::string::npos) add(marks_, *token);
   if (const ReplyChannels* channels = reply_channels(calls_)) {
-    stops_ = channels->stops;
-    for (const std::string& stop : stops_) add(marks_, stop);
+    ends_ = channels->stops;
+    for (const std::string& stop : ends_) add(marks_, stop);
   }
-  add(stops_, tokens_.eos);
+  add(ends_, tokens_.eos);
+  stops_ = ends_;
+  // A reply that ran on into another mark could not be sent back.
+  if (reply_channels(calls_) == nullptr)
+    for (const std::string& mark : marks_) add(stops_, mark);
   style_ = call_style();
   style_.thinking = !writes_thought("reasoning_content") && writes_thought("thinking");
 }

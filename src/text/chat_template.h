@@ -72,6 +72,7 @@ class ChatTemplate {
   CallStyle style_;
   ToolCallForm calls_;
   std::vector<std::string> marks_, stops_;
+  std::vector<std::string> ends_;  // those of them that the template writes behind a reply
 };
 
 // Of the tokenizer's config; ChatML where there is none. Fails as ChatTemplate does.

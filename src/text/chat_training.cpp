@@ -69,10 +69,10 @@ Document ChatTemplate::document(std::span<const Message> messages) const {
           "prompt for this reply: it changes what came before, or opens the reply with more",
           i + 1);
     const size_t begin = prompt.size();
-    std::optional<size_t> end = behind_stop(text, stops_, message_end, begin);
-    if (!end && i + 1 == messages.size() && !stops_.empty()) {
+    std::optional<size_t> end = behind_stop(text, ends_, message_end, begin);
+    if (!end && i + 1 == messages.size() && !ends_.empty()) {
       // Some templates write the end with the next message only.
-      document.text += stops_.front();
+      document.text += ends_.front();
       end = text.size();
     } else if (!end) {
       const std::string so_far = run(messages.first(i + 1), false, kDayOfDocuments).text;

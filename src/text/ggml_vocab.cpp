@@ -266,8 +266,11 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
       fail("its tokenizer.ggml.model is \"{}\"; supported are gpt2, llama, t5 and gemma4",
            printable(vocab.model, 40));
     // Where a file does not say: as llama.cpp has it for these names.
+    const auto pre_adds_bos = [](std::string_view name) {
+      return name == "llama-bpe" || name == "tekken";
+    };
     const bool add_bos =
-        vocab.bos && vocab.add_bos.value_or(over_bytes ? ggml_pre(vocab.pre).names[0] == "llama-bpe"
+        vocab.bos && vocab.add_bos.value_or(over_bytes ? pre_adds_bos(ggml_pre(vocab.pre).names[0])
                                                        : vocab.model != "t5");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
     std::vector<int32_t>& ends = parts.special.ends;

@@ -168,10 +168,12 @@ const Family* family_of(ToolCallForm form) {
   return nullptr;
 }
 
-// Behind a thought that opens the reply; nothing while it goes on.
-std::optional<size_t> behind_thought(string_view text) {
-  constexpr string_view kOpen = "<think>", kClose = "</think>";
-  if (!trimmed_left(text).starts_with(kOpen)) return 0;
+constexpr string_view kOpenThought = "<think>";
+
+// Behind a thought that opens the reply, or goes on in it; nothing while it does.
+std::optional<size_t> behind_thought(string_view text, bool in_thought) {
+  constexpr string_view kClose = "</think>";
+  if (!in_thought && !trimmed_left(text).starts_with(kOpenThought)) return 0;
   const size_t end = text.find(kClose);
   if (end == string_view::npos) return std::nullopt;
   return end + kClose.size();
@@ -218,8 +220,8 @@ size_t mark_or_part(string_view text, string_view mark, size_t from) {
 }
 
 // How many bytes of a reply under way are content whatever follows.
-size_t content_prefix(const Family* family, string_view text) {
-  const std::optional<size_t> from = behind_thought(text);
+size_t content_prefix(const Family* family, string_view text, bool in_thought) {
+  const std::optional<size_t> from = behind_thought(text, in_thought);
   if (family == nullptr || !from) return text.size();
   if (family->begin.empty()) {
     const string_view begin = trimmed_left(text);
@@ -254,10 +256,12 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
   return ToolCall{std::string(name), given->dump()};
 }
 
-ParsedReply parse_reply(ToolCallForm form, string_view text) {
+bool opens_thought(string_view prompt) { return trimmed_right(prompt).ends_with(kOpenThought); }
+
+ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought) {
   if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, true);
   const Family* family = family_of(form);
-  const std::optional<size_t> from = behind_thought(text);
+  const std::optional<size_t> from = behind_thought(text, in_thought);
   if (family == nullptr || !from) return {.content = std::string(text)};
   if (family->begin.empty()) return whole_reply(*family, text);
   std::vector<ToolCall> calls;
@@ -280,9 +284,10 @@ ParsedReply parse_reply(ToolCallForm form, string_view text) {
   return {.content = around_calls(*family, around), .calls = std::move(calls)};
 }
 
-ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
+ParsedReply parse_reply_so_far(ToolCallForm form, string_view text, bool in_thought) {
   if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, false);
-  return {.content = std::string(text.substr(0, content_prefix(family_of(form), text)))};
+  return {.content =
+              std::string(text.substr(0, content_prefix(family_of(form), text, in_thought)))};
 }
 
 const ReplyChannels* reply_channels(ToolCallForm form) {

@@ -36,12 +36,14 @@ enum class ToolCallForm {
 ToolCallForm tool_call_form(std::string_view jinja);
 
 // Takes the calls out of a whole reply. What is no call stays content, as it stands; where calls
-// were taken out, white space beside them goes too. Calls inside a thought that opens the reply are
-// none. Never fails.
-ParsedReply parse_reply(ToolCallForm form, std::string_view text);
+// were taken out, white space beside them goes too. Calls inside a thought that opens the reply, or
+// that the prompt opened (`in_thought`), are none. Never fails.
+ParsedReply parse_reply(ToolCallForm form, std::string_view text, bool in_thought = false);
 // Of a reply under way what is certain whatever follows: parse_reply's content and thought of the
 // whole reply begin with these, its calls with those that are whole already.
-ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text);
+ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text, bool in_thought = false);
+// Whether a reply to this prompt begins inside a thought: some templates open it.
+bool opens_thought(std::string_view prompt);
 
 // A form may write thoughts, content and calls into channels, each a message of its own. A reply in
 // such a form is parsed even where no tools are offered.

@@ -66,6 +66,16 @@ TEST(Reply, CallsOfToolsAreTakenOut) {
   EXPECT_EQ(plain["choices"][0]["finish_reason"], "stop");
 }
 
+TEST(Reply, CallsInAThoughtThatThePromptOpenedAreNone) {
+  Fixture f;
+  const std::string text = std::string(kCall) + "\n</think>\nHi";
+  const Json whole =
+      f.writer({.chat = true, .tools = true, .in_thought = true}).whole({ended(text)}, {}, 1);
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], text);
+  EXPECT_FALSE(whole["choices"][0]["message"].contains("tool_calls"));
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+}
+
 // However the text comes, what was shown is the content, and the calls come last.
 TEST(Reply, AStreamHoldsBackWhatMayBeACall) {
   Fixture f;

@@ -176,15 +176,41 @@ TEST(Server, WritesByASchema) {
   EXPECT_EQ(any["choices"][0]["message"]["content"].get<std::string>().substr(0, 1), "{");
 }
 
+// A template that tells the form of calls by its mark.
+std::string calling_template(const std::string& mark) {
+  return "{% if tools %}{{ tools | tojson }} '" + mark +
+         "'\n{% endif %}"
+         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+}
+constexpr const char* kHermesMark = "<tool_call>";
+constexpr const char* kLlama3Mark = "{\"name\": function name, \"parameters\": ";
+
+// The arguments of the one call that had to come; tools of these names, all with `parameters`.
+// What is allowed to end ends, and else a number comes where one may.
+Json forced_arguments(ServedModel& s, const std::vector<std::string>& names,
+                      const Json& parameters) {
+  Json tools = Json::array();
+  for (const std::string& name : names)
+    tools.push_back(
+        {{"type", "function"}, {"function", {{"name", name}, {"parameters", parameters}}}});
+  const Json reply = s.ask("/v1/chat/completions",
+                           {{"messages", {{{"role", "user"}, {"content", "Go"}}}},
+                            {"tools", tools},
+                            {"tool_choice", "required"},
+                            {"logit_bias", {{std::to_string('}'), 100}, {std::to_string('0'), 90}}},
+                            {"seed", 1}});
+  if (!reply.contains("choices")) return nullptr;
+  const Json calls = reply["choices"][0]["message"].value("tool_calls", Json::array());
+  EXPECT_EQ(calls.size(), 1u) << reply;
+  if (calls.size() != 1) return nullptr;
+  return Json::parse(calls[0]["function"]["arguments"].get<std::string>());
+}
+
 // In each family's form the reply is a call, whatever the model would rather have said.
 TEST(Server, CallsAToolWhereItHasTo) {
-  for (const std::string mark :
-       {"<tool_call>", "[TOOL_CALLS]", "{\"name\": function name, \"parameters\": "}) {
-    ServedModel s(
-        {}, "{% if tools %}{{ tools | tojson }} '" + mark +
-                "'\n{% endif %}"
-                "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-                "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  for (const std::string mark : {kHermesMark, "[TOOL_CALLS]", kLlama3Mark}) {
+    ServedModel s({}, calling_template(mark));
     const auto tool = [](const std::string& name) {
       return Json{
           {"type", "function"},
@@ -230,6 +256,37 @@ TEST(Server, CallsAToolWhereItHasTo) {
                                          {"tool_choice", "required"}})
           .status,
       400);
+}
+
+TEST(Server, ArgumentsAreAnObjectWhereTheirSchemaDoesNotSay) {
+  ServedModel s({}, calling_template(kHermesMark));
+  for (const Json& parameters : {Json::object(), Json(), Json{{"description", "x"}}})
+    EXPECT_EQ(forced_arguments(s, {"f"}, parameters), Json::object()) << parameters;
+}
+
+// A $ref in the parameters of a tool leads from there, not from what a call is made of around them.
+TEST(Server, ParametersReferWithinThemselves) {
+  const Json digit = {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}};
+  const Json point = {{"type", "object"},
+                      {"properties", {{"x", digit}}},
+                      {"required", {"x"}},
+                      {"additionalProperties", false}};
+  const Json by_name = {{"$id", "https://example.com/point"},
+                        {"$ref", "#/$defs/Point"},
+                        {"$defs", {{"Point", point}}}};
+  const Json to_itself = {
+      {"type", "object"},
+      {"properties", {{"n", digit}, {"o", {{"$ref", "#/properties/n"}}}, {"p", {{"$ref", "#"}}}}},
+      {"required", {"n", "o"}},
+      {"additionalProperties", false}};
+  for (const char* mark : {kHermesMark, kLlama3Mark}) {
+    ServedModel s({}, calling_template(mark));
+    for (const std::vector<std::string>& names :
+         {std::vector<std::string>{"first"}, std::vector<std::string>{"first", "second"}}) {
+      EXPECT_EQ(forced_arguments(s, names, by_name), Json({{"x", 0}})) << mark;
+      EXPECT_EQ(forced_arguments(s, names, to_itself), Json({{"n", 0}, {"o", 0}})) << mark;
+    }
+  }
 }
 
 // What lm-evaluation-harness asks.

@@ -61,9 +61,9 @@ TEST(ChatTemplate, ReadsMarksAndStopsOffTheTemplate) {
   for (const Case& c : std::vector<Case>{
            {"chatml", {"<|im_start|>", "<|im_end|>"}, {"<|im_end|>", "</s>"}},
            {"llama3", {"<|start_header_id|>", "<|eot_id|>", "<s>"}, {"<|eot_id|>"}},
-           {"llama2", {"[INST]", "[/INST]", "<s>", "</s>"}, {"[INST]", "</s>"}},
+           {"llama2", {"[INST]", "[/INST]", "<s>", "</s>"}, {"[INST]", "[/INST]", "</s>"}},
            {"mistral-v3", {"[INST]", "[/INST]", "</s>"}, {"[INST]", "</s>"}},
-           {"deepseek", {"\n\nAssistant:", "</s>"}, {"</s>"}},
+           {"deepseek", {"\n\nAssistant:", "</s>"}, {"\n\nAssistant:", "</s>"}},
            {"phi4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}, {"<|im_end|>", "</s>"}},
            {"zephyr", {"<|user|>", "<|assistant|>", "</s>"}, {"<|user|>", "</s>"}}}) {
     const ChatTemplate t = of(c.family);
@@ -77,7 +77,7 @@ TEST(ChatTemplate, ReadsMarksAndStopsOffTheTemplate) {
       "{{ m.content }}<|end|>{% endfor %}",
       {});
   EXPECT_EQ(thinks.marks(), (std::vector<std::string>{"<|end|>", "<|user|>", "<|assistant|>"}));
-  EXPECT_EQ(thinks.stops(), (std::vector<std::string>{"<|end|>", "<|user|>"}));
+  EXPECT_EQ(thinks.stops(), thinks.marks());
   const ChatTemplate ends_a_thought(
       "{% for m in messages %}<{{ m.role }}>{{ '</think>' if m.role == 'assistant' }}"
       "{{ m.content }}</{{ m.role }}>{% endfor %}",

@@ -76,10 +76,13 @@ TEST(GgmlVocab, OverBytesSplitsByItsName) {
   EXPECT_EQ(parse_json(smollm->config_json(), "c").at("chat_template"), "{{ x }}");
   vocab.pre = "gpt-2";
   EXPECT_EQ(pieces_of(*make_ggml_tokenizer(vocab, "m.gguf"), "12ab"), (Strings{"12", "ab"}));
-  vocab.pre = "llama-bpe";
   vocab.bos = 258;
-  EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), (Ids{258, 97}))
-      << "llama.cpp puts it there unless the file says no";
+  for (const char* pre : {"llama-bpe", "tekken"}) {
+    vocab.pre = pre;
+    EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), (Ids{258, 97}))
+        << "llama.cpp puts it there unless the file says no: " << pre;
+    EXPECT_TRUE(make_ggml_tokenizer(vocab, "m.gguf")->special().add_bos);
+  }
   vocab.add_bos = false;
   EXPECT_EQ(make_ggml_tokenizer(vocab, "m.gguf")->encode_text("a"), Ids{97});
   vocab.pre = "";

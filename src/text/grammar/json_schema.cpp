@@ -76,10 +76,13 @@ bool is_note(std::string_view keyword) {
   return std::find(kNotes.begin(), kNotes.end(), keyword) != kNotes.end();
 }
 
-// Where in the schema something stands; spelled only for a message.
+// Where in the schema something stands; its text is only for a message.
 struct Place {
   const Place* above = nullptr;
   std::string_view key;
+  const Schema* root = nullptr;  // what a $ref here and below leads from; null: that of `above`
+
+  const Schema* ref_root() const { return root != nullptr ? root : above->ref_root(); }
 
   std::string text() const {
     if (above == nullptr) return std::string(key);
@@ -88,6 +91,12 @@ struct Place {
     return out;
   }
 };
+
+// A part that has an $id is a schema of its own.
+const Schema* root_at(const Schema& part, const Schema* around) {
+  const auto id = part.find("$id");
+  return id != part.end() && id->is_string() ? &part : around;
+}
 
 bool is_of(const Schema& value, unsigned kinds) {
   if (value.is_object()) return kinds & kObject;
@@ -106,12 +115,12 @@ class SchemaReader {
       : root_(&root), where_(where), builder_(where), rules_(builder_) {}
 
   std::shared_ptr<const Grammar> read() {
-    const RuleId start = reference(*root_, "#");
+    const RuleId start = reference(*root_, "#", root_);
     // what a $ref names is read one after the other, as each may name the next
     while (!named_.empty()) {
       const Named next = std::move(named_.front());
       named_.pop_front();
-      builder_.add(next.rule, {Builder::ref(value(*next.schema, {nullptr, next.text}))});
+      builder_.add(next.rule, {Builder::ref(value(*next.schema, {nullptr, next.text, next.root}))});
     }
     return builder_.build(start);
   }
@@ -121,6 +130,7 @@ class SchemaReader {
     const Schema* schema;
     RuleId rule;
     std::string text;
+    const Schema* root;
   };
 
   [[noreturn]] void refuse(const Place& place, std::string_view what) const {
@@ -130,16 +140,16 @@ class SchemaReader {
     refuse({&place, keyword}, "is not supported");
   }
 
-  RuleId reference(const Schema& schema, const std::string& text) {
+  RuleId reference(const Schema& schema, const std::string& text, const Schema* root) {
     const auto known = references_.find(&schema);
     if (known != references_.end()) return known->second;
     const RuleId rule = builder_.rule();
     references_.emplace(&schema, rule);
-    named_.push_back({&schema, rule, text});
+    named_.push_back({&schema, rule, text, root});
     return rule;
   }
 
-  RuleId value(const Schema& schema, const Place& place);
+  RuleId value(const Schema& schema, const Place& given);
   RuleId referred(const Schema& ref, const Place& place);
   RuleId any_of(const Schema& list, const Place& place);
   RuleId listed(const Schema& schema, const Place& place);
@@ -179,17 +189,20 @@ void SchemaReader::check_keywords(const Schema& schema, const Place& place) cons
                                    [&](const auto& keyword) { return keyword.first == key; });
     if (!known && !is_note(key)) refuse_keyword(place, key);
   }
-  // it changes what a $ref below it means
-  if (schema.contains("$id") && &schema != root_) refuse_keyword(place, "$id");
+  // in older drafts one with # is but another name, and no root
+  if (const auto id = schema.find("$id"); id != schema.end() && &schema != root_)
+    if (!id->is_string() || id->get_ref<const std::string&>().starts_with('#'))
+      refuse_keyword(place, "$id");
   if (schema.contains("multipleOf")) refuse_keyword(place, "multipleOf");
   if (const auto unique = schema.find("uniqueItems");
       unique != schema.end() && *unique != Schema(false))
     refuse_keyword(place, "uniqueItems");
 }
 
-RuleId SchemaReader::value(const Schema& schema, const Place& place) {
+RuleId SchemaReader::value(const Schema& schema, const Place& given) {
   if (schema.is_boolean()) return schema.get<bool>() ? rules_.any() : builder_.rule();
-  if (!schema.is_object()) refuse(place, "must be a schema: an object, or true or false");
+  if (!schema.is_object()) refuse(given, "must be a schema: an object, or true or false");
+  const Place place{given.above, given.key, root_at(schema, given.ref_root())};
   check_keywords(schema, place);
   if (const auto ref = schema.find("$ref"); ref != schema.end()) {
     only(schema, "$ref", place);
@@ -235,7 +248,8 @@ RuleId SchemaReader::referred(const Schema& ref, const Place& place) {
     pointer += is_byte ? static_cast<char>(std::stoi(hex, nullptr, 16)) : text[i];
     if (is_byte) i += 2;
   }
-  const Schema* at = root_;
+  const Schema* root = place.ref_root();
+  const Schema* at = root;
   for (size_t begin = 0; begin < pointer.size();) {
     const size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
     std::string key;
@@ -254,9 +268,10 @@ RuleId SchemaReader::referred(const Schema& ref, const Place& place) {
     }
     if (below == nullptr) refuse(place, "leads to nothing");
     at = below;
+    root = root_at(*at, root);
     begin = end;
   }
-  return reference(*at, text);
+  return reference(*at, text, root);
 }
 
 RuleId SchemaReader::any_of(const Schema& list, const Place& place) {

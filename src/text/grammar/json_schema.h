@@ -1,5 +1,6 @@
 // JSON schemas as grammars. Supported of JSON Schema (2020-12, and what older drafts call alike):
-//   type, enum, const, anyOf, oneOf (as anyOf), allOf of one, $ref within the schema
+//   type, enum, const, anyOf, oneOf (as anyOf), allOf of one, $ref within the schema (within the
+//   part that has an $id)
 //   properties, required, additionalProperties; items, prefixItems, minItems, maxItems
 //   minLength, maxLength, format (date, time, date-time, uuid)
 //   minimum, maximum, exclusiveMinimum, exclusiveMaximum (of numbers that are not whole: whole

@@ -14,19 +14,23 @@ namespace {
 // ---- what several need
 // ---------------------------------------------------------------------------
 
-// x.a.b.0, as `attribute=` names it.
+// A part of a path: digits are a place.
+Value key_in_path(std::string_view part) {
+  int64_t place = 0;
+  const char* const end = part.data() + part.size();
+  const bool digits = part.find_first_not_of("0123456789") == std::string_view::npos;
+  const auto [read, error] = std::from_chars(part.data(), end, place);
+  return digits && error == std::errc() ? Value(place) : Value(std::string(part));
+}
+
+// x['a']['b'][0], as `attribute=` names it: a.b.0.
 Value at_path(const Call& c, Value x, const Value& path) {
-  if (path.integer()) {
-    const List items = items_of(x);
-    const int64_t at = *path.integer();
-    return at >= 0 && at < static_cast<int64_t>(items.size()) ? items[static_cast<size_t>(at)]
-                                                              : Value(Undefined{"an item"});
-  }
+  if (path.integer()) return c.host.item(x, path);
   const std::string held = text_of(c, path);
   std::string_view rest = held;
   while (true) {
     const size_t dot = rest.find('.');
-    x = c.host.attribute(x, std::string(rest.substr(0, dot)));
+    x = c.host.item(x, key_in_path(rest.substr(0, dot)));
     if (dot == std::string_view::npos) return x;
     rest.remove_prefix(dot + 1);
   }

@@ -19,6 +19,8 @@ class Host {
   virtual bool test(const std::string& name, const Value& on, const Arguments&) = 0;
   // x.name; undefined where there is none.
   virtual Value attribute(const Value& x, const std::string& name) = 0;
+  // x[key]; what x holds, before its attributes.
+  virtual Value item(const Value& x, const Value& key) = 0;
   // Before so many bytes are made; throws where a template has made too many.
   virtual void spend(size_t bytes) = 0;
 };

@@ -130,7 +130,7 @@ class Lexer {
     const size_t begin = tag_of("raw", at_, sign);
     if (begin == std::string::npos) return false;
     at_ = begin;
-    end_tag(sign, true);
+    end_tag(sign, false);
     for (size_t tag = text_.find("{%", at_); tag != std::string::npos;
          tag = text_.find("{%", tag + 2)) {
       size_t inner = tag + 2;

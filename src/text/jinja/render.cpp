@@ -108,6 +108,22 @@ class Renderer final : public Host {
         if (field.first == name) return field.second;
     return Undefined{name};
   }
+  Value item(const Value& x, const Value& key) override {
+    if (x.undefined()) fail("{} is undefined, and so has no items", x.undefined()->name);
+    if (x.dict())
+      if (const Value* found = x.dict()->find(key)) return *found;
+    if ((x.sequence() || x.text()) && key.integer()) {
+      if (x.text()) work_on(x);
+      const int64_t size = *length_of(x).integer(),
+                    place = *key.integer() < 0 ? *key.integer() + size : *key.integer();
+      if (place < 0 || place >= size) return Undefined{fmt::format("item {}", *key.integer())};
+      const auto index = static_cast<size_t>(place);
+      return x.text() ? Value(std::string(character_of(*x.text(), index)))
+                      : x.sequence()->items[index];
+    }
+    if (key.text()) return attribute(x, *key.text());
+    return Undefined{fmt::format("item {}", to_repr(key))};
+  }
   void spend(size_t bytes) override {
     spent_ += bytes;
     if (spent_ > options_.most_bytes)
@@ -348,7 +364,10 @@ class Renderer final : public Host {
       }
       items = std::move(kept);
     }
-    if (items.empty() && !s.branches.empty()) return body_(s.branches[0].body, scope, out);
+    if (items.empty() && !s.branches.empty()) {
+      Scope inner{&scope};
+      return body_(s.branches[0].body, inner, out);
+    }
     for (size_t i = 0; i < items.size(); ++i) {
       step();
       Scope inner{&scope};
@@ -359,14 +378,33 @@ class Renderer final : public Host {
     return Flow::on;
   }
 
-  // Macros see what stands outside of all tags, not where they are called.
-  Value macro(const Statement& s, Scope&) {
-    return Function{s.text, [this, &s](const Arguments& given) { return run_macro(s, given); }};
+  // Macros see what stands around them, not where they are called: inside of others or of loops the
+  // names as they are there now, copied, as the macro may be called when they are gone.
+  Value macro(const Statement& s, const Scope& scope) {
+    Scope around{&global_};
+    for (const Scope* at = &scope; at != &global_; at = at->outside)
+      for (const auto& entry : at->names)
+        if (std::none_of(around.names.begin(), around.names.end(),
+                         [&](const auto& known) { return known.first == entry.first; }))
+          around.names.push_back(entry);
+    step(std::ssize(around.names));
+    spend(around.names.size() * sizeof(Value));
+    return macro_in(s, std::make_shared<Scope>(std::move(around)));
   }
-  Value run_macro(const Statement& s, const Arguments& given) {
+  Value macro_in(const Statement& s, const std::shared_ptr<Scope>& around) {
+    int holds = 0;
+    for (const auto& entry : around->names) holds = std::max(holds, entry.second.depth());
+    return Function{
+        s.text, [this, &s, around](const Arguments& given) { return run_macro(s, around, given); },
+        holds};
+  }
+  Value run_macro(const Statement& s, const std::shared_ptr<Scope>& around,
+                  const Arguments& given) {
     if (calls_ >= kDeepestCalls) fail("macros call each other more than {} deep", kDeepestCalls);
     ++calls_;
-    Scope inner{&global_};
+    Scope inner{around.get()};
+    // It may call itself; were it among what it holds, neither would ever be let go.
+    if (inner.find(s.text) == nullptr) inner.set(s.text, macro_in(s, around));
     const Call c = call_of(s.text.c_str(), given);
     if (given.positional.size() > s.targets.size())
       fail("{} has {} arguments at most", s.text, s.targets.size());
@@ -451,23 +489,6 @@ class Renderer final : public Host {
       list.push_back(Value::tuple({value(*e.of[i], scope), value(*e.of[i + 1], scope)}));
     pairs.positional.emplace_back(std::move(list));
     return Dict{entries_of(pairs)};
-  }
-
-  Value item(const Value& x, const Value& key) {
-    if (x.undefined()) fail("{} is undefined, and so has no items", x.undefined()->name);
-    if (x.dict())
-      if (const Value* found = x.dict()->find(key)) return *found;
-    if ((x.sequence() || x.text()) && key.integer()) {
-      if (x.text()) work_on(x);
-      const int64_t size = *length_of(x).integer(),
-                    place = *key.integer() < 0 ? *key.integer() + size : *key.integer();
-      if (place < 0 || place >= size) return Undefined{fmt::format("item {}", *key.integer())};
-      const auto index = static_cast<size_t>(place);
-      return x.text() ? Value(std::string(character_of(*x.text(), index)))
-                      : x.sequence()->items[index];
-    }
-    if (key.text()) return attribute(x, *key.text());
-    return Undefined{fmt::format("item {}", to_repr(key))};
   }
 
   Value slice(const Expr& e, Scope& scope) {

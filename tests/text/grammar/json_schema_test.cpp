@@ -232,6 +232,17 @@ TEST(JsonSchema, RefersToItself) {
   check({R"({"anyOf": [{"const": 1}, {"$ref": "#/anyOf/0"}]})", {"1"}, {"2"}});
 }
 
+// What has an $id is a schema of its own: a $ref in it leads from there, wherever that came from.
+TEST(JsonSchema, RefersWithinItsOwnId) {
+  const std::string part = R"({"$id": "part", "$defs": {"one": {"const": 1}}, "properties":
+      {"one": {"$ref": "#/$defs/one"}, "again": {"$ref": "#"}}, "additionalProperties": false})";
+  const std::vector<std::string> held = {R"({"one":1})", R"({"again":{"again":{"one":1}}})"},
+                                 others = {R"({"one":2})", "[]", R"({"again":[]})"};
+  check({R"({"$defs": {"one": {"const": 2}}, "anyOf": [)" + part + "]}", held, others});
+  check({R"({"$ref": "#/$defs/part", "$defs": {"part": )" + part + "}}", held, others});
+  check({R"({"$ref": "#/$defs/part/$defs/one", "$defs": {"part": )" + part + "}}", {"1"}, {"2"}});
+}
+
 TEST(JsonSchema, RangesOfWholeNumbers) {
   const std::vector<std::pair<int, int>> ranges = {{0, 0},    {0, 9},    {5, 17},    {-3, 4},
                                                    {-20, -7}, {99, 101}, {123, 456}, {-1000, 1000},
@@ -318,7 +329,7 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"type": "number", "exclusiveMaximum": 1e14})",
        "#/exclusiveMaximum of more than 14 digits"},
       {R"({"exclusiveMaximum": true})", "#/exclusiveMaximum must be a number"},
-      {R"({"items": {"$id": "x"}})", "#/items/$id is not supported"},
+      {R"({"items": {"$id": "#x"}})", "#/items/$id is not supported"},
       {"{\"type\": \"string\"", "line 1"},
       {R"({"type": "string", "type": "null"})", "stands twice"},
       {"3", "# must be a schema"},

@@ -82,6 +82,9 @@ TEST(Jinja, WhatATemplateMayTakeIsBounded) {
                         "{% set ns.l = " +
                         next + " %}{% endfor %}"),
                  next == "ns.l.count" ? "" : "deep in each other");
+  EXPECT_FAILS(render("{% set ns = namespace(f=0) %}{% for i in range(99999) %}{% set g = ns.f %}"
+                      "{% macro f() %}{% endmacro %}{% set ns.f = f %}{% endfor %}"),
+               "deep in each other");
   EXPECT_FAILS(render(std::string(2 << 20, 'a')), "1 MiB");
 }
 

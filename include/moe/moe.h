@@ -142,7 +142,8 @@ typedef struct {
 MOE_API moe_status moe_layer_open(moe_layer** layer, const char* options);
 MOE_API void moe_layer_close(moe_layer* layer); /* NULL is allowed */
 /* json: "recipe", "experts", "top_k", "slots", "slots_eval", "params" (name, shape, whether it is
- * trained), "losses" (those the recipe has, with its coefficients), "loss_order", "needs_ids",
+ * trained), "losses" (those the recipe has, with its coefficients), "sum_over_layers" (the
+ * coefficients are of a sum over a model's layers, else of a mean), "loss_order", "needs_ids",
  * "running_balance" (the balance loss is over the optimizer step so far: "step_counts" are the
  * sums of earlier calls' "balance_counts"), and the recipe's shared experts. */
 MOE_API moe_status moe_layer_inspect(moe_layer* layer, char** json);
@@ -150,7 +151,8 @@ MOE_API moe_status moe_layer_threads(moe_layer* layer, int threads); /* 0: all c
 /* Says where parameters lie, by the names of moe_layer_inspect(), until they are bound again; to be
  * called again when their numbers have changed. Banks [E,F,D] ("experts.gate.weight",
  * "experts.up.weight") and [E,D,F] ("experts.down.weight") are f32 or bf16, everything else f32.
- * "experts.gate_up.weight" [E,2F,D] stands for gate and up, the gate's rows first. */
+ * "experts.gate_up.weight" [E,2F,D] stands for gate and up, the gate's rows first. A call that is
+ * refused binds none. */
 MOE_API moe_status moe_layer_bind(moe_layer* layer, const moe_array* arrays, size_t count);
 /* Reads "x" [N,D] (f32 or bf16) or "logits" [N,E] f32, or for hash routing "ids" [N]; where they
  * are given "bounds" [S+1] of sequences (default: one), "recorded" [N,K] choices to take instead

@@ -139,6 +139,25 @@ def test_changed_weights_are_seen_whatever_changed_them() -> None:
     assert torch.equal(layer(x), copy.deepcopy(layer)(x))
 
 
+def test_fused_optimizers_are_seen_behind_a_forward() -> None:
+    layer, x = layer_of(), torch.randn(9, 16)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    for _ in range(2):
+        gradients(layer, x)
+        layer(x)
+        optimizer.step()
+        assert torch.equal(layer(x), copy.deepcopy(layer)(x))
+
+
+def test_weights_loaded_in_inference_mode_are_seen() -> None:
+    x = torch.randn(9, 16)
+    with torch.inference_mode():
+        layer, other = layer_of("deepseek-v3"), layer_of("deepseek-v3")
+        assert not torch.equal(layer(x), other(x))
+        layer.load_state_dict(other.state_dict())
+        assert torch.equal(layer(x), other(x))
+
+
 def test_checkpointing_counts_a_step_once() -> None:
     from torch.utils.checkpoint import checkpoint
 
@@ -199,6 +218,13 @@ def test_compiles_without_a_break(recipe: str) -> None:
     assert torch.allclose(x1.grad, x2.grad, atol=1e-6)
 
 
+def test_one_compiled_function_of_several_layers() -> None:
+    layers, x = [layer_of() for _ in range(3)], torch.randn(9, 16)
+    compiled = torch.compile(lambda layer, x: layer(x) * 2, fullgraph=True, backend="aot_eager")
+    for layer in layers:
+        assert torch.allclose(compiled(layer, x), layer(x) * 2, atol=1e-6)
+
+
 def test_compiled_layers_count_their_step() -> None:
     layer = layer_of("deepseek-v3")
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -226,6 +252,49 @@ def test_coefficients_of_the_losses() -> None:
     assert torch.allclose(mt.aux_loss(layer, balance=0.5), wanted)
     with pytest.raises(Error, match="no MoE layer of this module has a load loss"):
         mt.aux_loss(layer, load=1.0)
+
+
+@pytest.mark.parametrize("recipe", ["switch", "olmoe"])
+def test_coefficients_over_several_layers(recipe: str) -> None:
+    """Switch Transformer adds its layers' losses up; OLMoE's code means them."""
+    layers = [mt.MoE(16, 24, 8, 1, recipe) for _ in range(3)]
+    net = torch.nn.Sequential(*layers)
+    net(torch.randn(2, 9, 16))
+    names = layers[0].router.about["losses"]
+    wanted = sum(c * layer.losses[n] for layer in layers for n, c in names.items() if c != 0)
+    if recipe == "switch":
+        assert torch.allclose(wanted, 0.01 * sum(layer.losses["balance"] for layer in layers))
+    else:
+        wanted = wanted / 3
+    assert torch.allclose(mt.aux_loss(net), wanted)
+    mean = sum(layer.losses["balance"] for layer in layers) / 3
+    ours = mt.aux_loss(net, **(dict.fromkeys(names, 0.0) | {"balance": 0.5}))
+    assert torch.allclose(ours, 0.5 * mean)
+
+
+@pytest.mark.parametrize("recipe", ["olmoe", "deepseek-v3", "expert-choice", "hash"])
+def test_no_tokens_route_nowhere(recipe: str) -> None:
+    layer = layer_of(recipe)
+    ids = torch.arange(9) if recipe == "hash" else None
+    gradients(layer, torch.randn(9, 16), ids=ids)
+    calls = int(layer.router._calls)
+    for shape in ((0, 16), (2, 0, 16)):
+        empty = torch.empty(shape, requires_grad=True)
+        y = layer(empty, ids=None if ids is None else ids[:0])
+        assert y.shape == shape
+        assert layer.routing.experts.shape[0] == 0 and int(layer.routing.counts.sum()) == 0
+        loss = mt.aux_loss(layer)
+        assert loss == 0
+        (y.sum() + loss).backward()
+    assert int(layer.router._calls) == calls
+
+
+def test_route_of_no_tokens() -> None:
+    logits = torch.zeros(0, 8, requires_grad=True)
+    routing = mt.route(logits, "olmoe", 2)
+    assert routing.experts.shape == routing.kept.shape == (0, 2)
+    routing.losses["balance"].backward()
+    assert logits.grad.shape == (0, 8)
 
 
 def test_route_alone_is_differentiable() -> None:
@@ -261,6 +330,38 @@ def test_threads_and_forked_processes() -> None:
     for thread in threads:
         thread.join()
     assert all(same(got[i], want[i]) for i in range(3))
+
+
+def test_threads_share_a_layer() -> None:
+    """Each with weights of its own: what one binds is not what another computes with."""
+    logits = torch.randn(64, 8)
+    biases = [torch.randn(8) * 3 for _ in range(4)]
+    layer, x = layer_of("deepseek-v3"), torch.randn(50, 16)
+    want_y = gradients(layer, x)[0]
+
+    def route(bias: Any) -> Any:
+        return mt.route(
+            logits, "deepseek-v3", 2, expert_groups=1, groups_kept=1, selection_bias=bias
+        ).experts
+
+    want = [route(bias) for bias in biases]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(400):
+            if not torch.equal(route(biases[i]), want[i]):
+                wrong.append(i)
+        for _ in range(20):
+            if not torch.equal(layer(x), want_y):
+                wrong.append(i)
+            layer.experts.engine.forget()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 _FORKED = """

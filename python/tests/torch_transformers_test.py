@@ -115,6 +115,12 @@ def results(model: Any, implementation: str) -> tuple[Any, dict[str, Any]]:
     return out.logits.detach().clone(), grads
 
 
+def logits_of(model: Any, implementation: str) -> Any:
+    model.set_experts_implementation(implementation)
+    with torch.no_grad():
+        return model(input_ids=_IDS).logits
+
+
 def worst(got: Any, want: Any) -> float:
     return float((got - want).detach().abs().max() / want.abs().max().clamp(min=1e-6))
 
@@ -167,6 +173,45 @@ def test_changed_weights_are_seen() -> None:
     model.load_state_dict(model_of("Olmoe").state_dict())
     logits, _ = results(model, "eager")
     assert worst(results(model, "moe_cpp")[0], logits) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["Olmoe", "GptOss"])
+def test_fused_optimizers_are_seen_wherever_a_forward_stands(name: str) -> None:
+    """They move no version counter: an evaluation between steps, and one ahead of a step."""
+    model = model_of(name).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    for step in range(4):
+        results(model, "moe_cpp")
+        if step % 2:
+            logits_of(model, "moe_cpp")
+        optimizer.step()
+        assert worst(logits_of(model, "moe_cpp"), logits_of(model, "eager")) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["Olmoe", "GptOss"])
+def test_weights_loaded_in_inference_mode_are_seen(name: str) -> None:
+    with torch.inference_mode():
+        model = model_of(name).eval()
+        other = {n: t * 0.9 for n, t in model.state_dict().items()}
+        before = logits_of(model, "moe_cpp")
+        model.load_state_dict(other)
+        after = logits_of(model, "moe_cpp")
+        assert worst(after, logits_of(model, "eager")) < 1e-5
+        assert worst(after, before) > 1e-3
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("name", ["Olmoe", "Qwen3Moe", "GptOss"])
+def test_compiled_models_compute_the_same(name: str, warm: bool) -> None:
+    model = model_of(name).eval()
+    torch.compiler.reset()
+    logits = logits_of(model, "eager")
+    if warm:
+        logits_of(model, "moe_cpp")
+    model.set_experts_implementation("moe_cpp")
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        assert worst(compiled(input_ids=_IDS).logits, logits) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])

@@ -34,25 +34,29 @@ ModelConfig config_of(const LayerOptions& o) {
   return c;
 }
 
-// Gives a parameter an array: its places are those of experts, empty where there are none.
-using Bind = void (*)(Param&, Tensor numbers, std::vector<void*> places);
+// An array for a parameter: its places are those of experts, empty where there are none.
+struct Found {
+  Param* param;
+  Tensor numbers;
+  std::vector<void*> places;
+};
+using AllFound = std::vector<Found>;
 
-void bind_one(Arrays& arrays, const std::string& name, Param& p, Dtypes dtypes, Bind bind) {
+void find_one(AllFound& found, Arrays& arrays, const std::string& name, Param& p, Dtypes dtypes) {
   const auto& s = p.value.shape;
   if (p.value.rank == 3) {
     BankArray bank = arrays.find_bank(name, dtypes, {s[0], s[1], s[2]});
-    if (!bank.value.empty()) bind(p, bank.value, std::move(bank.places));
+    if (!bank.value.empty()) found.push_back({&p, bank.value, std::move(bank.places)});
     return;
   }
   const Tensor t = p.value.rank == 2 ? arrays.find(name, dtypes, {s[0], s[1]})
                                      : arrays.find(name, dtypes, {s[0]});
-  if (t.empty()) return;
-  bind(p, t, {});
+  if (!t.empty()) found.push_back({&p, t, {}});
 }
 
 // Gate and up of one array, each expert's gate first.
-void bind_halves(Arrays& arrays, const std::string& name, Param& gate, Param& up, Dtypes dtypes,
-                 Bind bind) {
+void find_halves(AllFound& found, Arrays& arrays, const std::string& name, Param& gate, Param& up,
+                 Dtypes dtypes) {
   const auto& s = up.value.shape;
   BankArray both = arrays.find_bank(name, dtypes, {s[0], 2 * s[1], s[2]});
   if (both.value.empty()) return;
@@ -60,25 +64,27 @@ void bind_halves(Arrays& arrays, const std::string& name, Param& gate, Param& up
   half.data = both.value.data;
   half.dtype = both.value.dtype;
   half.row_bytes = both.value.row_bytes;
-  bind(gate, half, both.places);
+  found.push_back({&gate, half, both.places});
   const int64_t half_bytes = bytes_of(half.dtype, s[1] * s[2]);
   for (void*& place : both.places) place = static_cast<char*>(place) + half_bytes;
   half.data = static_cast<char*>(half.data) + half_bytes;
-  bind(up, half, std::move(both.places));
+  found.push_back({&up, half, std::move(both.places)});
 }
 
 // Every parameter for which there is an array of its name behind the prefix. Banks may be of any
 // dtype in `banks`; everything else is f32.
-void bind_all(Arrays& arrays, const std::string& prefix, std::span<Param* const> params,
-              Dtypes banks, Bind bind) {
+AllFound find_all(Arrays& arrays, const std::string& prefix, std::span<Param* const> params,
+                  Dtypes banks) {
+  AllFound found;
   Param* gate = nullptr;
   for (Param* p : params) {
     const bool is_bank = p->value.rank == 3;
-    bind_one(arrays, prefix + std::string(array_name(*p)), *p, is_bank ? banks : kF32, bind);
+    find_one(found, arrays, prefix + std::string(array_name(*p)), *p, is_bank ? banks : kF32);
     if (is_bank && p->kind == ParamKind::gate) gate = p;
     if (is_bank && p->kind == ParamKind::up && gate != nullptr)
-      bind_halves(arrays, prefix + std::string(kGateUp), *gate, *p, banks, bind);
+      find_halves(found, arrays, prefix + std::string(kGateUp), *gate, *p, banks);
   }
+  return found;
 }
 
 struct Pool {
@@ -121,6 +127,7 @@ Json describe(const moe_layer& layer) {
           {"params", params},
           {"losses", losses},
           {"loss_order", all},
+          {"sum_over_layers", recipe.losses.sum_over_layers},
           {"needs_ids", !needs_logits(layer.train.select)},
           {"zero_init", recipe.zero_init},
           {"first_expert_scale", first_expert_scale(layer.train.weigh)},
@@ -156,9 +163,8 @@ BorrowedRun::~BorrowedRun() {
 }
 
 BoundGrads::BoundGrads(Arrays& arrays, std::span<Param* const> params) : params_(params) {
-  bind_all(arrays, "grad.", params, kF32, [](Param& p, Tensor sums, std::vector<void*> places) {
-    p.bind_grad(sums, std::move(places));
-  });
+  for (Found& f : find_all(arrays, "grad.", params, kF32))
+    f.param->bind_grad(f.numbers, std::move(f.places));
 }
 
 BoundGrads::~BoundGrads() {
@@ -232,11 +238,9 @@ moe_status moe_layer_bind(moe_layer* layer, const moe_array* arrays, size_t coun
     moe_layer& l = need(layer, "moe_layer_bind: layer");
     const std::lock_guard lock(l.busy);
     Arrays given_arrays(arrays, count, "moe_layer_bind");
-    bind_all(given_arrays, "", l.params, kFloats,
-             [](Param& p, Tensor numbers, std::vector<void*> places) {
-               p.bind(numbers, {places.begin(), places.end()});
-             });
+    const AllFound found = find_all(given_arrays, "", l.params, kFloats);
     given_arrays.done();
+    for (const Found& f : found) f.param->bind(f.numbers, {f.places.begin(), f.places.end()});
   });
 }
 

@@ -90,8 +90,10 @@ void experts_backward(moe_layer& layer, Run& run, Arrays& arrays) {
   Tensor dweights;
   if (!call.weights.empty())
     dweights = arrays.find("dweights", kF32, {tokens, call.weights.cols()});
-  if (call.saved.up.empty())
-    fail_usage("\"up\" is missing; a forward that a backward follows is given memory for it");
+  const bool no_gate = layer.config.gated && call.saved.gate.empty();
+  if (no_gate || call.saved.up.empty())
+    fail_usage("\"{}\" is missing; a forward that a backward follows is given memory for it",
+               no_gate ? "gate" : "up");
   BoundGrads grads(arrays, layer.params);
   arrays.done();
   if (tokens == 0) return grads.settle(run);

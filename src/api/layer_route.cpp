@@ -33,6 +33,22 @@ void check_bounds(std::span<const int64_t> bounds, int64_t tokens) {
                tokens);
 }
 
+// Refuses what these stages read and nobody has bound.
+void need_router(const moe_layer& layer, const RoutingSpec& spec, bool makes_logits, bool draws) {
+  const Router& router = *layer.layer.router;
+  const auto is_read = [&](const Param* p) {
+    if (p == &router.scale) return has_expert_scale(spec.weigh);
+    if (p == &router.bias) return selection_bias(spec.select) != nullptr;
+    if (p == &router.threshold) return std::holds_alternative<ThresholdChoice>(spec.select);
+    if (p == &router.noise)
+      return makes_logits && draws && std::holds_alternative<LearnedNoise>(spec.noise);
+    return makes_logits;
+  };
+  for (const Param* p : layer.params)
+    if (p->part == Part::router && is_read(p) && !p->present())
+      fail_usage("\"{}\" is not bound; moe_layer_bind() comes first", array_name(*p));
+}
+
 RouteCall::RouteCall(moe_layer& layer, Run& run, Arrays& arrays, bool training, uint64_t seed)
     : router(*layer.layer.router), spec(training ? layer.train : layer.eval) {
   const int64_t experts = layer.experts();
@@ -43,8 +59,7 @@ RouteCall::RouteCall(moe_layer& layer, Run& run, Arrays& arrays, bool training, 
   if (by_ids ? ids.empty() : logits.empty() == x.empty())
     fail_usage("{}", by_ids ? "\"ids\" is missing; hash routing reads token ids"
                             : "either \"logits\" or \"x\" is needed, and not both");
-  if (!by_ids && !x.empty() && !router.logit.weight.present())
-    fail_usage("\"router.weight\" is not bound; moe_layer_bind() comes first");
+  need_router(layer, spec, !by_ids && !x.empty(), seed != 0);
   const int64_t n = by_ids ? ids.numel() : x.empty() ? logits.rows() : x.rows();
   if (Tensor b = arrays.find_whole(run.saved, "bounds", {Arrays::kAny}, 0, n); !b.empty())
     bounds.assign(b.as<int32_t>(), b.as<int32_t>() + b.numel());

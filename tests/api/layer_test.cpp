@@ -230,6 +230,7 @@ TEST(ApiLayer, TellsWhatItIs) {
   EXPECT_EQ(about.at("params").at(1).at("name"), "router.bias");
   EXPECT_EQ(about.at("params").at(1).at("trained"), false);
   EXPECT_TRUE(about.at("losses").contains("balance"));
+  EXPECT_EQ(about.at("sum_over_layers"), true);
 }
 
 TEST(ApiLayer, RefusesWhatDoesNotFit) {
@@ -276,6 +277,66 @@ TEST(ApiLayer, RefusesWhatDoesNotFit) {
   moe_layer* none = nullptr;
   EXPECT_EQ(moe_layer_open(&none, R"({"recipe": "mixtal"})"), MOE_USAGE);
   EXPECT_EQ(none, nullptr);
+}
+
+TEST(ApiLayer, ABackwardNeedsTheGateOfItsForward) {
+  Case c;
+  const Layer layer = open(sizes());
+  ASSERT_EQ(bind_arrays(layer.get(), c.bound()), MOE_OK);
+  for (const char* name : {"gate", "up"}) {
+    Arrays call = c.backward();
+    std::erase_if(call, [&](const moe_array& a) { return std::string(a.name) == name; });
+    EXPECT_EQ(moe_layer_experts_backward(layer.get(), call.data(), call.size()), MOE_USAGE);
+    EXPECT_NE(std::string(moe_last_error()).find("\"" + std::string(name) + "\" is missing"),
+              std::string::npos)
+        << moe_last_error();
+  }
+}
+
+// Everything but router.weight is left out, of recipes that have more.
+TEST(ApiLayer, RefusesToRouteByWhatIsNotBound) {
+  Arena memory;
+  const Tensor x = draw(memory, DType::f32, {kTokens, kWidth}, 1),
+               router = draw(memory, DType::f32, {kExperts, kWidth}, 2),
+               experts = memory.alloc(DType::i32, {kTokens, kSlots}),
+               weights = memory.alloc(DType::f32, {kTokens, kSlots});
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"gemma4", "router.scale"},
+      {"cmoe", "router.up.weight"},
+      {"shazeer", "router.noise.weight"},
+      {"deepseek-v3", "router.bias"}};
+  for (const auto& [recipe, missing] : cases) {
+    const Layer layer = open(
+        {{"recipe", recipe}, {"experts", kExperts}, {"top_k", kSlots}, {"hidden_size", kWidth}});
+    const Arrays call = {array("x", x), array("experts", experts), array("weights", weights)};
+    const auto refused = [&](const std::string& name) {
+      EXPECT_EQ(moe_layer_route(layer.get(), call.data(), call.size(), 1, 7), MOE_USAGE) << recipe;
+      EXPECT_NE(std::string(moe_last_error()).find("\"" + name + "\" is not bound"),
+                std::string::npos)
+          << moe_last_error();
+    };
+    refused("router.weight");
+    ASSERT_EQ(bind_arrays(layer.get(), {array("router.weight", router)}), MOE_OK);
+    refused(missing);
+  }
+}
+
+TEST(ApiLayer, ARefusedBindChangesNothing) {
+  Case c;
+  const Layer layer = open(sizes());
+  const Arrays forward = c.forward();
+  ASSERT_EQ(bind_arrays(layer.get(), c.bound()), MOE_OK);
+  ASSERT_EQ(moe_layer_experts(layer.get(), forward.data(), forward.size()), MOE_OK);
+  const std::vector<double> before = values(c.y);
+  const Tensor other = draw(c.memory, DType::f32, {kExperts, 2 * kHidden, kWidth}, 9);
+  EXPECT_EQ(bind_arrays(layer.get(), {array("experts.gate_up.weight", other),
+                                      array("experts.dwon.weight", c.down)}),
+            MOE_USAGE);
+  Arrays wrong = {array("experts.gate_up.weight", other), array("experts.down.weight", c.down)};
+  wrong[1].shape[1] = 7;
+  EXPECT_EQ(bind_arrays(layer.get(), wrong), MOE_USAGE);
+  ASSERT_EQ(moe_layer_experts(layer.get(), forward.data(), forward.size()), MOE_OK);
+  EXPECT_EQ(values(c.y), before);
 }
 
 }  // namespace

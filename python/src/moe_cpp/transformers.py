@@ -23,7 +23,7 @@ except ImportError as error:
 
 from moe_cpp.torch import _bank
 from moe_cpp.torch._activations import name_of
-from moe_cpp.torch._engine import Engine
+from moe_cpp.torch._engine import Engine, forgetful
 from moe_cpp.torch._ops import as_autocast, experts, products
 
 
@@ -46,12 +46,17 @@ class _Banks:
             )
         # Copies that lie the other way round, of what and of which version they were made.
         self._turned: dict[str, tuple[Tensor, int, Tensor]] = {}
+        forgetful(self)
+
+    def forget(self) -> None:
+        self._turned.clear()
 
     def bank(self, module: Any, name: str) -> Tensor:
         given: Tensor = getattr(module, name)
         if not self.transposed:
             return given
         if torch.is_grad_enabled() and given.requires_grad:
+            self._turned.pop(name, None)  # a training may change it where no version counts that
             return given.transpose(1, 2).contiguous()
         source, version = given.detach(), -1 if given.is_inference() else given._version
         before = self._turned.get(name)
@@ -73,6 +78,10 @@ class _Whole:
             gated=banks.gated,
             bias=banks.biased,
         )
+
+    def forget(self) -> None:
+        self.banks.forget()
+        self.engine.forget()
 
     def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         banks = self.banks
@@ -98,6 +107,10 @@ class _Apart:
 
         self.up = product(banks.hidden, banks.rows)
         self.down = product(banks.width, banks.hidden)
+
+    def forget(self) -> None:
+        for keeper in (self.banks, self.up, self.down):
+            keeper.forget()
 
     def __call__(self, module: Any, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         banks = self.banks
@@ -134,6 +147,15 @@ def _prepared(module: Any) -> _Whole | _Apart:
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, _Whole | _Apart] = weakref.WeakKeyDictionary()
 
 
+def _after_load(module: Any, _: object) -> None:
+    """load_state_dict's writes have no version in inference mode."""
+    known = _KNOWN.get(module)
+    if known is not None:
+        known.forget()
+
+
+# What is kept of a module is beside it, where a graph of torch.compile would not see it change.
+@torch.compiler.disable
 def experts_forward(
     self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
@@ -142,6 +164,8 @@ def experts_forward(
     known = _KNOWN.get(self)
     if known is None:
         known = _KNOWN[self] = _prepared(self)
+        if _after_load not in self._load_state_dict_post_hooks.values():  # a copy has it already
+            self.register_load_state_dict_post_hook(_after_load)
     if hidden_states.shape[0] == 0:
         return hidden_states
     return known(self, as_autocast(hidden_states), top_k_index, top_k_weights.float()).to(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from moe_cpp._errors import refuse
 from moe_cpp._inputs import as_options
@@ -75,6 +77,9 @@ class Engine:
         # their place, and their version.
         self._bound: dict[str, tuple[torch.Tensor, int]] = {}
         self._threads = 0
+        # Held from a bind to the end of the call that it is for.
+        self._busy = threading.RLock()
+        forgetful(self)
 
     @classmethod
     def of(cls, number: int) -> Engine:
@@ -84,7 +89,7 @@ class Engine:
     def __reduce__(self) -> tuple[type[Engine], tuple[dict[str, object], tuple[str, ...]]]:
         return Engine, (self.options, self.names)
 
-    def bind(self, weights: Named) -> None:
+    def _bind(self, weights: Named) -> None:
         """Tells of weights that lie elsewhere now, or whose version has moved."""
         moved = []
         for name, tensor in weights:
@@ -107,19 +112,56 @@ class Engine:
 
     def end_step(self, buffers: Named, counts: torch.Tensor, cutoff: torch.Tensor) -> None:
         """Moves the buffers, in place."""
-        self.forget()
-        self.bind(buffers)
-        self.call("moe_layer_end_step", [("counts", counts), ("cutoff", cutoff)])
-        self.forget()
+        with self._busy:
+            self.forget()
+            self.call("moe_layer_end_step", buffers, [("counts", counts), ("cutoff", cutoff)])
+            self.forget()
 
     def forget(self) -> None:
         """The next call binds, and packs, anew. For numbers that may change where no version
-        counts it: behind a backward, since PyTorch's fused optimizers move none."""
-        self._bound.clear()
+        counts it."""
+        with self._busy:
+            self._bound.clear()
 
-    def call(self, function: str, named: Named, *more: int) -> None:
+    def call(self, function: str, weights: Named, named: Named, *more: int) -> None:
+        """With these weights, whatever other threads call."""
         threads = torch.get_num_threads()
-        if threads != self._threads:
-            check(LIBRARY.moe_layer_threads(self._handle, threads))
-            self._threads = threads
-        check(getattr(LIBRARY, function)(self._handle, _arrays(named), len(named), *more))
+        with self._busy:
+            self._bind(weights)
+            if threads != self._threads:
+                check(LIBRARY.moe_layer_threads(self._handle, threads))
+                self._threads = threads
+            check(getattr(LIBRARY, function)(self._handle, _arrays(named), len(named), *more))
+
+
+class _Forgets(Protocol):
+    def forget(self) -> None: ...
+
+
+# Whatever keeps copies of weights, and a lock since threads may make layers during a step.
+_FORGETFUL: weakref.WeakSet[_Forgets] = weakref.WeakSet()
+_FORGETFUL_LOCK = threading.Lock()
+
+
+def forgetful(keeper: _Forgets) -> None:
+    """keeper.forget() is called wherever weights may have changed and no version counts it."""
+    with _FORGETFUL_LOCK:
+        _FORGETFUL.add(keeper)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """PyTorch's fused optimizers move no version."""
+    if not any(group.get("fused") for group in optimizer.param_groups):
+        return
+    with _FORGETFUL_LOCK:
+        keepers = list(_FORGETFUL)
+    for keeper in keepers:
+        keeper.forget()
+
+
+register_optimizer_step_post_hook(_after_step)
+
+
+def after_load(module: Any, _: object) -> None:
+    """A hook of load_state_dict, whose writes have no version in inference mode."""
+    module.engine.forget()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
 from moe_cpp.torch import _bank, _pretrained
+from moe_cpp.torch._engine import after_load
 from moe_cpp.torch._ops import as_autocast, experts
 from moe_cpp.torch._routing import Router, Routing
 
@@ -47,6 +48,7 @@ class Experts(nn.Module):
         self.engine = _bank.engine_of(
             num_experts, hidden_size, width, activation=activation, gated=gated, bias=bias
         )
+        self.register_load_state_dict_post_hook(after_load)
 
     def params(self) -> list[Tensor]:
         """In the order of the engine's names."""
@@ -209,13 +211,13 @@ class MoE(nn.Module):
                 "bfloat16 (so torch.autograd.gradcheck, which needs float64, has nothing to check)"
             )
         flat = x.reshape(-1, self.hidden_size)
-        if flat.shape[0] == 0:
-            return x
-        if bounds is None and x.dim() == 3:
+        if bounds is None and x.dim() == 3 and flat.shape[0] > 0:
             bounds = torch.arange(0, flat.shape[0] + 1, x.shape[1])
         flat_ids = None if ids is None else ids.reshape(-1)
         routing = self.router(flat, flat_ids, bounds, recorded, step_counts, seed)
         self.routing = routing
+        if flat.shape[0] == 0:
+            return x
         y: Tensor = self.experts(flat, routing.sent, routing.weights)
         if self.shared_experts is not None:
             shared: Tensor = self.shared_experts(flat, None, None)
@@ -231,7 +233,8 @@ def _layers(module: nn.Module) -> Iterable[MoE]:
 
 def aux_loss(module: nn.Module, **coefficients: float) -> Tensor:
     """The auxiliary losses of the last forward, each a mean over the module's MoE layers times its
-    coefficient, as `moe train` adds them.
+    coefficient, as `moe train` adds them. Recipes whose code sums over the layers have their
+    coefficient times the number of MoE layers.
 
     Parameters
     ----------
@@ -250,8 +253,10 @@ def aux_loss(module: nn.Module, **coefficients: float) -> Tensor:
             )
     total = torch.zeros(())
     for layer in layers:
+        about = layer.router.about
+        times = len(layers) if about["sum_over_layers"] else 1
         for name, value in layer.losses.items():
-            coef = coefficients.get(name, layer.router.about["losses"][name])
+            coef = coefficients.get(name, times * about["losses"][name])
             if coef != 0:
                 total = total + coef / len(layers) * value
     return total

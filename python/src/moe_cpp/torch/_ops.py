@@ -68,10 +68,10 @@ def _experts(
 ) -> list[Tensor]:
     """[y [N,D], gate, up [N K,F]], the last two empty unless a backward follows."""
     layer = Engine.of(engine)
-    layer.bind(_like_banks(layer, "", params))
     y, gate, up = _shapes(layer, x, weights, save)
     layer.call(
         "moe_layer_experts",
+        _like_banks(layer, "", params),
         _given(x=x, experts=experts, weights=weights, y=y)
         + [(n, t) for n, t in (("gate", gate), ("up", up)) if t.numel() > 0],
     )
@@ -114,12 +114,12 @@ def _experts_backward(
 ) -> list[Tensor]:
     """[dx [N,D], dweights [N,K], a gradient of each of params], empty where it is not wanted."""
     layer = Engine.of(engine)
-    layer.bind(_like_banks(layer, "", params))
     dx, dweights = _input_grads(x, weights)
     # The engine sums them in f32 whatever the weights are.
     grads = _param_grads(params, wanted, torch.float32)
     layer.call(
         "moe_layer_experts_backward",
+        _like_banks(layer, "", params),
         _given(dy=dy, x=x, experts=experts, weights=weights, up=up, dx=dx)
         + ([] if weights is None else [("dweights", dweights)])
         + ([("gate", gate)] if layer.gated else [])
@@ -204,9 +204,12 @@ def experts(
 @torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
 def _products(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     layer = Engine.of(engine)
-    layer.bind([(layer.names[0], weight)])
     out = rows.new_empty([rows.shape[0], layer.expert_width])
-    layer.call("moe_layer_products", _given(rows=rows, offsets=offsets, out=out))
+    layer.call(
+        "moe_layer_products",
+        [(layer.names[0], weight)],
+        _given(rows=rows, offsets=offsets, out=out),
+    )
     return out
 
 
@@ -221,11 +224,11 @@ def _products_backward(
 ) -> list[Tensor]:
     """[drows [R,I], the weight's gradient], the latter empty where it is not wanted."""
     layer = Engine.of(engine)
-    layer.bind([(layer.names[0], weight)])
     drows = torch.empty_like(rows, memory_format=torch.contiguous_format)
     grad = torch.empty(weight.shape if wanted else [0], dtype=torch.float32)
     layer.call(
         "moe_layer_products_backward",
+        [(layer.names[0], weight)],
         _given(dout=dout, rows=rows, offsets=offsets, drows=drows)
         + _like_banks(layer, "grad.", [grad]),
     )
@@ -282,11 +285,11 @@ def _route(
     """[weights [N,K], losses [6], experts, sent [N,K], counts, balance_counts [E], cutoff [E]].
     inputs: those of _INPUTS, empty where absent."""
     layer = Engine.of(engine)
-    layer.bind(_like_banks(layer, "", params))
     out = _routed(layer, inputs, training)
     names = ("weights", "losses", "experts", "sent", "counts", "balance_counts", "cutoff")
     layer.call(
         "moe_layer_route",
+        _like_banks(layer, "", params),
         _inputs(inputs) + list(zip(names, out, strict=True)),
         int(training),
         int(seed),
@@ -298,10 +301,9 @@ def _inputs(inputs: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     return [(n, t) for n, t in zip(_INPUTS, inputs, strict=True) if t.numel() > 0]
 
 
-def _routed(layer: Engine, inputs: Sequence[Tensor], training: bool) -> list[Tensor]:
-    tokens = next(t.shape[0] for t in inputs if t.numel() > 0)
+def _outputs(layer: Engine, tokens: int, training: bool) -> list[tuple[torch.dtype, list[int]]]:
     slots = layer.about["slots" if training else "slots_eval"]
-    made = [
+    return [
         (torch.float32, [tokens, slots]),
         (torch.float32, [len(layer.about["loss_order"])]),
         (torch.int32, [tokens, slots]),
@@ -310,7 +312,24 @@ def _routed(layer: Engine, inputs: Sequence[Tensor], training: bool) -> list[Ten
         (torch.int32, [layer.about["experts"]]),
         (torch.float32, [layer.about["experts"]]),
     ]
+
+
+def _routed(layer: Engine, inputs: Sequence[Tensor], training: bool) -> list[Tensor]:
+    tokens = next(t.shape[0] for t in inputs if t.numel() > 0)
+    made = _outputs(layer, tokens, training)
     return [inputs[0].new_empty(shape, dtype=dtype) for dtype, shape in made]
+
+
+def _routed_nothing(
+    layer: Engine, like: Tensor, params: Sequence[Tensor], training: bool
+) -> list[Tensor]:
+    """Of no tokens: losses of 0, whose gradients are zeros."""
+    weights, losses, *rest = (
+        like.new_zeros(shape, dtype=dtype) for dtype, shape in _outputs(layer, 0, training)
+    )
+    for tensor in (like, *params):
+        losses = losses + tensor.flatten()[:0].sum()
+    return [weights, losses, *rest]
 
 
 @_route.register_fake
@@ -333,11 +352,11 @@ def _route_backward(
 ) -> list[Tensor]:
     """[gradient of x or of the logits, a gradient of each of params]."""
     layer = Engine.of(engine)
-    layer.bind(_like_banks(layer, "", params))
     out = _route_grads(inputs, params, wanted)
     of_logits = inputs[1].numel() > 0
     layer.call(
         "moe_layer_route_backward",
+        _like_banks(layer, "", params),
         _inputs(inputs)
         + [("dweights", dweights), ("dlosses", dlosses)]
         + ([("dlogits" if of_logits else "dx", out[0])] if out[0].numel() > 0 else [])
@@ -423,6 +442,8 @@ def route(
     like = inputs.get("x")
     like = inputs["logits"] if like is None else like
     assert like is not None
+    if like.shape[0] == 0:
+        return _routed_nothing(engine, like, params, training)
     absent = like.new_empty([0])
     found = (inputs.get(name) for name in _INPUTS)
     given = [absent if tensor is None else tensor.contiguous() for tensor in found]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
 from moe_cpp.torch import _ops
-from moe_cpp.torch._engine import Engine
+from moe_cpp.torch._engine import Engine, after_load
 
 # What a parameter of a router is called in a module, by its name in the engine.
 _ATTRIBUTES = {
@@ -84,6 +84,7 @@ class Router(nn.Module):
     def __init__(self, options: Mapping[str, object]) -> None:
         super().__init__()
         self.engine = Engine(options)
+        self.register_load_state_dict_post_hook(after_load)
         for row in self.engine.about["params"]:
             attribute = _ATTRIBUTES[row["name"]]
             value = torch.zeros(row["shape"])
@@ -126,7 +127,7 @@ class Router(nn.Module):
             "step_counts": step_counts,
         }
         routing = run(self.engine, inputs, self.params(), self.training, seed)
-        if self.training:
+        if self.training and x.shape[0] > 0:
             self._remember(routing)
         return routing
 
@@ -205,7 +206,7 @@ def route(
     key = repr(sorted(given.items()))
     engine = _LOGIT_ENGINES.get(key)
     if engine is None:
-        engine = _LOGIT_ENGINES[key] = Engine(given)
+        engine = _LOGIT_ENGINES.setdefault(key, Engine(given))
     if engine.about["needs_ids"]:
         refuse(f"recipe {recipe!r} reads token ids and no logits; MoE has it")
     vectors = {"selection_bias": selection_bias, "scale": scale, "threshold": threshold}

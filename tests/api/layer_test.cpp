@@ -305,7 +305,8 @@ TEST(ApiLayer, RefusesToRouteByWhatIsNotBound) {
       {"cmoe", "router.up.weight"},
       {"shazeer", "router.noise.weight"},
       {"deepseek-v3", "router.bias"}};
-  for (const auto& [recipe, missing] : cases) {
+  for (const auto& row : cases) {
+    const char* const recipe = row.first;  // clang 14 lets no lambda have part of a pair
     const Layer layer = open(
         {{"recipe", recipe}, {"experts", kExperts}, {"top_k", kSlots}, {"hidden_size", kWidth}});
     const Arrays call = {array("x", x), array("experts", experts), array("weights", weights)};
@@ -317,7 +318,7 @@ TEST(ApiLayer, RefusesToRouteByWhatIsNotBound) {
     };
     refused("router.weight");
     ASSERT_EQ(bind_arrays(layer.get(), {array("router.weight", router)}), MOE_OK);
-    refused(missing);
+    refused(row.second);
   }
 }
 

@@ -153,7 +153,7 @@ void Batcher::check(const TextRequest& request) const {
   const ModelConfig& config = runner_.model().config();
   validate(request.options);
   check_lookup(config, request.options);
-  check_ids(request.prompt, std::min(config.vocab, tokenizer_.vocab_size()));
+  check_ids(request.prompt, text_vocab(config, tokenizer_));
   const int64_t prompt = std::ssize(request.prompt), most = most_tokens();
   if (prompt > most || (prompt == most && request.options.max_tokens > 1))
     fail_usage("the prompt has {} tokens and a text may have {}; shorten it", prompt, most);

@@ -37,6 +37,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+int64_t text_vocab(const ModelConfig& config, const Tokenizer& tokenizer) {
+  return std::min(config.vocab, tokenizer.vocab_size());
+}
+
 void validate(const GenerateOptions& options) {
   if (options.max_tokens < 0)
     fail_usage("@tokens is {}; it must be 0 or above", options.max_tokens);

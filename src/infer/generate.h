@@ -26,6 +26,9 @@ struct GenerateOptions {
   int64_t prompt_lookup = 0;
 };
 
+// The ids that texts have, from 0 on: a model may have more rows than its tokenizer has tokens.
+int64_t text_vocab(const ModelConfig&, const Tokenizer&);
+
 // Throws (usage) on values outside their range.
 void validate(const GenerateOptions&);
 

@@ -166,13 +166,9 @@ void LeagueRunner::take_options() {
   check_writable(o.out);
   check_outside(o.out, o.data, "data");
   check_outside(o.out, o.eval_data, "eval_data");
-  // so that it goes on from wherever it is called
-  const auto make_absolute = [](std::string& path) {
-    path = fs::absolute(path).lexically_normal().string();
-  };
-  for (std::string& path : o.data) make_absolute(path);
-  for (std::string& path : o.eval_data) make_absolute(path);
-  if (fs::is_directory(o.setup.tokenizer)) make_absolute(o.setup.tokenizer);
+  for (std::string& path : o.data) path = absolute_path(path);
+  for (std::string& path : o.eval_data) path = absolute_path(path);
+  if (fs::is_directory(o.setup.tokenizer)) o.setup.tokenizer = absolute_path(o.setup.tokenizer);
 }
 
 // What is wrong with a model is said before hours are spent on others.

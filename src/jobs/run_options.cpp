@@ -156,6 +156,10 @@ void refuse_model_fields(const FieldList& list, const Given& given, const std::s
       fail_usage("{}, so {} has no meaning beside it; leave it out", because, field(f.name));
 }
 
+std::string absolute_path(const std::string& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
+
 // Folders of tokens have a list of their files, and of others hidden names are passed over.
 void check_outside(const std::string& out, const std::vector<std::string>& texts,
                    const char* name) {

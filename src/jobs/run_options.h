@@ -45,6 +45,8 @@ bool describes_model(const FieldList& list, const Given& given);
 // that describes a model, but for the losses' coefficients.
 void refuse_model_fields(const FieldList& list, const Given& given, const std::string& because);
 
+// As a run that goes on, from wherever it is called, finds it.
+std::string absolute_path(const std::string& path);
 // Refuses an OUT among the files of `texts`, folders that are read as a whole; `name` is the field
 // that names them.
 void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name);

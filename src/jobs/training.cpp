@@ -23,9 +23,6 @@
 namespace moe {
 namespace {
 
-std::string absolute_path(const std::string& path) {
-  return std::filesystem::absolute(path).lexically_normal().string();
-}
 std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
   for (std::string& path : paths) path = absolute_path(path);
   return paths;

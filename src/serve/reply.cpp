@@ -27,8 +27,6 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
 // A token's text. One that is a part of a character is spelled as OpenAI's completions spell it, so
 // that no two tokens read alike.
 std::string token_text(const Tokenizer& tokenizer, int32_t id) {

@@ -94,12 +94,6 @@ std::vector<std::pair<int32_t, float>> read_biases(const Fields& fields, int64_t
   return biases;
 }
 
-// The ids that a client may name or get: the model may have more rows than the tokenizer has
-// tokens.
-int64_t vocab_of(const Served& served) {
-  return std::min(served.model->config().vocab, served.tokenizer->vocab_size());
-}
-
 // Choices [tokens,L,K] that an earlier reply showed.
 std::shared_ptr<const std::vector<int32_t>> read_replay(const Fields& fields,
                                                         const Served& served) {
@@ -162,7 +156,7 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
   s.presence_penalty = static_cast<float>(fields.get_in<double>("presence_penalty", -2, 2, 0));
   s.seed =
       fields.has("seed") ? static_cast<uint64_t>(fields.get<int64_t>("seed", 0)) : random_seed();
-  s.logit_bias = read_biases(fields, vocab_of(served));
+  s.logit_bias = read_biases(fields, text_vocab(served.model->config(), *served.tokenizer));
   if (fields.get<bool>("ignore_eos", false)) {
     const SpecialIds& special = served.tokenizer->special();
     std::vector<int32_t> ends = special.ends;
@@ -378,13 +372,13 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
     common.text.prompt_logprobs = out.form.echo;
   }
   if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
+  const int64_t vocab = text_vocab(served.model->config(), *served.tokenizer);
   for (const std::vector<int32_t>& prompt :
        read_prompts(fields.value("prompt"), *served.tokenizer)) {
     if (out.form.echo) {
       for (const int32_t id : prompt)
-        if (id < 0 || id >= vocab_of(served))
-          refuse("prompt", message("{} is no token id; the vocabulary has 0 to {}", id,
-                                   vocab_of(served) - 1));
+        if (id < 0 || id >= vocab)
+          refuse("prompt", message("{} is no token id; the vocabulary has 0 to {}", id, vocab - 1));
       out.echo.push_back(served.tokenizer->decode(prompt));
     }
     add_choices(out, common, served, prompt);

@@ -22,9 +22,7 @@ size_t end_of_space(std::string_view text, size_t at) {
 size_t begin_of_space(std::string_view text, size_t at, size_t least) {
   while (at > least) {
     size_t before = at - 1;
-    while (before > least && at - before < 3 &&
-           (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80)
-      --before;
+    while (before > least && at - before < 3 && !begins_character(text[before])) --before;
     if (space_length(text.substr(before)) != at - before) return at;
     at = before;
   }

@@ -22,6 +22,12 @@ Json config_of(const Tokenizer& tokenizer) {
   return config;
 }
 
+constexpr const char* kDefault = "default";
+
+[[noreturn]] void fail_without_default() {
+  fail("{}: its {} is neither a text nor a list with a default", kConfig, kTemplate);
+}
+
 }  // namespace
 
 const ChatTemplate& chatml() {
@@ -74,20 +80,29 @@ std::string chat_template_jinja() {
       kMessageBegin, kMessageEnd, kMessageBegin);
 }
 
-std::string chat_template_of(const Tokenizer& tokenizer, const std::string& name) {
-  constexpr const char* kDefault = "default";
+std::optional<std::map<std::string, std::string>> chat_templates_of(const Tokenizer& tokenizer) {
   const Json config = config_of(tokenizer);
   const auto found = config.find(kTemplate);
-  if (found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return name == kDefault ? found->get<std::string>() : "";
-  if (found->is_array()) {
-    for (const Json& named : *found)
-      if (named.is_object() && named.value("name", Json()) == name && named.contains("template") &&
-          named["template"].is_string())
-        return named["template"];
-    if (name != kDefault) return "";
+  if (found == config.end() || found->is_null()) return std::nullopt;
+  if (found->is_string())
+    return std::map<std::string, std::string>{{kDefault, found->get<std::string>()}};
+  if (!found->is_array()) fail_without_default();
+  std::map<std::string, std::string> templates;
+  for (const Json& named : *found) {
+    if (!named.is_object()) continue;
+    const Json name = named.value("name", Json()), text = named.value("template", Json());
+    if (name.is_string() && text.is_string())
+      templates.emplace(name.get<std::string>(), text.get<std::string>());
   }
-  fail("{}: its {} is neither a text nor a list with a default", kConfig, kTemplate);
+  return templates;
+}
+
+std::string chat_template_of(const Tokenizer& tokenizer, const std::string& name) {
+  const auto templates = chat_templates_of(tokenizer);
+  if (!templates) return "";
+  if (const auto named = templates->find(name); named != templates->end()) return named->second;
+  if (name == kDefault) fail_without_default();
+  return "";
 }
 
 std::string end_text(const Tokenizer& tokenizer) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +40,8 @@ enum class Dialogues {
   other,   // one with other marks
 };
 Dialogues dialogues_of(const Tokenizer&);
+// The templates by their names; a single one is "default". Nothing where the config has none.
+std::optional<std::map<std::string, std::string>> chat_templates_of(const Tokenizer&);
 // The template's text, empty where there is none; of several that one of this name. A single one is
 // "default".
 std::string chat_template_of(const Tokenizer&, const std::string& name = "default");

@@ -148,7 +148,7 @@ std::vector<Merge> merges_of_scores(const std::vector<std::string>& words,
   for (size_t id = 0; id < words.size(); ++id) {
     const std::string_view word = words[id];
     for (size_t cut = 1; cut < word.size(); ++cut) {
-      if ((static_cast<unsigned char>(word[cut]) & 0xC0) == 0x80) continue;
+      if (!begins_character(word[cut])) continue;
       const auto left = ids.find(word.substr(0, cut));
       const auto right = left == ids.end() ? left : ids.find(word.substr(cut));
       if (right != ids.end())
@@ -388,18 +388,14 @@ void write_characters(const BpeParts& parts, GgmlVocab& vocab) {
 // The templates beside the default one; a key of a GGUF holds the name, of letters and digits.
 std::map<std::string, std::string> named_templates(const Tokenizer& tokenizer) {
   std::map<std::string, std::string> named;
-  if (tokenizer.config_json().empty()) return named;
-  const Json config = parse_json(tokenizer.config_json(), "tokenizer_config.json");
-  const auto list = config.find(kChatTemplate);
-  if (list == config.end() || !list->is_array()) return named;
-  for (const Json& one : *list) {
-    if (!one.is_object() || !one.contains(kTemplateName) || !one.contains(kTemplateText)) continue;
-    const Json &name = one[kTemplateName], &text = one[kTemplateText];
-    if (!name.is_string() || !text.is_string() || name == kUnnamed || name == "") continue;
-    auto key = name.get<std::string>();
+  const auto templates = chat_templates_of(tokenizer);
+  if (!templates) return named;
+  for (const auto& [name, text] : *templates) {
+    if (name == kUnnamed || name.empty()) continue;
+    std::string key = name;
     for (char& c : key)
       if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-    named.emplace(std::move(key), text.get<std::string>());
+    named.emplace(std::move(key), text);
   }
   return named;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "text/utf8.h"
 
 namespace moe {
 namespace {
@@ -28,7 +29,7 @@ size_t common_beginning(std::string_view a, std::string_view b) {
   const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   auto at = static_cast<size_t>(end - a.begin());
   const auto inside_character = [&](std::string_view text) {
-    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
+    return at < text.size() && !begins_character(text[at]);
   };
   while (at > 0 && (inside_character(a) || inside_character(b))) --at;
   return at > 0 && a[at - 1] == ' ' ? at - 1 : at;

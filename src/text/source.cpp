@@ -49,12 +49,13 @@ bool visit_file(const std::string& path, bool named, const SourceVisitor& visit,
     ++skipped.empty;
     return false;
   }
-  if (const std::string reason = binary_reason(file.text()); !reason.empty()) {
+  int64_t broken = 0;
+  if (const std::string reason = binary_reason(file.text(), &broken); !reason.empty()) {
     if (named) fail("{} looks binary ({}); a text file in UTF-8 is needed", path, reason);
     ++skipped.binary;
     return false;
   }
-  if (broken_bytes(file.text()) > 0 && ++skipped.broken == 1) skipped.first_broken = path;
+  if (broken > 0 && ++skipped.broken == 1) skipped.first_broken = path;
   visit.text({path, readable_name(fs::path(path).stem().string()), std::move(file)});
   return true;
 }
@@ -80,8 +81,7 @@ void visit_folder(const std::string& folder, const SourceVisitor& visit, Skipped
 // The last place up to `end` where no character is cut.
 size_t whole_characters(std::string_view text, size_t begin, size_t end) {
   size_t cut = end;
-  while (cut < text.size() && cut > begin + 1 && end - cut < 3 &&
-         (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80)
+  while (cut < text.size() && cut > begin + 1 && end - cut < 3 && !begins_character(text[cut]))
     --cut;
   return cut;
 }
@@ -220,22 +220,18 @@ std::vector<std::string> describe(const Skipped& skipped) {
   return lines;
 }
 
-int64_t broken_bytes(std::string_view bytes) {
+std::string binary_reason(std::string_view bytes, int64_t* broken_bytes) {
+  const std::string_view sample = bytes.substr(0, kSample);
+  if (const size_t nul = sample.find('\0'); nul != std::string_view::npos)
+    return fmt::format("a NUL byte at offset {}", nul);
   int64_t broken = 0;
-  for (std::string_view rest = bytes.substr(0, kSample); !rest.empty();) {
+  for (std::string_view rest = sample; !rest.empty();) {
     const Utf8Step step = utf8_step(rest);
     if (step.kind == Utf8Step::Kind::cut) break;
     if (step.kind == Utf8Step::Kind::broken) broken += step.length;
     rest.remove_prefix(static_cast<size_t>(step.length));
   }
-  return broken;
-}
-
-std::string binary_reason(std::string_view bytes) {
-  const std::string_view sample = bytes.substr(0, kSample);
-  if (const size_t nul = sample.find('\0'); nul != std::string_view::npos)
-    return fmt::format("a NUL byte at offset {}", nul);
-  const int64_t broken = broken_bytes(bytes);
+  if (broken_bytes != nullptr) *broken_bytes = broken;
   if (broken * 10 <= std::ssize(sample)) return "";
   return fmt::format("{} of its first {} bytes are not valid UTF-8", broken, sample.size());
 }

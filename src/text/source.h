@@ -76,10 +76,8 @@ void each_run(const std::string& path, std::string_view bytes, const Tokenizer& 
 // Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);
 
-// Of the first MiB, the bytes that are part of no character.
-int64_t broken_bytes(std::string_view bytes);
 // Why these bytes are no text: a NUL byte, or more than a tenth of them outside valid UTF-8. Empty
-// for text. Looks at the first MiB.
-std::string binary_reason(std::string_view bytes);
+// for text. Looks at the first MiB; `broken_bytes`: how many there are part of no character.
+std::string binary_reason(std::string_view bytes, int64_t* broken_bytes = nullptr);
 
 }  // namespace moe

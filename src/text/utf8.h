@@ -20,6 +20,11 @@ struct Utf8Step {
 // `bytes` must not be empty.
 Utf8Step utf8_step(std::string_view bytes);
 
+// Whether no character before it goes on with this byte.
+constexpr bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
 // The bytes of the white space (Unicode's White_Space) that `text` begins with, one character; 0
 // where there is none.
 size_t space_length(std::string_view text);

@@ -69,12 +69,11 @@ void sum_numbers(const comm::Group& group, Sums& sums) {
   });
 }
 
+constexpr const char* kAgainst = "a lower @lr or a longer @warmup helps against divergence";
+
 std::string diverged(int64_t step, const Error& e) {
-  return message(
-      "step {}: {}; the weights are those of step {}; a lower @lr or a longer @warmup helps "
-      "against "
-      "divergence",
-      step, e.marked(), step - 1);
+  return message("step {}: {}; the weights are those of step {}; {}", step, e.marked(), step - 1,
+                 kAgainst);
 }
 
 // The windows that an evaluation reads, or the pairs.
@@ -450,10 +449,8 @@ double Trainer::evaluation_loss(const Pass& pass, Tensor nll, ModelSaved& saved)
   } catch (const comm::SharedError&) {
     throw;
   } catch (const Error& e) {
-    throw DivergedError(
-        message("after step {}: {}; a lower @lr or a longer @warmup helps against divergence",
-                steps_done_, e.marked()),
-        e.kind());
+    throw DivergedError(message("after step {}: {}; {}", steps_done_, e.marked(), kAgainst),
+                        e.kind());
   }
 }
 

@@ -32,7 +32,7 @@ WholeCharacters whole_characters(const Tokenizer& tokenizer, std::span<const int
   constexpr size_t kFollowing = 3;
   const auto goes_on = [&](int32_t id) {
     const std::string piece = tokenizer.piece(id);
-    return !piece.empty() && (static_cast<unsigned char>(piece[0]) & 0xC0) == 0x80;
+    return !piece.empty() && !begins_character(piece[0]);
   };
   const auto is_cut = [&](std::span<const int32_t> some) {
     StreamDecoder decoder(tokenizer);

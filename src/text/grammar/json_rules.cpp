@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "text/utf8.h"
+
 namespace moe::grammar {
 namespace {
 
@@ -71,7 +73,7 @@ std::vector<std::string> units_of(const std::string& written) {
     size_t length = 1;
     if (written[at] == '\\') length = written[at + 1] == 'u' ? 6 : 2;
     else
-      while ((static_cast<uint8_t>(written[at + length]) & 0xC0) == 0x80) ++length;
+      while (!begins_character(written[at + length])) ++length;
     units.push_back(written.substr(at, length));
     at += length;
   }

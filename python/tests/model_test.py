@@ -90,6 +90,8 @@ def test_generate_stops_before_a_text(shared: moe.Model) -> None:
     assert cut.finish == "stop"
     assert cut.text == whole[: whole.index(stop)]
     assert shared.generate("the ", tokens=80, seed=5, stop=["\x00", stop]).text == cut.text
+    for none in ({"stop": None}, {"stop_strings": None}):
+        assert shared.generate("the ", tokens=80, seed=5, **none).text == whole
 
 
 def test_generate_takes_bytes(shared: moe.Model) -> None:

@@ -106,6 +106,14 @@ def test_draws_follow_torchs_generator() -> None:
     assert torch.equal(layer(x), first)
 
 
+def test_zero_is_a_seed_like_any_other() -> None:
+    layer, x = layer_of("nanomoe", capacity_factor=8.0), torch.randn(30, 16)  # drops nothing
+    runs = [gradients(layer, x, seed=seed) for seed in (0, torch.tensor(0), 1)]
+    assert same(runs[0], runs[1]) and not same(runs[0], runs[2])
+    without = copy.deepcopy(layer).eval()(x)
+    assert not torch.allclose(runs[0][0], without, atol=1e-6)
+
+
 def test_copies_pickles_and_state_dicts() -> None:
     layer = layer_of("deepseek-v3", shared_experts=1)
     x = torch.randn(9, 16)

@@ -3,6 +3,7 @@ once."""
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,6 +13,38 @@ from types import TracebackType
 from typing import Self
 
 from moe_cpp._errors import refuse
+
+
+class Turns:
+    """A lock of something that one thread at a time may use, which that thread may take again.
+
+    A fork() copies it as it is, but of the threads only its own: what another thread was using then
+    is never given back in the child, so it is refused there instead of waited for.
+    """
+
+    def __init__(self, kind: str, another: str) -> None:
+        self._kind, self._another = kind, another
+        self._lock = threading.RLock()
+        self._holder: tuple[int, int] | None = None  # process and thread
+
+    def mine(self) -> bool:
+        return self._holder == (os.getpid(), threading.get_ident())
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        before = self._holder
+        if before is not None and before[0] != os.getpid():
+            refuse(
+                f"this {self._kind} was at work when fork() copied the process, and is of no use "
+                f"in the child: {self._another}, or start the child with the method 'spawn' of "
+                "multiprocessing (multiprocessing_context= of a DataLoader)"
+            )
+        with self._lock:
+            before, self._holder = self._holder, (os.getpid(), threading.get_ident())
+            try:
+                yield
+            finally:
+                self._holder = before
 
 
 class Handle:
@@ -29,8 +62,7 @@ class Handle:
     ) -> None:
         self._handle = handle
         self._kind, self._another, self._is_closed = kind, another, closed
-        self._lock = threading.Lock()
-        self._owner: int | None = None  # the thread inside a call
+        self._turns = Turns(kind, another)
         # Also closes what nobody closed, when the last reference goes; not at the end of the
         # program, when a thread may still be inside.
         self._close = weakref.finalize(self, close, handle)
@@ -38,27 +70,22 @@ class Handle:
 
     @contextmanager
     def _use(self) -> Iterator[c_void_p]:
-        me = threading.get_ident()
-        if self._owner == me:
+        if self._turns.mine():
             refuse(
                 f"this {self._kind} is at work: its own callback cannot call it; {self._another}, or call after the callback"
             )
-        with self._lock:
+        with self._turns.take():
             if not self._close.alive:
                 refuse(self._is_closed)
-            try:
-                self._owner = me
-                yield self._handle
-            finally:
-                self._owner = None
+            yield self._handle
 
     def close(self) -> None:
         """Frees it, after a call under way in another thread has ended. Closing twice is allowed."""
-        if self._owner == threading.get_ident():
+        if self._turns.mine():
             refuse(
                 f"this {self._kind} is at work: its own callback cannot close it; return True to end the call"
             )
-        with self._lock:
+        with self._turns.take():
             self._close()
 
     @property

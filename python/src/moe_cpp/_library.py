@@ -85,6 +85,7 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_train": [c_char_p, ON_STEP, c_void_p, POINTER(c_void_p)],
 }
 _USAGE = 2
+_OMP_PAUSE_SOFT = 1
 
 
 def library_path() -> Path:
@@ -158,6 +159,19 @@ def _bind(path: Path) -> ctypes.CDLL:
 
 
 LIBRARY = _bind(library_path())
+
+
+def _let_threads_go() -> None:
+    """libgomp keeps the threads of a parallel region for the next one. A child of fork() has none
+    of them and would wait for them without end, so the thread that forks ends its own first; each
+    process starts others at its next region. Runtimes without this function see to it themselves.
+    """
+    pause = getattr(LIBRARY, "omp_pause_resource_all", None)
+    if pause is not None:
+        pause(_OMP_PAUSE_SOFT)
+
+
+os.register_at_fork(before=_let_threads_go)
 
 
 def version() -> str:

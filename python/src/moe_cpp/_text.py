@@ -69,7 +69,7 @@ def _sampling(options: Mapping[str, object]) -> bytes:
         if isinstance(tokens, bool) or not isinstance(tokens, (int, np.integer)):
             refuse(f"{name} must be a whole number, not {type(tokens).__name__}")
     for name in ("stop", "stop_strings"):
-        if name in given:
+        if given.get(name) is not None:
             given[name] = _stops(given[name])
     return as_options(given)
 

@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @torch.no_grad()
 def name_of(function: object) -> str | None:
     """By what it computes, since one function goes by several classes; None: none of them."""
-    x = torch.linspace(-20, 20, 401)
+    x = torch.linspace(-20, 20, 401, dtype=torch.float32)
     if callable(function):
         y = function(x)
         for name, known in ACTIVATIONS.items():

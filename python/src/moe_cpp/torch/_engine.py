@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
+import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from moe_cpp._errors import refuse
+from moe_cpp._handle import Turns
 from moe_cpp._inputs import as_options
-from moe_cpp._library import LIBRARY, Array, check, take_bytes
+from moe_cpp._library import LIBRARY, Array, check, take_bytes, version
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int32: 2, torch.int64: 3}
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -50,40 +53,91 @@ def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+def _self_contained(options: Mapping[str, Any]) -> dict[str, Any]:
+    """With the stages themselves where a file of them was named, which another process may find
+    changed, or not at all."""
+    given = dict(options)
+    stages = given.get("stages")
+    if isinstance(stages, os.PathLike) or (isinstance(stages, str) and stages[:1] not in ("", "{")):
+        given["stages"] = json.loads(Path(stages).read_text(encoding="utf-8-sig"))
+    return given
+
+
+# Of one optimizer step; beyond it a training that never ends a step would keep all its calls.
+_MOST_FORWARDS = 4096
+
+
 class Engine:
-    """Keeps the packed copies of one layer's weights. Known to the operators by its number, since
-    an operator's arguments are numbers and tensors."""
+    """Keeps the packed copies of one layer's weights. Known to the operators by its key, since an
+    operator's arguments are plain values and tensors.
 
-    _known: ClassVar[weakref.WeakValueDictionary[int, Engine]] = weakref.WeakValueDictionary()
-    _numbers: ClassVar[itertools.count[int]] = itertools.count(1)
+    The key says all that the engine is made of, and its place among the living ones made of the
+    same. So what is kept of a graph, by torch.compile's cache on the disk or torch.export, means
+    the same in another process, even where nobody has made that layer.
+    """
 
-    def __init__(self, options: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+    _known: ClassVar[weakref.WeakValueDictionary[str, Engine]] = weakref.WeakValueDictionary()
+    _known_lock: ClassVar[threading.Lock] = threading.Lock()
+    _restored: ClassVar[dict[str, Engine]] = {}  # those of a key alone, which nobody else keeps
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        names: Sequence[str] | None = None,
+        *,
+        key: str | None = None,
+    ) -> None:
         """names: of the arrays that stand for the operators' params, in their order; default: all
-        that the layer has."""
-        self.options = dict(options)
+        that the layer has. key: that of the engine to restore."""
+        self._handle = ctypes.c_void_p()
+        check(LIBRARY.moe_layer_open(ctypes.byref(self._handle), as_options(options)))
+        weakref.finalize(self, LIBRARY.moe_layer_close, self._handle).atexit = False
+        self.options = _self_contained(options)
         self.gated = self.options.get("gated") is not False
         self.expert_width = int(self.options.get("moe_intermediate_size", 0))
-        self._handle = ctypes.c_void_p()
-        check(LIBRARY.moe_layer_open(ctypes.byref(self._handle), as_options(self.options)))
-        weakref.finalize(self, LIBRARY.moe_layer_close, self._handle).atexit = False
         reply = ctypes.c_void_p()
         check(LIBRARY.moe_layer_inspect(self._handle, ctypes.byref(reply)))
         self.about: dict[str, Any] = json.loads(take_bytes(reply))
         every = [row["name"] for row in self.about["params"]]
         self.names = tuple(every if names is None else names)
-        self.number = next(self._numbers)
-        self._known[self.number] = self
+        self.key = self._register() if key is None else key
         # What was bound, by name: the numbers, kept alive so that nothing else comes to lie at
         # their place, and their version.
         self._bound: dict[str, tuple[torch.Tensor, int]] = {}
         self._threads = 0
-        # Held from a bind to the end of the call that it is for.
-        self._busy = threading.RLock()
+        # Taken from a bind to the end of the call that it is for.
+        self._busy = Turns("layer", "make it anew there")
+        # The optimizer step's calls so far (_step.py).
+        self.forwards: deque[Any] = deque(maxlen=_MOST_FORWARDS)
         forgetful(self)
 
+    def _register(self) -> str:
+        made_of = {
+            "moe_cpp": version(),
+            "names": self.names,
+            "options": json.loads(as_options(self.options)),
+        }
+        text, place = json.dumps(made_of, sort_keys=True), 0
+        with self._known_lock:
+            while f"{text}#{place}" in self._known:
+                place += 1
+            self._known[f"{text}#{place}"] = self
+        return f"{text}#{place}"
+
     @classmethod
-    def of(cls, number: int) -> Engine:
-        return cls._known[number]
+    def of(cls, key: str) -> Engine:
+        found = cls._known.get(key)
+        return cls._restore(key) if found is None else found
+
+    @classmethod
+    def _restore(cls, key: str) -> Engine:
+        """That of a graph whose layer this process has not made, or has no more. Its weights come
+        with each call."""
+        made_of = json.loads(key.rpartition("#")[0])
+        engine = Engine(made_of["options"], made_of["names"], key=key)
+        with cls._known_lock:
+            cls._known[key] = cls._restored.setdefault(key, engine)
+            return cls._restored[key]
 
     # A layer that is copied or pickled gets a handle of its own.
     def __reduce__(self) -> tuple[type[Engine], tuple[dict[str, object], tuple[str, ...]]]:
@@ -112,7 +166,7 @@ class Engine:
 
     def end_step(self, buffers: Named, counts: torch.Tensor, cutoff: torch.Tensor) -> None:
         """Moves the buffers, in place."""
-        with self._busy:
+        with self._busy.take():
             self.forget()
             self.call("moe_layer_end_step", buffers, [("counts", counts), ("cutoff", cutoff)])
             self.forget()
@@ -120,13 +174,13 @@ class Engine:
     def forget(self) -> None:
         """The next call binds, and packs, anew. For numbers that may change where no version
         counts it."""
-        with self._busy:
+        with self._busy.take():
             self._bound.clear()
 
     def call(self, function: str, weights: Named, named: Named, *more: int) -> None:
         """With these weights, whatever other threads call."""
         threads = torch.get_num_threads()
-        with self._busy:
+        with self._busy.take():
             self._bind(weights)
             if threads != self._threads:
                 check(LIBRARY.moe_layer_threads(self._handle, threads))

@@ -198,7 +198,7 @@ class MoE(nn.Module):
         step_counts : integer tensor [E]
             Choices of the whole optimizer step, for a balance loss over it.
         seed : int
-            Of what the recipe draws; default: from torch's generator.
+            Of what the recipe draws, any number; default: from torch's generator.
         """
         if x.shape[-1] != self.hidden_size:
             refuse(
@@ -251,7 +251,7 @@ def aux_loss(module: nn.Module, **coefficients: float) -> Tensor:
                 f"no MoE layer of this module has a {name} loss; its layers have "
                 f"{', '.join(sorted({n for layer in layers for n in layer.losses})) or 'none'}"
             )
-    total = torch.zeros(())
+    total = torch.zeros((), dtype=torch.float32)
     for layer in layers:
         about = layer.router.about
         times = len(layers) if about["sum_over_layers"] else 1

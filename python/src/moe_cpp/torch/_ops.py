@@ -59,7 +59,7 @@ def _param_grads(
 
 @torch.library.custom_op("moe_cpp::experts", mutates_args=(), device_types="cpu")
 def _experts(
-    engine: int,
+    engine: str,
     x: Tensor,
     experts: Tensor | None,
     weights: Tensor | None,
@@ -90,7 +90,7 @@ def _shapes(layer: Engine, x: Tensor, weights: Tensor | None, save: bool) -> lis
 
 @_experts.register_fake
 def _(
-    engine: int,
+    engine: str,
     x: Tensor,
     experts: Tensor | None,
     weights: Tensor | None,
@@ -102,7 +102,7 @@ def _(
 
 @torch.library.custom_op("moe_cpp::experts_backward", mutates_args=(), device_types="cpu")
 def _experts_backward(
-    engine: int,
+    engine: str,
     dy: Tensor,
     x: Tensor,
     experts: Tensor | None,
@@ -131,7 +131,7 @@ def _experts_backward(
 
 @_experts_backward.register_fake
 def _(
-    engine: int,
+    engine: str,
     dy: Tensor,
     x: Tensor,
     experts: Tensor | None,
@@ -156,7 +156,7 @@ def _experts_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     x, experts, weights, gate, up, *params = ctx.saved_tensors
     wanted = ctx.needs_input_grad[4]
     dx, dweights, *dparams = _experts_backward(
-        ctx.layer.number,
+        ctx.layer.key,
         grads[0].to(x.dtype).contiguous(),
         x,
         experts,
@@ -194,7 +194,7 @@ def experts(
         or any(p.requires_grad for p in params)
         or (weights is not None and weights.requires_grad)
     )
-    y: Tensor = _experts(engine.number, x, chosen, weights, params, save)[0]
+    y: Tensor = _experts(engine.key, x, chosen, weights, params, save)[0]
     return y
 
 
@@ -202,7 +202,7 @@ def experts(
 
 
 @torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
-def _products(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+def _products(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     layer = Engine.of(engine)
     out = rows.new_empty([rows.shape[0], layer.expert_width])
     layer.call(
@@ -214,13 +214,13 @@ def _products(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Ten
 
 
 @_products.register_fake
-def _(engine: int, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+def _(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     return rows.new_empty([rows.shape[0], Engine.of(engine).expert_width])
 
 
 @torch.library.custom_op("moe_cpp::products_backward", mutates_args=(), device_types="cpu")
 def _products_backward(
-    engine: int, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
+    engine: str, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
 ) -> list[Tensor]:
     """[drows [R,I], the weight's gradient], the latter empty where it is not wanted."""
     layer = Engine.of(engine)
@@ -238,7 +238,7 @@ def _products_backward(
 
 @_products_backward.register_fake
 def _(
-    engine: int, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
+    engine: str, dout: Tensor, rows: Tensor, offsets: Tensor, weight: Tensor, wanted: bool
 ) -> list[Tensor]:
     return [
         torch.empty_like(rows, memory_format=torch.contiguous_format),
@@ -256,7 +256,7 @@ def _products_gradient(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
     rows, offsets, weight = ctx.saved_tensors
     wanted = bool(ctx.needs_input_grad[3])
     drows, grad = _products_backward(
-        ctx.layer.number, dout.to(rows.dtype).contiguous(), rows, offsets, weight, wanted
+        ctx.layer.key, dout.to(rows.dtype).contiguous(), rows, offsets, weight, wanted
     )
     return None, drows, None, grad if wanted else None
 
@@ -269,7 +269,7 @@ def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> T
     [R,O] in rows' dtype"""
     if rows.shape[0] == 0:
         return rows.new_empty([0, engine.expert_width])
-    out: Tensor = _products(engine.number, rows.contiguous(), offsets, weight)
+    out: Tensor = _products(engine.key, rows.contiguous(), offsets, weight)
     return out
 
 
@@ -280,7 +280,7 @@ _INPUTS = ("x", "logits", "ids", "bounds", "recorded", "step_counts")
 
 @torch.library.custom_op("moe_cpp::route", mutates_args=(), device_types="cpu")
 def _route(
-    engine: int, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
+    engine: str, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
 ) -> list[Tensor]:
     """[weights [N,K], losses [6], experts, sent [N,K], counts, balance_counts [E], cutoff [E]].
     inputs: those of _INPUTS, empty where absent."""
@@ -292,9 +292,15 @@ def _route(
         _like_banks(layer, "", params),
         _inputs(inputs) + list(zip(names, out, strict=True)),
         int(training),
-        int(seed),
+        number_of(seed),
     )
     return out
+
+
+def number_of(seed: Tensor) -> int:
+    """As moe_layer_route() takes it, where 0 draws nothing: here that is an empty seed, and 0 is
+    one like any other. What stands for it there lies beyond the numbers of int64."""
+    return 0 if seed.numel() == 0 else int(seed) or 2**63
 
 
 def _inputs(inputs: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
@@ -334,14 +340,14 @@ def _routed_nothing(
 
 @_route.register_fake
 def _(
-    engine: int, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
+    engine: str, inputs: Sequence[Tensor], params: Sequence[Tensor], training: bool, seed: Tensor
 ) -> list[Tensor]:
     return _routed(Engine.of(engine), inputs, training)
 
 
 @torch.library.custom_op("moe_cpp::route_backward", mutates_args=(), device_types="cpu")
 def _route_backward(
-    engine: int,
+    engine: str,
     dweights: Tensor,
     dlosses: Tensor,
     inputs: Sequence[Tensor],
@@ -362,7 +368,7 @@ def _route_backward(
         + ([("dlogits" if of_logits else "dx", out[0])] if out[0].numel() > 0 else [])
         + _like_banks(layer, "grad.", out[1:]),
         int(training),
-        int(seed),
+        number_of(seed),
     )
     layer.forget()
     return out
@@ -381,7 +387,7 @@ def _route_grads(
 
 @_route_backward.register_fake
 def _(
-    engine: int,
+    engine: str,
     dweights: Tensor,
     dlosses: Tensor,
     inputs: Sequence[Tensor],
@@ -406,7 +412,7 @@ def _route_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     inputs, params = rest[: ctx.inputs], rest[ctx.inputs :]
     wanted = ctx.needs_input_grad[2]
     first, *dparams = _route_backward(
-        ctx.layer.number,
+        ctx.layer.key,
         grads[0].contiguous(),
         grads[1].contiguous(),
         inputs,
@@ -447,5 +453,5 @@ def route(
     absent = like.new_empty([0])
     found = (inputs.get(name) for name in _INPUTS)
     given = [absent if tensor is None else tensor.contiguous() for tensor in found]
-    routed: list[Tensor] = _route(engine.number, given, params, training, seed)
+    routed: list[Tensor] = _route(engine.key, given, params, training, seed)
     return routed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
-from moe_cpp.torch import _ops
+from moe_cpp.torch import _ops, _step
 from moe_cpp.torch._engine import Engine, after_load
 
 # What a parameter of a router is called in a module, by its name in the engine.
@@ -53,18 +53,26 @@ class Routing:
     cutoff: Tensor  # float32 [E]: where experts choose, the lowest score each took
 
 
+def seed_of(seed: int | Tensor | None, training: bool) -> Tensor:
+    """Of what the recipe draws, as the operators take it: any number, or empty where nothing is
+    drawn. None: out of torch's generator where it trains."""
+    if isinstance(seed, Tensor):
+        return seed
+    if seed is not None:
+        return torch.tensor(seed, dtype=torch.int64)
+    if not training:
+        return torch.empty(0, dtype=torch.int64)
+    return torch.randint(1, 2**62, (), dtype=torch.int64)
+
+
 def run(
     engine: Engine,
     inputs: dict[str, Tensor | None],
     params: Sequence[Tensor],
     training: bool,
-    seed: int | Tensor | None,
+    seed: Tensor,
 ) -> Routing:
-    """seed: of what the recipe draws; None: drawn from torch's generator where it trains."""
-    if seed is None:
-        seed = torch.randint(1, 2**62, ()) if training else torch.zeros((), dtype=torch.int64)
-    elif isinstance(seed, int):
-        seed = torch.tensor(seed, dtype=torch.int64)
+    """seed: as seed_of has it."""
     weights, losses, experts, sent, counts, balance_counts, cutoff = _ops.route(
         engine, inputs, params, training, seed
     )
@@ -87,17 +95,16 @@ class Router(nn.Module):
         self.register_load_state_dict_post_hook(after_load)
         for row in self.engine.about["params"]:
             attribute = _ATTRIBUTES[row["name"]]
-            value = torch.zeros(row["shape"])
             if row["trained"]:
-                self.register_parameter(attribute, nn.Parameter(value))
-            else:
-                self.register_buffer(attribute, value)
+                self.register_parameter(attribute, nn.Parameter(torch.zeros(row["shape"])))
+            else:  # f32 whatever the default is: bf16 would lose the small moves of a step
+                self.register_buffer(attribute, torch.zeros(row["shape"], dtype=torch.float32))
         # Sums over the calls of an optimizer step. No buffers: those would be saved, and
         # DistributedDataParallel would replace them by one process's.
         experts = self.engine.about["experts"]
         self._counts = torch.zeros(experts, dtype=torch.int64)
         self._balance_counts = torch.zeros(experts, dtype=torch.int64)
-        self._cutoff = torch.zeros(experts)
+        self._cutoff = torch.zeros(experts, dtype=torch.float32)
         self._calls = torch.zeros((), dtype=torch.int64)
 
     @property
@@ -117,8 +124,12 @@ class Router(nn.Module):
         step_counts: Tensor | None = None,
         seed: int | Tensor | None = None,
     ) -> Routing:
+        drawn = seed_of(seed, self.training)
         if step_counts is None and self.about["running_balance"]:
-            step_counts = self._balance_counts.clone()
+            if self.training and x.shape[0] > 0:
+                step_counts = _step.counts_before(self.engine, x, drawn, self._balance_counts)
+            else:
+                step_counts = self._balance_counts.clone()
         inputs = {
             "x": x,
             "ids": ids,
@@ -126,20 +137,17 @@ class Router(nn.Module):
             "recorded": recorded,
             "step_counts": step_counts,
         }
-        routing = run(self.engine, inputs, self.params(), self.training, seed)
+        routing = run(self.engine, inputs, self.params(), self.training, drawn)
         if self.training and x.shape[0] > 0:
             self._remember(routing)
         return routing
 
     @torch.no_grad()
     def _remember(self, routing: Routing) -> None:
-        # A forward inside a backward is one that was seen before (torch.utils.checkpoint).
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
-            return
-        self._counts += routing.counts
-        self._balance_counts += routing.balance_counts
-        self._cutoff += routing.cutoff
-        self._calls += 1
+        _step.count(
+            [self._counts, self._balance_counts, self._cutoff, self._calls],
+            [routing.counts, routing.balance_counts, routing.cutoff, torch.ones_like(self._calls)],
+        )
 
     @torch.no_grad()
     def end_step(self) -> None:
@@ -157,6 +165,7 @@ class Router(nn.Module):
                 buffer.copy_(numbers)
         for sums in (counts, self._balance_counts, cutoff, self._calls):
             sums.zero_()
+        self.engine.forwards.clear()
 
 
 _LOGIT_ENGINES: dict[str, Engine] = {}
@@ -218,7 +227,7 @@ def route(
     params = []
     for keyword in (by_engine[name] for name in engine.names):
         vector = vectors[keyword]
-        start = torch.full((experts,), float(first.get(keyword, 0)))
+        start = torch.full((experts,), float(first.get(keyword, 0)), dtype=torch.float32)
         params.append(start if vector is None else vector.float())
     bounds = None
     if sequences is not None:
@@ -231,4 +240,4 @@ def route(
         "recorded": recorded,
         "step_counts": step_counts,
     }
-    return run(engine, inputs, params, training, seed)
+    return run(engine, inputs, params, training, seed_of(seed, training))

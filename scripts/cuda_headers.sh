@@ -7,18 +7,20 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-${MOE_CACHE:-$HOME/.cache/moe.cpp}/cuda}
 
-# unpack NAME==VERSION INCLUDE: its include folder as FOLDER/NAME.
+# unpack NAME==VERSION INCLUDE: its include folder as FOLDER/NAME/include, which cudnn-frontend's
+# headers call by that name.
 unpack() {
   local name=${1%%==*} wheels
-  [ ! -d "$folder/$name" ] || return 0
+  [ ! -d "$folder/$name/include" ] || return 0
   wheels=$(mktemp -d)
   python3 -m pip download --quiet --no-deps --dest "$wheels" "$1" >&2
-  mkdir -p "$folder"
+  mkdir -p "$folder/$name"
   python3 -m zipfile -e "$wheels"/*.whl "$wheels/all"
-  cp -r "$wheels/all/$2" "$folder/$name.part"
-  mv "$folder/$name.part" "$folder/$name"
+  cp -r "$wheels/all/$2" "$folder/$name/part"
+  mv "$folder/$name/part" "$folder/$name/include"
   rm -r "$wheels"
 }
 unpack nvidia-cutlass==4.2.0.0 cutlass_library/source/include
 unpack nvidia-cudnn-frontend==1.32.0 include
-printf -- '-DMOE_CUTLASS=%s -DMOE_CUDNN=%s\n' "$folder/nvidia-cutlass" "$folder/nvidia-cudnn-frontend"
+printf -- '-DMOE_CUTLASS=%s -DMOE_CUDNN=%s\n' "$folder/nvidia-cutlass/include" \
+  "$folder/nvidia-cudnn-frontend/include"

@@ -115,8 +115,7 @@ void check_shape(const ModelConfig& base, const MergeExpert& expert,
 }
 
 bool same_numbers(const Param& a, const Param& b) {
-  const Tensor x = a.value.rank == 3 ? a.expert(0) : a.value,
-               y = b.value.rank == 3 ? b.expert(0) : b.value;
+  const Tensor x = a.expert(0), y = b.expert(0);
   if (x.dtype != y.dtype || x.numel() != y.numel()) return false;
   for (int64_t r = 0; r < x.rows(); ++r)
     if (std::memcmp(static_cast<const char*>(x.data) + r * x.row_bytes,

@@ -9,7 +9,7 @@ namespace moe {
 PieceShape shape_of(const FileTensor::Piece& piece) {
   const Tensor& t = piece.param->value;
   PieceShape shape{.begin = 0,
-                   .count = t.rank == 3 ? t.shape[0] : 1,
+                   .count = t.matrices(),
                    .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                    .cols = t.cols()};
   if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;

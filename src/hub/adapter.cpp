@@ -517,7 +517,7 @@ double largest_term(const Model& model) {
   std::vector<float> row;
   for (const Param* w : model.params()) {
     if (w->term == nullptr) continue;
-    for (int64_t e = 0; e < (w->value.rank == 3 ? w->value.shape[0] : 1); ++e) {
+    for (int64_t e = 0; e < w->value.matrices(); ++e) {
       const int64_t pair = w->term->pair_of(e);
       if (pair < 0) continue;
       const Tensor matrix = w->expert(e), a = w->term->a->expert(pair),

@@ -90,7 +90,7 @@ class Half {
            printable(name_), describe(t_), fmt::join(wanted, ", "));
   }
   std::vector<float> part(int64_t i) const {
-    std::vector<float> out = floats_of(t_.rank == 3 ? t_.at(i) : t_);
+    std::vector<float> out = floats_of(t_.matrix(i));
     if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }))
       fail("{}: \"{}\" has numbers that are not finite", file_.path(), printable(name_));
     return out;

@@ -61,7 +61,7 @@ Tensor half_of(const Pairs& of, const Member& m, Tensor LowRank::*half) {
   const Tensor& all = low.*half;
   const int64_t pair = pair_of(low.experts, m.expert);
   if (pair < 0) return {};
-  return all.rank == 3 ? all.at(pair) : all;
+  return all.matrix(pair);
 }
 
 Tensor zeros(const Room& room, int64_t rows, int64_t cols) {

@@ -90,7 +90,7 @@ void merge_terms(Model& model, int threads) {
     if (!param->is_adapted()) continue;
     model.own(*param, threads);
     const Tensor w = param->value;
-    const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
+    const int64_t rows = w.rows() / w.matrices();
     parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t r = begin; r < end; ++r)
         adapt_row({w.as<float>() + r * w.cols(), static_cast<size_t>(w.cols())}, *param, r / rows,

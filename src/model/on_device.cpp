@@ -14,9 +14,8 @@ OnDevice::OnDevice(std::span<Param* const> params, Device& device)
 
 void OnDevice::bring_up() {
   for (const Place& p : places_) {
-    const int64_t experts = p.there.rank == 3 ? p.there.shape[0] : 1;
-    for (int64_t e = 0; e < experts; ++e) {
-      const Tensor from = p.param->expert(e), to = p.there.rank == 3 ? p.there.at(e) : p.there;
+    for (int64_t e = 0; e < p.there.matrices(); ++e) {
+      const Tensor from = p.param->expert(e), to = p.there.matrix(e);
       device().upload(to.data, from.data, static_cast<size_t>(from.bytes()));
     }
     // what the CPU made of it

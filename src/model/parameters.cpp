@@ -346,10 +346,10 @@ bool is_multiplied_in_f32(const Param& p) {
 
 void copy_as_f32(Tensor out, const Param& param, int threads) {
   const Tensor w = param.value;
-  const int64_t experts = w.rank == 3 ? w.shape[0] : 1, rows = w.rows() / experts;
+  const int64_t rows = w.rows() / w.matrices();
   parallel_for(threads, w.rows(), 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      const Tensor from = w.rank == 3 ? param.expert(r / rows) : w;
+      const Tensor from = param.expert(r / rows);
       dequantise(out.as<float>() + r * w.cols(),
                  static_cast<const char*>(from.data) + r % rows * from.row_bytes, from.dtype,
                  w.cols());

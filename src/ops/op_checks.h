@@ -25,6 +25,8 @@ void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor
                             const Tensor& dweight, const Tensor& dhidden, const Tensor& gate,
                             const Tensor& up, const Tensor& weight);
 void check_newton_schulz(List<Tensor> all, std::span<const NewtonSchulz> steps);
+// Newton-Schulz begins with a matrix over its norm and this much, so that zeros stay zeros.
+constexpr double kLeastNorm = 1e-7;
 void check_cross_entropy_forward(const Run& run, const Tensor& nll, const Tensor& lse,
                                  const Tensor& logits, std::span<const int32_t> targets);
 void check_cross_entropy_backward(const Run& run, const Tensor& dlogits, const Tensor& logits,

@@ -165,13 +165,13 @@ struct Param {
   const std::vector<const void*>& places() const { return places_; }
   // [O,I]: matrix e of a bank [E,O,I]; the whole of a matrix [O,I], which is a bank of one.
   Tensor expert(int64_t e) const {
-    Tensor matrix = value.rank == 3 ? value.at(e) : value;
+    Tensor matrix = value.matrix(e);
     if (!places_.empty()) matrix.data = const_cast<void*>(places_[static_cast<size_t>(e)]);
     return matrix;
   }
   // [O,I] likewise of the gradient.
   Tensor expert_grad(int64_t e) const {
-    Tensor matrix = grad.rank == 3 ? grad.at(e) : grad;
+    Tensor matrix = grad.matrix(e);
     if (!grad_places_.empty()) matrix.data = grad_places_[static_cast<size_t>(e)];
     return matrix;
   }

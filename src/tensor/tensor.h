@@ -50,6 +50,11 @@ struct Tensor {
   Tensor slice_cols(int64_t begin, int64_t end) const;
   // The i-th entry along the first dimension.
   Tensor at(int64_t i) const;
+  // Matrices of a bank [E,O,I]; anything else is a bank of one.
+  int64_t matrices() const { return rank == 3 ? shape[0] : 1; }
+  // [O,I]: matrix e of a bank [E,O,I]; of a matrix [O,I], which may stand for all of a bank's,
+  // itself.
+  Tensor matrix(int64_t e) const { return rank == 3 ? at(e) : *this; }
   // The same numbers in another shape; the view must be dense.
   Tensor reshape(std::initializer_list<int64_t> dims) const;
 };

@@ -47,6 +47,18 @@ TEST_F(TensorTest, EntryOfABank) {
   EXPECT_EQ(row.as<float>()[0], 20.0f);
 }
 
+TEST_F(TensorTest, AMatrixIsABankOfOne) {
+  EXPECT_EQ(bank_.matrices(), 2);
+  const Tensor second = bank_.matrix(1);  // [3,4]
+  EXPECT_EQ(second.rank, 2);
+  EXPECT_EQ(second.as<float>(), numbers_.data() + 12);
+  EXPECT_EQ(second.matrices(), 1);
+  for (const int64_t e : {0, 5}) {
+    EXPECT_EQ(second.matrix(e).rank, 2) << e;
+    EXPECT_EQ(second.matrix(e).as<float>(), second.as<float>()) << e;
+  }
+}
+
 TEST_F(TensorTest, SlicesOfRowsAndColumns) {
   const Tensor rows = bank_.slice_rows(2, 5);  // [3,4]
   EXPECT_EQ(rows.rows(), 3);

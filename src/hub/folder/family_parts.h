@@ -22,10 +22,6 @@ inline void need_to_stand(const JsonReader& reader, const char* key, const char*
   if (!stands(reader, key)) fail("{}: \"{}\" is missing; add {}", reader.where(), key, meaning);
 }
 
-[[noreturn]] inline void refuse(const JsonReader& reader, const char* key, const char* why) {
-  fail("{}: \"{}\" is {}; {}", reader.where(), key, text_of(reader, key), why);
-}
-
 // For switches that only few models turn on.
 inline void need_off(const JsonReader& reader, const char* key, const char* why) {
   if (reader.get<bool>(key, false)) refuse(reader, key, why);

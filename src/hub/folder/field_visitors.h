@@ -38,6 +38,9 @@ inline constexpr ops::Act kOtherActs[] = {ops::Act::silu, ops::Act::gelu_tanh, o
 inline std::string text_of(const JsonReader& reader, const char* key) {
   return printable(reader.value(key).dump(-1, ' ', true, Json::error_handler_t::replace));
 }
+[[noreturn]] inline void refuse(const JsonReader& reader, const char* key, const char* why) {
+  fail("{}: \"{}\" is {}; {}", reader.where(), key, text_of(reader, key), why);
+}
 
 // Visitors. A field is (key, member, lowest, highest); `extra` fields have a default and stand in
 // the file only when they differ from it.

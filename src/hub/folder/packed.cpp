@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "core/threads.h"
+#include "hub/folder/field_visitors.h"
 
 namespace moe {
 namespace {
@@ -21,11 +22,6 @@ constexpr int64_t kBlock = 32, kBlockBytes = kBlock / 2;
 constexpr const char* kOfPrograms[] = {"modules_to_not_convert", "ignored_layers", "dequantize",
                                        "activation_scheme", "scale_fmt"};
 
-[[noreturn]] void refuse_packing(const JsonReader& reader, const char* key, std::string_view why) {
-  fail("{}: \"{}\" is {}; {}", reader.where(), key,
-       printable(reader.value(key).dump(-1, ' ', true, Json::error_handler_t::replace), 80), why);
-}
-
 Packing read_fp8(const JsonReader& reader) {
   if (reader.has("fmt")) reader.get_one_of("fmt", {"e4m3", "float8_e4m3fn"});  // are the same
   if (!reader.has("weight_block_size"))
@@ -33,7 +29,7 @@ Packing read_fp8(const JsonReader& reader) {
          reader.where());
   const auto size = reader.get<std::vector<int64_t>>("weight_block_size");
   if (size.size() != 2 || std::ranges::any_of(size, [](int64_t n) { return n < 1 || n > 65536; }))
-    refuse_packing(reader, "weight_block_size", "two sizes of a block are needed");
+    refuse(reader, "weight_block_size", "two sizes of a block are needed");
   return {Packing::Kind::fp8, size[0], size[1]};
 }
 
@@ -60,7 +56,7 @@ Packing read_packing(const JsonReader& config) {
   Packing packing;
   if (method == "mxfp4") packing.kind = Packing::Kind::mxfp4;
   else if (method == "fp8") packing = read_fp8(reader);
-  else refuse_packing(reader, "quant_method", "\"mxfp4\" and \"fp8\" are read");
+  else refuse(reader, "quant_method", "\"mxfp4\" and \"fp8\" are read");
   reader.refuse_unknown();
   return packing;
 }

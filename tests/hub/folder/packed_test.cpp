@@ -164,7 +164,10 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   refused(wide, "u8 [..,R,I/32,16] and u8 [..,R,I/32] are needed");
   Made none;
   write(none, {{"quant_method", "awq"}});
-  EXPECT_FAILS(open_model(packed_.path(), {}), "\"mxfp4\" and \"fp8\" are read");
+  EXPECT_FAILS(open_model(packed_.path(), {}),
+               "\"quant_method\" is \"awq\"; \"mxfp4\" and \"fp8\" are read");
+  write(none, {{"quant_method", std::string(500, 'x')}});
+  EXPECT_FAILS(open_model(packed_.path(), {}), "xx...; \"mxfp4\"");  // cut, as of other keys
   write(none, {{"quant_method", "fp8"}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "FP8 without \"weight_block_size\"");
   write(none, {{"quant_method", "fp8"}, {"fmt", "e5m2"}, {"weight_block_size", {128, 128}}});

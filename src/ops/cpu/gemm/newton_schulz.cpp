@@ -58,7 +58,6 @@ HWY_EXPORT(ScaleNumbers);
 HWY_EXPORT(CombineSquares);
 
 constexpr int64_t kRowsAtOnce = 64;  // of a product: two threads share a matrix of 128
-constexpr double kLeastNorm = 1e-7;
 // A matrix that takes more beside itself is worked on by all threads.
 constexpr int64_t kOfOneThread = int64_t{16} << 20;
 
@@ -86,11 +85,9 @@ struct Sides {
   bool is_tall;
 };
 
-int64_t matrices_of(const Tensor& x) { return x.rank == 3 ? x.shape[0] : 1; }
-
 int64_t cost_of(List<Tensor> all) {
   int64_t cost = 0;
-  for (const Tensor& x : all) cost += matrices_of(x) * Sides(x).cost();
+  for (const Tensor& x : all) cost += x.matrices() * Sides(x).cost();
   return cost;
 }
 
@@ -243,8 +240,7 @@ void cpu::newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz
   check_newton_schulz(all, steps);
   std::vector<Tensor> matrices;
   for (const Tensor& x : all)
-    for (int64_t e = 0; x.numel() > 0 && e < matrices_of(x); ++e)
-      matrices.push_back(x.rank == 3 ? x.at(e) : x);
+    for (int64_t e = 0; x.numel() > 0 && e < x.matrices(); ++e) matrices.push_back(x.matrix(e));
   if (matrices.empty()) return;
   std::vector<double> squares(matrices.size());
   cpu::sums_of_squares(run, squares, std::span<const Tensor>(matrices));

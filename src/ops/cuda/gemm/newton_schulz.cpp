@@ -10,7 +10,6 @@
 namespace moe::ops::cuda {
 namespace {
 
-constexpr double kLeastNorm = 1e-7;
 constexpr int64_t kNumbersAtOnce = int64_t{1} << 24;  // of a bank's matrices: bounds the scratch
 
 // Matrices of x [E,O,I], and their sides.

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -247,8 +248,7 @@ std::string model_print(const Model* model) {
   hash.add(config.data(), config.size());
   for (const Param* param : model->params()) {
     if (param->is_share()) continue;
-    const int64_t experts = param->value.rank == 3 ? param->value.shape[0] : 1;
-    for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t e = 0; e < param->value.matrices(); ++e) {
       const Tensor matrix = param->expert(e);
       const auto bytes =
           static_cast<size_t>(std::min(kBytes, bytes_of(matrix.dtype, matrix.cols())));
@@ -334,19 +334,30 @@ std::optional<int64_t> saved_step(const std::string& folder) {
   return parse_step(step->second, folder);
 }
 
-// By the folder itself where it is there, else by the nearest one above it that is.
+// By the folder itself where it is there, else by the nearest one above it that is. A file is made
+// and removed: root may write to every folder by its rights, and in some, as in /proc, nothing can
+// be made all the same.
 void check_writable(const std::string& folder) {
   const std::filesystem::path wanted = std::filesystem::absolute(folder);
   std::filesystem::path there = wanted;
   std::error_code unseen;
   while (!std::filesystem::exists(there, unseen) && there.has_relative_path())
     there = there.parent_path();
-  int error = 0;
-  if (!std::filesystem::is_directory(there, unseen)) error = ENOTDIR;
-  else if (access(there.c_str(), W_OK | X_OK) != 0) error = errno;
-  if (error != 0)
-    fail("cannot {} the folder {}: {}; choose another @out",
-         there == wanted ? "write to" : "create", folder, std::strerror(error));
+  std::string reason;
+  if (!std::filesystem::is_directory(there, unseen)) {
+    reason = std::strerror(ENOTDIR);
+  } else {
+    std::string name = there / ".moe-XXXXXX";
+    const int fd = mkstemp(name.data()), error = errno;
+    if (fd >= 0) {
+      unlink(name.c_str());
+      close(fd);
+      return;
+    }
+    reason = fmt::format("no file can be made in {} ({})", there.string(), std::strerror(error));
+  }
+  fail("cannot {} the folder {}: {}; choose another @out", there == wanted ? "write to" : "create",
+       folder, reason);
 }
 
 void make_folder(const std::string& folder) {

@@ -56,7 +56,7 @@ std::optional<int64_t> saved_step(const std::string& folder);
 // Fails when a new run would overwrite one, or lay its own over somebody's in another form
 // (hub/foreign.h).
 void check_unused(const std::string& folder);
-// Fails where the folder could not be made, or written to, and makes nothing.
+// Fails where the folder could not be made, or written to, and leaves nothing behind.
 void check_writable(const std::string& folder);
 void make_folder(const std::string& folder);
 

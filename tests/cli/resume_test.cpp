@@ -211,6 +211,9 @@ TEST_F(ResumeCommand, APlaceThatIsNoneIsSaidFirst) {
   std::vector<std::string> in_file = words, on_device = words;
   in_file.push_back(folder_ / "text.txt/out");
   expect_refused(in_file, 1, {"cannot create the folder", "Not a directory", "another --out"});
+  in_file.back() = "/proc/moe/out";  // which root has the rights to
+  expect_refused(in_file, 1,
+                 {"cannot create the folder", "no file can be made in /proc (", "another --out"});
   on_device.insert(on_device.end(), {folder_ / "no", "--device", "cuda"});
   if (!has_device()) has(moe_command(on_device).err, "CUDA");
 }

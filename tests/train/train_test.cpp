@@ -606,6 +606,18 @@ TEST(Train, DamagedCheckpointsAreRefusedByName) {
   EXPECT_EQ(s.resume().last.step, 5);
 }
 
+TEST(Train, APlaceToWriteToIsTriedAndLeftAsItWas) {
+  const TempFolder folder;
+  check_writable(folder.path());
+  check_writable(folder / "a/b");
+  EXPECT_TRUE(folder.entries().empty());
+  EXPECT_FAILS(check_writable("/proc"), "cannot write to the folder /proc: no file can be made");
+  EXPECT_FAILS(check_writable("/proc/a/b"),
+               "cannot create the folder /proc/a/b: no file can be made in /proc (");
+  put(folder / "file", "");
+  EXPECT_FAILS(check_writable(folder / "file/a"), "Not a directory; choose another out");
+}
+
 // The limit on the size of files stands for a full disk: both make write() fail halfway.
 TEST(Train, AFullDiskLeavesTheOlderCheckpoint) {
   const TempFolder folder;

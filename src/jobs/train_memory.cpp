@@ -10,10 +10,11 @@ namespace {
 
 // What to lower is worked out only for a run that does not fit.
 void refuse_too_much(const MemoryNeed& need, const ModelConfig& config, const TrainOptions& o,
-                     Held held, const MemoryNeed& beside, const MemoryLimits& limits) {
+                     Held held, const MemoryNeed& beside, const MemoryLimits& limits,
+                     int64_t document = 0) {
   const int64_t left = limits.left();
   if (need.total() > left)
-    check_memory(need, limits, training_advice(config, o, held, beside, left));
+    check_memory(need, limits, training_advice(config, o, held, beside, left, document));
 }
 
 }  // namespace
@@ -26,13 +27,13 @@ void check_before_weights(const ModelConfig& config, const TrainOptions& o,
 }
 
 std::string check_before_training(const Model& model, const TrainOptions& o,
-                                  const MemoryLimits& limits, Model* teacher) {
+                                  const MemoryLimits& limits, Model* teacher, int64_t document) {
   const ModelConfig& config = model.config();
   if (teacher == nullptr && limits.packed)
     fail_usage(
         "@pack_memory is of a teacher, whose weights lie in a file; there is none: leave it out");
   const MemoryNeed training =
-      training_need(config, o, Held::weights, teacher, mostly_quantised(model));
+      training_need(config, o, Held::weights, teacher, mostly_quantised(model), document);
   MemoryNeed need = training;
   if (teacher) {
     const ForwardUse use{.model = teacher, .shape = {.tokens = 1, .dtype = o.dtype}};
@@ -40,7 +41,7 @@ std::string check_before_training(const Model& model, const TrainOptions& o,
     if (need.total() <= limits.left()) settle_memory(use, training, limits, "");
   }
   const std::string foretold = describe(need, taken_memory());
-  refuse_too_much(need, config, o, Held::weights, {}, limits);
+  refuse_too_much(need, config, o, Held::weights, {}, limits, document);
   return foretold;
 }
 

@@ -218,7 +218,10 @@ void Training::prepare(const Watch& watch) {
   read_texts();
   if (o.train.tune == Tune::experts_hot && !checkpoint_)
     o.train.hot = hot_experts(model(), o.train, *corpus_, watch);
-  if (!is_done()) foretold_ = check_before_training(model(), o.train, o.memory, teacher());
+  if (is_done()) return;
+  // a pair's texts are rows of their own, which nothing cuts
+  const int64_t document = o.train.pairs ? 0 : mean_document(*corpus_, o.train.mix);
+  foretold_ = check_before_training(model(), o.train, o.memory, teacher(), document);
 }
 
 void Training::check_place() const {

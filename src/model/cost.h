@@ -85,7 +85,8 @@ struct TrainingShape {
   int64_t context = 256;
   DType dtype = DType::f32;
   bool recompute = false;
-  int64_t spread = 1;  // processes that a layer's experts lie on (moe/plan.h)
+  int64_t spread = 1;    // processes that a layer's experts lie on (moe/plan.h)
+  int64_t document = 0;  // mean tokens of the documents whose ends cut rows; 0: no row is cut
 };
 
 // What training holds at its fullest moment, bytes. Every choice that can find room counts as a

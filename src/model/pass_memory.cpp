@@ -35,10 +35,21 @@ struct Sizes {
         goes_back(backward),
         by_neuron(config.by_neuron()) {}
 
-  // The sum over the scopes of a micro-batch of of(tokens in it).
+  // Of a micro-batch: a row's text begins and ends anywhere in a document, so that it has one more
+  // sequence than ends of documents.
+  int64_t sequences() const {
+    const int64_t ends =
+        shape.document > 0 ? shape.batch * (shape.context - 1) / shape.document : 0;
+    return std::clamp<int64_t>(shape.batch + ends, 1, std::max<int64_t>(n, 1));
+  }
+  // The sum over the scopes of a micro-batch of of(tokens in it). Sequences count as equally long:
+  // what rounds up and least buffers add to each weighs most where none is longer than others.
   template <class F>
   int64_t over(const Scope& scope, F&& of) const {
-    if (scope.kind == Scope::Kind::sequence) return shape.batch * of(shape.context);
+    if (scope.kind == Scope::Kind::sequence) {
+      const int64_t count = sequences(), length = n / count, longer = n % count;
+      return longer * of(length + 1) + (count - longer) * of(length);
+    }
     const int64_t group = scope.kind == Scope::Kind::group ? scope.group : n, rest = n % group;
     return n / group * of(group) + (rest > 0 ? of(rest) : 0);
   }
@@ -75,9 +86,10 @@ struct Sizes {
 // before and after, the norm's statistics; the states that backward starts from.
 int64_t saved_linear(const Sizes& s) {
   const LinearAttention& l = s.c.linear;
-  const int64_t chunks =
-      s.goes_back ? s.shape.batch * ((s.shape.context + ops::kDeltaChunk - 1) / ops::kDeltaChunk)
-                  : 0;
+  const auto chunks_of = [](int64_t tokens) {
+    return (tokens + ops::kDeltaChunk - 1) / ops::kDeltaChunk;
+  };
+  const int64_t chunks = s.goes_back ? s.over({Scope::Kind::sequence, 0}, chunks_of) : 0;
   return s.n * s.a * (2 * l.channels() + 3 * l.v_width()) + s.n * kF32 * 5 * l.value_heads +
          chunks * l.v_width() * l.key_width * kF32;
 }
@@ -163,6 +175,18 @@ int64_t scratch_bank(const Sizes& s, int64_t rows, int64_t width, int64_t expert
   return rows * width * (s.c.gated ? 3 : 2) * s.a + wave;
 }
 
+// Of each scope that a loss looks at, by expert: its pairs, what a pair counts, in double, and the
+// same times a coefficient (moe/losses/balance_loss.cpp, ops/cpu/routing/slopes.cpp).
+int64_t scratch_scopes(const Sizes& s) {
+  constexpr int64_t kBytes = 16;
+  const AuxLosses& losses = s.spec.losses;
+  const auto scopes = [&](const auto& loss) {
+    return loss ? s.over(loss->scope, [](int64_t) { return int64_t{1}; }) : int64_t{0};
+  };
+  return kBytes * s.spec.experts *
+         std::max({scopes(losses.balance), scopes(losses.device), scopes(losses.communication)});
+}
+
 // Backward: the gradients of the logits and of what the noise keeps, and of the weights.
 int64_t scratch_router(const Sizes& s) {
   if (!needs_logits(s.spec.select)) return 0;
@@ -173,7 +197,7 @@ int64_t scratch_router(const Sizes& s) {
   return s.n * kF32 *
              ((1 + products + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts +
               s.spec.slots()) +
-         (jittered ? s.stream() : 0);
+         scratch_scopes(s) + (jittered ? s.stream() : 0);
 }
 
 int64_t scratch_ffn(const Sizes& s, bool moe) {

@@ -140,6 +140,25 @@ std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, co
   return shares;
 }
 
+int64_t mean_document(const Corpus& corpus, const Mix& mix) {
+  // As often as they are visited. The last end of a text, or of a domain, cuts no window.
+  double tokens = static_cast<double>(corpus.size()),
+         ends = static_cast<double>(std::max<int64_t>(corpus.documents() - 1, 0));
+  if (changes_anything(mix)) {
+    tokens = ends = 0;
+    for (const Domain& domain : corpus.domains()) {
+      const auto named = mix.find(domain.name);
+      const double weight = named == mix.end() ? 1 : named->second;
+      int64_t documents = 0;
+      for (const TokenRange& range : domain.ranges)
+        for (int64_t at = range.begin; at < range.end; at = corpus.document_end(at)) ++documents;
+      tokens += weight * static_cast<double>(domain.tokens);
+      ends += weight * static_cast<double>(std::max<int64_t>(documents - 1, 0));
+    }
+  }
+  return ends > 0 ? std::max<int64_t>(1, std::llround(tokens / ends)) : 0;
+}
+
 BatchPlan::BatchPlan(BatchShape shape, Shuffle shuffle, uint64_t seed)
     : shape_(shape),
       shuffle_(shuffle),

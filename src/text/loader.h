@@ -136,6 +136,10 @@ class BatchPlan {
 // What an epoch visits of each domain; the rules of BatchPlan.
 std::vector<DomainShare> domain_shares(const Corpus& corpus, int64_t context, const Mix& mix);
 
+// Mean tokens of the documents whose ends cut windows, as often as `mix` has them; 0: no end does.
+// Of text, not of preference pairs.
+int64_t mean_document(const Corpus& corpus, const Mix& mix);
+
 // The image of i under a permutation of [0, n) drawn from the key: a Feistel network whose round
 // function is philox, walked until it lands inside. No state, no table. Black and Rogaway, "Ciphers
 // with Arbitrary Finite Domains" (2002).

@@ -45,14 +45,14 @@ int64_t teaching_bytes(const Model& teacher, const TrainOptions& o, int64_t stud
 }
 
 bool fits(const ModelConfig& config, const TrainOptions& o, Held held, const MemoryNeed& beside,
-          int64_t left) {
-  return training_need(config, o, held).total() + beside.total() <= left;
+          int64_t left, int64_t document) {
+  return training_need(config, o, held, nullptr, false, document).total() + beside.total() <= left;
 }
 
 }  // namespace
 
 MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held held,
-                         const Model* teacher, bool quantised) {
+                         const Model* teacher, bool quantised, int64_t document) {
   // Takes no memory for its numbers. Of the processes that its experts lie on one with most of
   // them.
   const Model shapes(config, Storage::bound,
@@ -63,7 +63,8 @@ MemoryNeed training_need(const ModelConfig& config, const TrainOptions& o, Held 
                                                              .context = o.context,
                                                              .dtype = o.dtype,
                                                              .recompute = o.recompute,
-                                                             .spread = o.expert_parallel});
+                                                             .spread = o.expert_parallel,
+                                                             .document = document});
   MemoryNeed need;
   const bool in_file = tunes_adapters(o.tune);
   if (held == Held::nothing && !in_file) need.add("weights", bytes_of_all(shapes));
@@ -97,12 +98,12 @@ TrainingMemory training_memory(const ModelConfig& config, const TrainingShape& s
 }
 
 std::string training_advice(const ModelConfig& config, const TrainOptions& o, Held held,
-                            const MemoryNeed& beside, int64_t left) {
+                            const MemoryNeed& beside, int64_t left, int64_t document) {
   TrainOptions lower = o;
   int64_t most = 0;  // the largest batch that fits
   for (int64_t low = 1, high = o.batch - 1; low <= high;) {
     lower.batch = low + (high - low) / 2;
-    if (fits(config, lower, held, beside, left)) {
+    if (fits(config, lower, held, beside, left, document)) {
       most = lower.batch;
       low = most + 1;
     } else {
@@ -111,7 +112,7 @@ std::string training_advice(const ModelConfig& config, const TrainOptions& o, He
   }
   TrainOptions recomputed = o;
   recomputed.recompute = true;
-  const bool recompute = !o.recompute && fits(config, recomputed, held, beside, left);
+  const bool recompute = !o.recompute && fits(config, recomputed, held, beside, left, document);
   if (most == 0)
     return marked(recompute ? "add @recompute"
                             : "take a smaller model, @context or @batch, or more memory");

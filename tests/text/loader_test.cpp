@@ -181,6 +181,8 @@ TEST(TextBatch, IsCutWhereDocumentsEnd) {
   batch.clear();
   EXPECT_EQ(batch.bounds, (std::vector<int64_t>{0}));
   EXPECT_FAILS(batch.add_row(corpus, 1, 19), "goes over the end");
+  EXPECT_EQ(mean_document(corpus, {}), 7) << "three ends within 20 tokens";
+  EXPECT_EQ(mean_document(Corpus(tokens), {}), 0) << "nothing cuts it";
 }
 
 // Three files, of two domains: a.txt (two of them) and b.txt, each token telling where it is from.
@@ -269,6 +271,13 @@ TEST_F(Mixed, WithoutAMixTheOrderIsTheOldOne) {
     EXPECT_EQ(old.window(step, 0, 0).start, now.window(step, 0, 0).start);
     EXPECT_EQ(old.window(step, 0, 0).start, ones.window(step, 0, 0).start);
   }
+}
+
+TEST_F(Mixed, TheMeanDocumentIsOfWhatIsVisited) {
+  EXPECT_EQ(mean_document(corpus_, {}), 184 / 2) << "two ends within";
+  EXPECT_EQ(mean_document(corpus_, {{"b", 0}}), 101) << "the two files of a";
+  EXPECT_EQ(mean_document(corpus_, {{"a", 0}}), 0) << "b is one document";
+  EXPECT_EQ(mean_document(corpus_, {{"b", 3}}), 101 + 3 * 83) << "and so is each window of it";
 }
 
 TEST_F(Mixed, RefusesWhatCannotBe) {

@@ -27,14 +27,24 @@ ModelConfig config_of(const char* recipe) {
   return c;
 }
 
-void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute,
-                     const comm::Layout& layout = {}) {
-  Model model(c, Storage::owned, layout.experts());
-  model.initialise(1);
+// Text of documents of so many tokens; 0: of one.
+Corpus text_of(int64_t document) {
   std::vector<int32_t> ids(20000);
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(1), i, 256));
-  const Corpus corpus(std::move(ids));
+  if (document == 0) return Corpus(std::move(ids));
+  std::vector<uint32_t> ends;
+  for (int64_t at = document; at < std::ssize(ids); at += document)
+    ends.push_back(static_cast<uint32_t>(at));
+  ends.push_back(static_cast<uint32_t>(ids.size()));
+  return Corpus(std::move(ids), std::move(ends));
+}
+
+void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute,
+                     const comm::Layout& layout = {}, int64_t document = 0) {
+  Model model(c, Storage::owned, layout.experts());
+  model.initialise(1);
+  const Corpus corpus = text_of(document);
   TrainOptions o;
   o.context = 128;
   o.batch = 16;
@@ -48,7 +58,8 @@ void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype,
                                                      .context = 128,
                                                      .dtype = dtype,
                                                      .recompute = recompute,
-                                                     .spread = layout.experts().size});
+                                                     .spread = layout.experts().size,
+                                                     .document = document});
   const double ratio = static_cast<double>(trainer.peak_activation_bytes()) /
                        static_cast<double>(m.activations + m.scratch);
   EXPECT_GT(ratio, 0.9) << name;
@@ -117,6 +128,46 @@ TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
                       false);
     }
   }
+}
+
+// A row of documents of four tokens is as many sequences, each with buffers of at least four pairs
+// an expert: nothing is dropped, whatever the factor is.
+TEST(Memory, OfRowsOfManyDocumentsIsWhatShapesForetell) {
+  constexpr int64_t kDocument = 4;
+  ModelConfig c = config_of("dense");
+  for (const RoutingOptions& routing : small_routings(6, 3)) {
+    c.routing = routing;
+    if (std::holds_alternative<BufferCapacity>(train_spec(routing).capacity))
+      c.routing.capacity_factor = 0.3f;
+    expect_foretold(routing.recipe, c, DType::f32, false, {}, kDocument);
+  }
+  c = config_of("mixtral");
+  c.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 24, .value_width = 32, .conv_width = 4};
+  c.linear_layers = {0, 1};
+  c.qk_norm = QkNorm::head;
+  expect_foretold("linear attention", c, DType::f32, false, {}, kDocument);
+}
+
+// 64 experts have places for 320 of the 512 pairs of a sequence of 256 tokens, and for all of eight
+// sequences of 32.
+TEST(Memory, GrowsWithTheSequencesOfARowWhereBuffersAreOfASequence) {
+  ModelConfig c = config_of("dense");
+  c.expert_width = 512;
+  c.routing = default_options(find_recipe("st-moe"), 64, 2, 3);
+  const auto foretold = [&](int64_t document) {
+    const TrainingMemory m =
+        count_training_memory(c, {.batch = 16, .context = 256, .document = document});
+    return static_cast<double>(m.activations + m.scratch);
+  };
+  EXPECT_GT(foretold(32), 1.25 * foretold(0));
+  EXPECT_EQ(foretold(100000), foretold(0)) << "long documents hardly ever end in a row";
+  for (const int64_t document : {1, 2, 7, 300}) EXPECT_GE(foretold(document), foretold(0));
+  // The run's own foretelling takes the same.
+  TrainOptions o;
+  o.batch = 16;
+  EXPECT_GT(training_need(c, o, Held::nothing, nullptr, false, 32).total(),
+            training_need(c, o, Held::nothing).total());
 }
 
 // Gradients, moments and adapters by name, against what a trainer makes.

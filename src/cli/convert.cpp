@@ -48,6 +48,7 @@ void print_account(const ConvertReport& report, const std::string& out) {
         "note: llama.cpp does not run {}: {}; the file has a form of moe's own, which moe reads as "
         "any other\n",
         out, report.why_own);
+  for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
 }
 
 // Of the experts' rows the smallest number and the middle one, and who had none.

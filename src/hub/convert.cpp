@@ -472,6 +472,7 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
       target == Target::gguf ? gguf.tensors : folder_tensors(*model.model);
   report.tables = static_cast<int64_t>(gguf.tables.size());
   report.why_own = gguf.why_own;
+  report.notes = gguf.notes;
   const StoredTypes types = stored_types(model);
   std::vector<Planned> plan;
   for (const FileTensor& tensor : tensors)

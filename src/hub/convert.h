@@ -56,6 +56,7 @@ struct ConvertReport {
   std::vector<LayerRows> expert_rows;    // of the text that the importance is from
   std::vector<std::string> files;        // that a GGUF was written as; the first opens all
   std::string why_own;  // why llama.cpp does not run a GGUF that was written; empty where it does
+  std::vector<std::string> notes;  // what llama.cpp cannot be told of one that it runs
 };
 
 // The type that most numbers of a model's matrices have in its file.

@@ -58,6 +58,7 @@ Json account_json(const ConvertReport& report) {
                 {"bytes_after", report.bytes_after}};
   if (report.files.size() > 1) reply["files"] = report.files;
   if (!report.why_own.empty()) reply["not_for_llama_cpp"] = report.why_own;
+  if (!report.notes.empty()) reply["notes"] = report.notes;
   return reply;
 }
 

@@ -72,6 +72,11 @@ std::unique_ptr<Tokenizer> make_bpe(BpeParts parts);
 // is what `file` was parsed from.
 BpeParts read_bpe(const nlohmann::json& file, std::string_view text, const std::string& where);
 
+// The format has no word for the token that ends a text: it is the first of these that is an added
+// token.
+inline constexpr std::string_view kEndNames[] = {"<|endoftext|>", "<|end_of_text|>", "<|return|>",
+                                                 "<｜end▁of▁sentence｜>", "</s>"};
+
 // A key of tokenizer.json's model that only this engine writes and reads: `tokenizers` passes over
 // it, and comes close.
 inline constexpr const char* kOwnForm = "moe_cpp_sentencepiece";

@@ -377,10 +377,8 @@ void read_post_processor(const Json& file, BpeParts& parts) {
   }
 }
 
-// The format has no word for the token that ends a text, so it is known by its name.
 void find_end(BpeParts& parts) {
-  for (const char* name :
-       {"<|endoftext|>", "<|end_of_text|>", "<|return|>", "<｜end▁of▁sentence｜>", "</s>"}) {
+  for (const std::string_view name : kEndNames) {
     parts.special.eos = added_id(parts, name);
     if (parts.special.eos) return;
   }

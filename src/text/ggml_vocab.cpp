@@ -37,6 +37,29 @@ enum Type : int32_t {
   byte = 6
 };
 
+// What ends a reply in llama.cpp by its text, whatever the keys say
+// (llama.cpp/src/llama-vocab.cpp, special_eog_ids).
+constexpr std::string_view kEndsByText[] = {"<|eot_id|>",
+                                            "<|im_end|>",
+                                            "<|end|>",
+                                            "<|return|>",
+                                            "<|call|>",
+                                            "<|flush|>",
+                                            "<|calls|>",
+                                            "<end_of_turn>",
+                                            "</s>",
+                                            "<|eom_id|>",
+                                            "<|endoftext|>",
+                                            "<EOT>",
+                                            "_<EOT>",
+                                            "[EOT]",
+                                            "[EOS]",
+                                            "<eos>",
+                                            "<|end_of_text|>",
+                                            "<turn|>",
+                                            "<|tool_response>",
+                                            "<end_of_utterance>"};
+
 using IdOf = std::map<std::string_view, int32_t>;
 
 void check(const GgmlVocab& vocab) {
@@ -68,6 +91,7 @@ void check(const GgmlVocab& vocab) {
   in_range("eos", vocab.eos);
   in_range("eot", vocab.eot);
   in_range("eom", vocab.eom);
+  for (const int32_t end : vocab.more_ends) in_range("end", end);
   in_range("unknown", vocab.unk);
   if (vocab.add_eos.value_or(false))
     fail("it puts a token behind a text, which a model could not continue");
@@ -273,10 +297,11 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
         vocab.bos && vocab.add_bos.value_or(over_bytes ? pre_adds_bos(ggml_pre(vocab.pre).names[0])
                                                        : vocab.model != "t5");
     parts.special = {vocab.bos, vocab.eos, add_bos, {}};
-    std::vector<int32_t>& ends = parts.special.ends;
-    for (const std::optional<int32_t>& end : {vocab.eot, vocab.eom})
-      if (end && end != vocab.eos && std::ranges::find(ends, *end) == ends.end())
-        ends.push_back(*end);
+    std::set<std::optional<int32_t>> known = {std::nullopt, vocab.eos};
+    std::vector<std::optional<int32_t>> ends = {vocab.eot, vocab.eom};
+    ends.insert(ends.end(), vocab.more_ends.begin(), vocab.more_ends.end());
+    for (const std::optional<int32_t>& end : ends)
+      if (known.insert(end).second) parts.special.ends.push_back(*end);
     std::unique_ptr<Tokenizer> tokenizer = make_bpe(std::move(parts));
     tokenizer->set_config_json(config_of(vocab, add_bos));
     return tokenizer;
@@ -400,7 +425,28 @@ std::map<std::string, std::string> named_templates(const Tokenizer& tokenizer) {
   return named;
 }
 
+bool ends_by_text(const GgmlVocab& vocab, int32_t id) {
+  return std::ranges::find(kEndsByText, vocab.tokens[static_cast<size_t>(id)]) !=
+         std::end(kEndsByText);
+}
+
+// There are two keys beside eos. Where more tokens end a reply they go to those that llama.cpp does
+// not know otherwise.
+void write_ends(std::vector<int32_t> ends, GgmlVocab& vocab) {
+  if (ends.size() > 2)
+    std::ranges::stable_partition(ends, [&](int32_t id) { return !ends_by_text(vocab, id); });
+  if (!ends.empty()) vocab.eot = ends[0];
+  if (ends.size() > 1) vocab.eom = ends[1];
+  if (ends.size() > 2) vocab.more_ends.assign(ends.begin() + 2, ends.end());
+}
+
 }  // namespace
+
+std::vector<int32_t> ends_unknown_to_llama_cpp(const GgmlVocab& vocab) {
+  std::vector<int32_t> unknown = vocab.more_ends;
+  std::erase_if(unknown, [&](int32_t id) { return ends_by_text(vocab, id); });
+  return unknown;
+}
 
 GgmlVocab ggml_vocab_of(const Tokenizer& tokenizer) {
   constexpr const char* kFile = "tokenizer.json";
@@ -433,8 +479,7 @@ GgmlVocab ggml_vocab_of(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special();
   vocab.bos = special.bos;
   vocab.eos = special.eos;
-  if (!special.ends.empty()) vocab.eot = special.ends[0];
-  if (special.ends.size() > 1) vocab.eom = special.ends[1];
+  write_ends(special.ends, vocab);
   vocab.add_bos = special.add_bos;
   vocab.add_eos = false;
   vocab.chat_template = chat_template_of(tokenizer);

@@ -25,6 +25,7 @@ struct GgmlVocab {
   std::vector<std::string> merges;  // "left right" in order of rank, BPE only
   std::optional<int32_t> bos, eos, unk, pad;
   std::optional<int32_t> eot, eom;  // end what a model writes, besides eos
+  std::vector<int32_t> more_ends;   // so do these, which llama.cpp has no key for
   std::optional<bool> add_bos, add_eos, add_space_prefix;
   std::optional<bool> remove_extra_whitespaces;  // at the ends, and repeated ones
   std::string charsmap;  // SentencePiece's precompiled_charsmap (text/charsmap.h); may be empty
@@ -37,5 +38,7 @@ std::unique_ptr<Tokenizer> make_ggml_tokenizer(GgmlVocab vocab, const std::strin
 // What a GGUF has to say so that llama.cpp encodes as this tokenizer does; fails, saying why, when
 // it cannot (a pattern that llama.cpp has no name for).
 GgmlVocab ggml_vocab_of(const Tokenizer&);
+// Of `more_ends` those that llama.cpp does not know by their text either.
+std::vector<int32_t> ends_unknown_to_llama_cpp(const GgmlVocab&);
 
 }  // namespace moe

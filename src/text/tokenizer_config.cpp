@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "text/bpe.h"
 
 namespace moe {
 namespace {
@@ -23,6 +24,16 @@ std::optional<int32_t> named(const Tokenizer& tokenizer, const Json& config, con
   if (!content.is_string() || content.get_ref<const std::string&>().empty()) return std::nullopt;
   const std::vector<int32_t> ids = tokenizer.encode(content.get_ref<const std::string&>());
   return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
+}
+
+// The end of a text that reading tokenizer.json finds by its name.
+std::optional<int32_t> end_by_name(const Tokenizer& tokenizer) {
+  const std::vector<int32_t> marks = tokenizer.marks();
+  for (const std::string_view name : kEndNames)
+    for (const int32_t id : marks)
+      if (const std::string piece = tokenizer.piece(id); piece == name || piece == word_bytes(name))
+        return id;
+  return std::nullopt;
 }
 
 void add_ends(const Tokenizer& tokenizer, const std::string& path, std::vector<int32_t>& ends) {
@@ -85,12 +96,14 @@ std::string generation_json(const Tokenizer& tokenizer) {
   const Json config = tokenizer.config_json().empty()
                           ? Json::object()
                           : parse_json(tokenizer.config_json(), "tokenizer_config.json");
-  const std::optional<int32_t> said = named(tokenizer, config, "eos_token");
-  if (std::all_of(special.ends.begin(), special.ends.end(), [&](int32_t id) { return said == id; }))
-    return "";
+  // What the other files say when they are read again.
+  const std::optional<int32_t> said = named(tokenizer, config, "eos_token"),
+                               by_name = end_by_name(tokenizer);
   std::vector<int32_t> ends = special.ends;
   if (special.eos) ends.insert(ends.begin(), *special.eos);
-  return Json{{kEnds, ends}}.dump(2) + "\n";
+  if (std::ranges::all_of(ends, [&](int32_t id) { return id == said || id == by_name; })) return "";
+  const Json ids = ends.size() == 1 ? Json(ends[0]) : Json(ends);
+  return Json{{kEnds, ids}}.dump(2) + "\n";
 }
 
 }  // namespace moe

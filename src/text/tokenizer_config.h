@@ -15,7 +15,8 @@ std::string read_tokenizer_config(const std::string& folder);
 // as transformers reads them) and by eos_token_id, one or a list, of FOLDER/generation_config.json
 // and FOLDER/config.json. Fails, naming file and key, where an id is no token.
 void apply_folder(Tokenizer& tokenizer, const std::string& folder);
-// generation_config.json where more tokens end a text than config_json() can say; else empty.
+// generation_config.json where a token ends a text that neither config_json() says nor reading
+// to_json() again finds; else empty.
 std::string generation_json(const Tokenizer& tokenizer);
 
 }  // namespace moe

@@ -294,7 +294,7 @@ constexpr std::pair<const char*, const char*> kWays[] = {{"copy", "again"}, {"m.
 
 TEST(Convert, EveryTokenThatEndsATextIsKept) {
   using Ids = std::vector<int32_t>;
-  for (const Ids& ends : {Ids{33, 65}, Ids{33, 65, 66}}) {
+  for (const Ids& ends : {Ids{33}, Ids{33, 65}, Ids{33, 65, 66}, Ids{33, 65, 66, 67, 68}}) {
     TempFolder folder;
     save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
     put(folder / "in/generation_config.json", Json{{"eos_token_id", ends}}.dump());
@@ -308,6 +308,19 @@ TEST(Convert, EveryTokenThatEndsATextIsKept) {
       }
     }
   }
+}
+
+TEST(Convert, AnEndThatLlamaCppCannotBeToldIsNoted) {
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  put(folder / "in/generation_config.json", R"({"eos_token_id": [33, 65, 66]})");
+  EXPECT_TRUE(converted(folder / "in", folder / "three.gguf").notes.empty());
+  put(folder / "in/generation_config.json", R"({"eos_token_id": [33, 65, 66, 67]})");
+  EXPECT_TRUE(converted(folder / "in", folder / "copy").notes.empty()) << "a folder says them all";
+  const ConvertReport report = converted(folder / "in", folder / "four.gguf");
+  ASSERT_EQ(report.notes.size(), 1u);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it writes on behind 67 (\"C\"), where moe ends",
+                      report.notes[0]);
 }
 
 TEST(Convert, NamedChatTemplatesAreKept) {

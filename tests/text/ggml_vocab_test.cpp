@@ -195,6 +195,31 @@ TEST(GgmlVocab, TellsWhichTokensEndAText) {
   EXPECT_EQ(again.eom, 260);
 }
 
+// Those whose text llama.cpp knows leave the keys to others.
+TEST(GgmlVocab, HoldsMoreEndsThanThereAreKeysFor) {
+  GgmlVocab vocab = over_characters({"ab", "a", "b"});
+  const auto first = static_cast<int32_t>(vocab.tokens.size());
+  for (const char* name : {"<|im_end|>", "<x>", "<y>", "<z>"}) add(vocab, name, 3);
+  vocab.eot = first;
+  vocab.eom = first + 1;
+  vocab.more_ends = {first + 2, first, 2};
+  const auto three = make_ggml_tokenizer(vocab, "m.gguf");
+  EXPECT_EQ(three->special().ends, (Ids{first, first + 1, first + 2})) << "each once, and no eos";
+  GgmlVocab again = ggml_vocab_of(*three);
+  EXPECT_EQ(again.eot, first + 1);
+  EXPECT_EQ(again.eom, first + 2);
+  EXPECT_EQ(again.more_ends, Ids{first});
+  EXPECT_EQ(ends_unknown_to_llama_cpp(again), Ids{});
+  vocab.more_ends.push_back(first + 3);
+  again = ggml_vocab_of(*make_ggml_tokenizer(vocab, "m.gguf"));
+  EXPECT_EQ(again.more_ends, (Ids{first + 3, first}));
+  EXPECT_EQ(ends_unknown_to_llama_cpp(again), Ids{first + 3});
+  EXPECT_EQ(make_ggml_tokenizer(again, "m.gguf")->special().ends,
+            (Ids{first + 1, first + 2, first + 3, first}));
+  vocab.more_ends = {first + 4};
+  EXPECT_FAILS(make_ggml_tokenizer(vocab, "m.gguf"), "its end token is");
+}
+
 TEST(GgmlVocab, HoldsTemplatesByName) {
   GgmlVocab vocab = over_characters({"ab", "a", "b"});
   vocab.chat_template = "plain";

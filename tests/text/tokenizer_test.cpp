@@ -135,6 +135,24 @@ TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
   EXPECT_FAILS(load_tokenizer(folder.path()), "eos_token_id");
 }
 
+TEST(TokenizerFolder, AnEndThatOnlyGenerationConfigNamesIsWrittenAgain) {
+  TempFolder folder;
+  Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
+  json["added_tokens"] = {{{"id", 256}, {"content", "<|im_end|>"}, {"normalized", false}}};
+  put(folder / "tokenizer.json", json.dump());
+  const auto written = [&] { return generation_json(*load_tokenizer(folder.path())); };
+  EXPECT_EQ(written(), "") << "nothing ends a text";
+  put(folder / "generation_config.json", R"({"eos_token_id": [256]})");
+  EXPECT_EQ(load_tokenizer(folder.path())->special().eos, 256);
+  EXPECT_EQ(parse_json(written(), "t"), parse_json(R"({"eos_token_id": 256})", "t"));
+  put(folder / "tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  EXPECT_EQ(written(), "") << "eos_token says it";
+  std::filesystem::remove(folder / "tokenizer_config.json");
+  json["added_tokens"][0]["content"] = "<|end_of_text|>";
+  put(folder / "tokenizer.json", json.dump());
+  EXPECT_EQ(written(), "") << "its name says it";
+}
+
 // "<a>" is a mark, and what is written "b" is two tokens.
 class Named : public Tokenizer {
  public:

@@ -1,11 +1,14 @@
 #include "hub/gguf/gguf_model.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include "core/error.h"
+#include "core/nearest.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_keys.h"
 #include "hub/gguf/gguf_vocab.h"
@@ -42,6 +45,17 @@ void read_general(const Gguf& file, LoadedModel& loaded) {
     if (const auto* text = std::get_if<std::string>(&value)) loaded.metadata.emplace(key, *text);
     else loaded.general.emplace(key, file.stored(key));
   }
+}
+
+std::vector<std::string> notes_of_ends(const GgmlVocab& vocab) {
+  std::vector<std::string> names;
+  for (const int32_t id : ends_unknown_to_llama_cpp(vocab))
+    names.push_back(
+        fmt::format("{} (\"{}\")", id, printable(vocab.tokens[static_cast<size_t>(id)], 40)));
+  if (names.empty()) return {};
+  return {fmt::format(
+      "more tokens end a reply than llama.cpp has keys for: it writes on behind {}, where moe ends",
+      fmt::join(names, ", "))};
 }
 
 }  // namespace
@@ -87,7 +101,9 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   GgufTarget target;
   target.why_own = why_own;
   target.metadata = gguf_config_entries(row, c);
-  for (GgufEntry& entry : gguf_vocab_entries(ggml_vocab_of(tokenizer), c.vocab))
+  GgmlVocab vocab = ggml_vocab_of(tokenizer);
+  if (why_own.empty()) target.notes = notes_of_ends(vocab);
+  for (GgufEntry& entry : gguf_vocab_entries(std::move(vocab), c.vocab))
     target.metadata.push_back(std::move(entry));
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
     if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head))

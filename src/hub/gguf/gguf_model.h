@@ -27,6 +27,7 @@ struct GgufTarget {
   std::vector<FileTensor> tensors;  // pieces are rows, one after another
   std::vector<GgufItem> tables;     // that belong to no parameter and are written as they are
   std::string why_own;              // why llama.cpp does not run it; empty where it does
+  std::vector<std::string> notes;   // what it cannot be told of one that it runs
 };
 // Fails where llama.cpp has no name for the tokenizer.
 GgufTarget gguf_target(Model&, const Tokenizer&);

@@ -12,6 +12,8 @@ using Type = GgufEntry::Type;
 constexpr const char* kVocabPrefix = "tokenizer.ggml.";
 constexpr const char *kTemplate = "tokenizer.chat_template",
                      *kTemplates = "tokenizer.chat_templates";
+// Read by this engine only: ids, where more than three tokens end what a model writes.
+constexpr const char* kMoreEnds = "tokenizer.moe_cpp.further_end_token_ids";
 constexpr int32_t kNormal = 1, kUnused = 5;  // llama.h, enum llama_token_type
 
 struct IdKey {
@@ -67,6 +69,12 @@ GgmlVocab read_gguf_vocab(const Gguf& file) {
   for (const IdKey& id : kIds)
     if (file.has(name(id.key)))
       vocab.*id.id = static_cast<int32_t>(file.integer(name(id.key), 0, last));
+  if (file.has(kMoreEnds))
+    for (const int64_t id : file.integers(kMoreEnds)) {
+      if (id < 0 || id > last)
+        fail("{}: key \"{}\" holds {}; the tokens are 0 to {}", file.path(), kMoreEnds, id, last);
+      vocab.more_ends.push_back(static_cast<int32_t>(id));
+    }
   for (const FlagKey& flag : kFlags)
     if (file.has(name(flag.key))) vocab.*flag.flag = file.flag(name(flag.key));
   if (file.has(name(kCharsmap)))
@@ -101,6 +109,9 @@ std::vector<GgufEntry> gguf_vocab_entries(GgmlVocab vocab, int64_t rows) {
     out.push_back({name("merges"), Type::strings, std::move(vocab.merges)});
   for (const IdKey& id : kIds)
     if (vocab.*id.id) out.push_back({name(id.key), Type::u32, int64_t{*(vocab.*id.id)}});
+  if (!vocab.more_ends.empty())
+    out.push_back({kMoreEnds, Type::i32s,
+                   std::vector<int64_t>(vocab.more_ends.begin(), vocab.more_ends.end())});
   for (const FlagKey& flag : kFlags)
     if (vocab.*flag.flag) out.push_back({name(flag.key), Type::boolean, *(vocab.*flag.flag)});
   if (!vocab.charsmap.empty()) {

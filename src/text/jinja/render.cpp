@@ -3,6 +3,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <memory>
 
 #include "core/error.h"
 #include "text/jinja/builtins.h"
@@ -17,12 +18,17 @@ using EKind = Expr::Kind;
 using SKind = Statement::Kind;
 
 constexpr int kDeepestCalls = 40;    // of macros
+constexpr size_t kKeptScope = 2048;  // bytes that one counts for, with what `loop` is in it
 constexpr int kDeepestSteps = 1000;  // statements and expressions under way: each takes some stack
 
-// Names that were set; what is not found here is looked for outside.
-struct Scope {
+// Names that were set; what is not found here is looked for outside. Of those that statements run
+// in each but the outermost is shared: a macro that was defined there keeps it.
+struct Scope : std::enable_shared_from_this<Scope> {
+  explicit Scope(Scope* around) : outside(around) {}
+
   Scope* outside;
-  std::vector<std::pair<std::string, Value>> names = {};
+  std::vector<std::pair<std::string, Value>> names;
+  bool is_kept = false;
 
   const Value* find(std::string_view name) const {
     for (const Scope* s = this; s != nullptr; s = s->outside)
@@ -279,9 +285,9 @@ class Renderer final : public Host {
       case SKind::set: set(s, scope); return Flow::on;
       case SKind::macro: scope.set(s.text, macro(s, scope)); return Flow::on;
       case SKind::scope: {
-        Scope inner{&scope};
+        const auto inner = std::make_shared<Scope>(&scope);
         const size_t begin = out.size();
-        const Flow flow = body_(s.body, inner, out);
+        const Flow flow = body_(s.body, *inner, out);
         if (&out == &rendered_.text) rendered_.generations.emplace_back(begin, out.size());
         return flow;
       }
@@ -292,6 +298,7 @@ class Renderer final : public Host {
   }
 
   void assign(const std::vector<std::string>& targets, const Value& x, Scope& scope) {
+    if (scope.is_kept) spend(targets.size() * sizeof(scope.names[0]));
     if (targets.size() == 1) return scope.set(targets[0], x);
     const List items = items_of(x);
     if (items.size() != targets.size())
@@ -304,9 +311,9 @@ class Renderer final : public Host {
     if (s.expr) {
       x = value(*s.expr, scope);
     } else {
-      Scope inner{&scope};
+      const auto inner = std::make_shared<Scope>(&scope);
       std::string text;
-      body_(s.body, inner, text);
+      body_(s.body, *inner, text);
       x = std::move(text);
       if (s.filter) {
         Scope held{&scope};
@@ -365,46 +372,38 @@ class Renderer final : public Host {
       items = std::move(kept);
     }
     if (items.empty() && !s.branches.empty()) {
-      Scope inner{&scope};
-      return body_(s.branches[0].body, inner, out);
+      const auto inner = std::make_shared<Scope>(&scope);
+      return body_(s.branches[0].body, *inner, out);
     }
     for (size_t i = 0; i < items.size(); ++i) {
       step();
-      Scope inner{&scope};
-      assign(s.targets, items[i], inner);
-      inner.set("loop", loop_state(items, i));
-      if (body_(s.body, inner, out) == Flow::leave) break;
+      const auto inner = std::make_shared<Scope>(&scope);
+      assign(s.targets, items[i], *inner);
+      inner->set("loop", loop_state(items, i));
+      if (body_(s.body, *inner, out) == Flow::leave) break;
     }
     return Flow::on;
   }
 
-  // Macros see what stands around them, not where they are called: inside of others or of loops the
-  // names as they are there now, copied, as the macro may be called when they are gone.
-  Value macro(const Statement& s, const Scope& scope) {
-    Scope around{&global_};
-    for (const Scope* at = &scope; at != &global_; at = at->outside)
-      for (const auto& entry : at->names)
-        if (std::none_of(around.names.begin(), around.names.end(),
-                         [&](const auto& known) { return known.first == entry.first; }))
-          around.names.push_back(entry);
-    step(std::ssize(around.names));
-    spend(around.names.size() * sizeof(Value));
-    return macro_in(s, std::make_shared<Scope>(std::move(around)));
+  // Macros see what stands around them, not where they are called: the names as they are when the
+  // macro is called, those that were set behind it too, and also when what stood around is over. So
+  // the scopes are kept until the end, by the renderer: a macro is itself a name in one of them,
+  // and would hold itself.
+  Value macro(const Statement& s, Scope& scope) {
+    for (Scope* at = &scope; at != &global_ && !at->is_kept; at = at->outside) {
+      spend(kKeptScope + at->names.size() * sizeof(at->names[0]));
+      at->is_kept = true;
+      kept_.push_back(at->shared_from_this());
+    }
+    return Function{s.text, [this, &s, around = &scope](const Arguments& given) {
+                      return run_macro(s, *around, given);
+                    }};
   }
-  Value macro_in(const Statement& s, const std::shared_ptr<Scope>& around) {
-    int holds = 0;
-    for (const auto& entry : around->names) holds = std::max(holds, entry.second.depth());
-    return Function{
-        s.text, [this, &s, around](const Arguments& given) { return run_macro(s, around, given); },
-        holds};
-  }
-  Value run_macro(const Statement& s, const std::shared_ptr<Scope>& around,
-                  const Arguments& given) {
+  Value run_macro(const Statement& s, Scope& around, const Arguments& given) {
     if (calls_ >= kDeepestCalls) fail("macros call each other more than {} deep", kDeepestCalls);
     ++calls_;
-    Scope inner{around.get()};
-    // It may call itself; were it among what it holds, neither would ever be let go.
-    if (inner.find(s.text) == nullptr) inner.set(s.text, macro_in(s, around));
+    const auto scope = std::make_shared<Scope>(&around);
+    Scope& inner = *scope;
     const Call c = call_of(s.text.c_str(), given);
     if (given.positional.size() > s.targets.size())
       fail("{} has {} arguments at most", s.text, s.targets.size());
@@ -627,6 +626,7 @@ class Renderer final : public Host {
   const Value nothing_;
   const Arguments none_given_;
   Scope global_{nullptr};
+  std::vector<std::shared_ptr<Scope>> kept_;  // that macros were defined in; of one, all around it
   std::deque<Namespace> spaces_;  // values only point at them, so that no two can hold each other
   Rendered rendered_;
   int64_t steps_ = 0;

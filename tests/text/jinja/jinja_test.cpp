@@ -84,8 +84,37 @@ TEST(Jinja, WhatATemplateMayTakeIsBounded) {
                  next == "ns.l.count" ? "" : "deep in each other");
   EXPECT_FAILS(render("{% set ns = namespace(f=0) %}{% for i in range(99999) %}{% set g = ns.f %}"
                       "{% macro f() %}{% endmacro %}{% set ns.f = f %}{% endfor %}"),
-               "deep in each other");
+               "MiB");  // what stands around a macro is kept
   EXPECT_FAILS(render(std::string(2 << 20, 'a')), "1 MiB");
+}
+
+// Beside the pieces of jinja2's own (EveryPieceAsJinja2): names of a macro's body are looked up
+// when it is called, around it and then at the top of the template.
+TEST(Jinja, MacrosSeeWhatIsSetBehindThem) {
+  const std::string inner = "{% macro a() %}{{ b() }}{% endmacro %}",
+                    sibling = "{% macro b() %}inside{% endmacro %}",
+                    top = "{% macro b() %}top{% endmacro %}";
+  const auto in_macro = [](const std::string& body) {
+    return "{% macro o() %}" + body + "{% endmacro %}";
+  };
+  EXPECT_EQ(render(in_macro(inner + sibling + "{{ a() }}") + "{{ o() }}"), "inside");
+  EXPECT_EQ(render(in_macro(inner + "{{ a() }}") + top + "{{ o() }}"), "top");
+  EXPECT_EQ(render(top + in_macro(inner + sibling + "{{ a() }}") + "{{ o() }}"), "inside");
+  EXPECT_EQ(render(top + in_macro(inner + "{{ a() }}" + sibling + "{{ a() }}") + "{{ o() }}"),
+            "topinside");
+  EXPECT_FAILS(render(in_macro(inner + "{{ a() }}" + sibling) + "{{ o() }}"), "b is not known");
+  const std::string kept =
+      "{% set ns = namespace() %}" + in_macro(inner + "{% set ns.f = a %}" + sibling);
+  EXPECT_EQ(render(kept + "{{ o() }}{{ ns.f() }}"), "inside") << "when the outer one is over";
+  EXPECT_EQ(render(kept + "{{ o() }}" + top + "{{ ns.f() }}"), "inside");
+  EXPECT_EQ(render("{% for i in [1, 2] %}" + inner +
+                   "{% macro b() %}{{ i }}{% endmacro %}"
+                   "{{ a() }}{% endfor %}"),
+            "12");
+  // not by what stands where it is called
+  EXPECT_EQ(render("{% macro call(f) %}{% set b = 3 %}{{ f() }}{% endmacro %}" +
+                   in_macro(inner + sibling + "{{ call(a) }}") + "{{ o() }}"),
+            "inside");
 }
 
 // A namespace that holds itself is let go all the same (the address sanitizer watches).

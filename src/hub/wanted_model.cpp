@@ -53,7 +53,7 @@ void set_experts(ModelConfig& c, const WantedModel& w, const Style& style) {
                 shared =
                     w.shared_width ? 0 : std::clamp<int64_t>(c.shared_experts, 0, limit) * widths;
   c.expert_width = w.expert_width.value_or(default_expert_width(
-      style, w.width, std::clamp<int64_t>(c.routing.top_k, 1, limit) + shared));
+      style, w.width, w.dense_width, std::clamp<int64_t>(c.routing.top_k, 1, limit) + shared));
   c.shared_width = c.shared_experts > 0 ? w.shared_width.value_or(c.expert_width * widths) : 0;
 }
 
@@ -62,7 +62,7 @@ FieldList routing_fields(WantedModel& w) {
   list.group("Routing");
   list.add("expert_width", w.expert_width,
            "FFN width of an expert; default: so that those a token meets, shared ones too, "
-           "together are one dense FFN (gpt2: each as wide)")
+           "together are one dense FFN of @dense_width (gpt2: each as wide)")
       .also({"moe_intermediate_size"});
   list.add("shared_experts", w.shared_experts,
            "experts that every token takes; default: the recipe's")

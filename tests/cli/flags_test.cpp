@@ -248,6 +248,8 @@ TEST(MakeConfig, SharedExpertsAreTheRecipes) {
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).shared_experts, 0);
   // 256 / 6, to a multiple of 16
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-experts", "0"}).expert_width, 48);
+  // of the dense FFN that was asked for
+  EXPECT_EQ(config({"--recipe", "mixtral", "--dense-width", "384"}).expert_width, 64);
   EXPECT_EQ(config({"--recipe", "deepseek-v2", "--shared-width", "24"}).shared_width, 24);
   EXPECT_EQ(config({"--recipe", "olmoe"}).shared_experts, 0);
   const Recipe& qwen = find_recipe("qwen2-moe");

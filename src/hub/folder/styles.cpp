@@ -75,8 +75,10 @@ int64_t default_dense_width(const Style& style, int64_t width) {
   return round_to_16(style.ffn_factor * static_cast<double>(width));
 }
 
-int64_t default_expert_width(const Style& style, int64_t width, int64_t top_k) {
-  const double dense = style.ffn_factor * static_cast<double>(width);
+int64_t default_expert_width(const Style& style, int64_t width, std::optional<int64_t> dense_width,
+                             int64_t top_k) {
+  const double dense = dense_width ? static_cast<double>(*dense_width)
+                                   : style.ffn_factor * static_cast<double>(width);
   return round_to_16(style.experts_as_wide ? dense : dense / static_cast<double>(top_k));
 }
 

@@ -2,6 +2,8 @@
 // train --architecture` chooses one.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,8 +30,10 @@ std::string_view style_of_recipe(std::string_view recipe);
 RoutingOptions routing_for_dense(const ModelConfig& dense, int64_t experts, int64_t top_k,
                                  int64_t moe_layers);
 
-// Expert width where the user gives none: a multiple of 16.
-int64_t default_expert_width(const Style&, int64_t width, int64_t top_k);
 int64_t default_dense_width(const Style&, int64_t width);
+// Expert width where the user gives none: a multiple of 16, of the dense width that was given or
+// would be the default.
+int64_t default_expert_width(const Style&, int64_t width, std::optional<int64_t> dense_width,
+                             int64_t top_k);
 
 }  // namespace moe

@@ -1,26 +1,13 @@
 // Models whose memory is a device's: training steps and quantised weights there and on the CPU. In
 // a build without CUDA only that it says so.
-#include <gtest/gtest.h>
-
-#include "core/error.h"
-#include "ops/devices.h"
 #include "ops/memory.h"
+#include "support/a_device.h"
 #include "support/bound_model.h"
 #include "support/tiny_model.h"
 #include "tensor/on_host.h"
 
 namespace moe::test {
 namespace {
-
-// Null where the build or the machine has none.
-Device* device() {
-  try {
-    return &ops::cuda_device();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("CUDA"), std::string::npos) << e.what();
-    return nullptr;
-  }
-}
 
 std::vector<double> losses(const ModelConfig& config, DeviceKind kind, DType dtype) {
   const auto model = fresh(config);
@@ -43,7 +30,7 @@ std::vector<double> losses(const ModelConfig& config, DeviceKind kind, DType dty
 }
 
 TEST(OnADevice, StepsAreThoseOfTheCpu) {
-  if (device() == nullptr) return;
+  if (a_device() == nullptr) return;
   for (const ModelConfig& config : {plain_config(), noisy_config()}) {
     const auto there = losses(config, DeviceKind::cuda, DType::f32),
                here = losses(config, DeviceKind::cpu, DType::f32);
@@ -65,7 +52,7 @@ std::vector<double> logits(Model& model, moe::Run& run) {
 }
 
 TEST(OnADevice, QuantisedWeightsAreTheirNumbers) {
-  Device* there = device();
+  Device* there = a_device();
   if (there == nullptr) return;
   const auto model = fresh(plain_config());
   const auto bound = bound_like(*model, DType::q8_0);

@@ -434,7 +434,8 @@ bool ends_by_text(const GgmlVocab& vocab, int32_t id) {
 // not know otherwise.
 void write_ends(std::vector<int32_t> ends, GgmlVocab& vocab) {
   if (ends.size() > 2)
-    std::ranges::stable_partition(ends, [&](int32_t id) { return !ends_by_text(vocab, id); });
+    std::stable_partition(ends.begin(), ends.end(),
+                          [&](int32_t id) { return !ends_by_text(vocab, id); });
   if (!ends.empty()) vocab.eot = ends[0];
   if (ends.size() > 1) vocab.eom = ends[1];
   if (ends.size() > 2) vocab.more_ends.assign(ends.begin() + 2, ends.end());

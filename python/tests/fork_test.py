@@ -56,6 +56,24 @@ assert code == 1
 assert in_child(lambda: model.encode("the ")) == 0
 """
 
+# A thread that waits for its turn may have the lock before it says that it is the holder.
+_AT_THE_EDGE = """
+inside, go_on = threading.Event(), threading.Event()
+
+def begin():
+    with model._turns._lock:
+        inside.set()
+        go_on.wait()
+
+busy = threading.Thread(target=begin)
+busy.start()
+inside.wait()
+code = in_child(lambda: model.encode("the "))
+go_on.set()
+busy.join()
+assert code == 0
+"""
+
 
 def run(script: str, folder: Path) -> str:
     done = subprocess.run(
@@ -77,4 +95,8 @@ def test_a_child_computes_after_its_parent_has(folder: Path) -> None:
 def test_what_a_thread_of_the_parent_uses_is_refused(folder: Path) -> None:
     said = run(_DURING_A_CALL, folder)
     assert "this model was at work when fork() copied the process" in said
-    assert "'spawn'" in said and "load the folder a second time" in said
+    assert "'spawn'" in said and "fork while nothing of moe_cpp computes" in said
+
+
+def test_what_a_thread_of_the_parent_is_about_to_use_is_not_waited_for(folder: Path) -> None:
+    run(_AT_THE_EDGE, folder)

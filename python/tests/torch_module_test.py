@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import json
 import os
 import subprocess
 import sys
@@ -112,6 +113,19 @@ def test_zero_is_a_seed_like_any_other() -> None:
     assert same(runs[0], runs[1]) and not same(runs[0], runs[2])
     without = copy.deepcopy(layer).eval()(x)
     assert not torch.allclose(runs[0][0], without, atol=1e-6)
+
+
+def test_seeds_of_64_bits() -> None:
+    """Those that torch.manual_seed takes."""
+    layer, x = layer_of("nanomoe"), torch.randn(30, 16)
+    seeds = (0, 1, 2**63 - 1, 2**63 + 1, 2**64 - 1)
+    runs = [layer(x, seed=seed).detach() for seed in seeds]
+    assert all(not torch.equal(a, b) for i, a in enumerate(runs) for b in runs[:i])
+    assert torch.equal(layer(x, seed=-1), runs[-1])
+    layer(x, seed=2**63), layer(x, seed=-(2**63))
+    for seed in (2**64, -(2**63) - 1):
+        with pytest.raises(Error, match=f"seed is {seed}; it is a number from"):
+            layer(x, seed=seed)
 
 
 def test_copies_pickles_and_state_dicts() -> None:
@@ -320,6 +334,24 @@ def test_route_alone_is_differentiable() -> None:
         mt.route(logits, "mixtral", sequences=[4, 5])
     with pytest.raises(Error, match="logits must be a tensor"):
         mt.route([[1.0, 2.0]], "mixtral")
+
+
+def test_route_sees_a_changed_file_of_stages(tmp_path: Path) -> None:
+    logits, file = torch.randn(5, 8), tmp_path / "stages.json"
+
+    def route(stages: Any) -> Any:
+        return mt.route(logits, "custom", 2, stages=stages, training=False).weights
+
+    got = []
+    for base in ("mixtral", "olmoe"):
+        file.write_text(json.dumps({"base": base}), encoding="utf-8")
+        got.append(route(file))
+        assert torch.equal(got[-1], route({"base": base}))
+    assert not torch.equal(*got)
+    file.write_text("{", encoding="utf-8")
+    for path in (file, tmp_path / "none.json"):
+        with pytest.raises(Error, match=str(path)):
+            route(path)
 
 
 def test_threads_and_forked_processes() -> None:

@@ -14,6 +14,7 @@ torch: Any = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import moe_cpp.torch as mt  # noqa: E402
+from moe_cpp.torch import _step  # noqa: E402
 
 Call = Callable[[Any, Any, int], Any]  # layer, x, place of the micro-batch: y and the balance loss
 
@@ -117,6 +118,24 @@ def test_checkpointing_of_what_is_compiled(reentrant: bool) -> None:
 
     torch.compiler.reset()
     compare(mt.MoE(16, 24, 8, 2, "qwen3-moe"), twice, plain)
+
+
+def test_a_call_that_is_looked_for_while_others_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = mt.MoE(16, 24, 8, 2, "qwen3-moe"), torch.randn(9, 16)
+    for seed in range(3):
+        layer(x, seed=seed)
+    seen, alike = layer.router.engine.forwards, _step._Forward.alike
+    want = seen[1].before
+
+    def slow(self: Any, other: Any) -> int:
+        seen.append(seen[-1])  # as another thread's forward
+        return alike(self, other)
+
+    monkeypatch.setattr(_step._Forward, "alike", slow)
+    monkeypatch.setattr(_step, "_is_again", lambda: True)
+    sums = torch.zeros(8, dtype=torch.int64)
+    got = _step.counts_before(layer.router.engine, x, torch.tensor(1), sums)
+    assert torch.equal(got, want) and want.sum() > 0 and len(seen) > 3
 
 
 def test_calls_are_kept_until_the_step_ends() -> None:

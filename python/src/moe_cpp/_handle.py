@@ -22,22 +22,35 @@ class Turns:
     is never given back in the child, so it is refused there instead of waited for.
     """
 
-    def __init__(self, kind: str, another: str) -> None:
-        self._kind, self._another = kind, another
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._lock = threading.RLock()
         self._holder: tuple[int, int] | None = None  # process and thread
+        _TURNS.add(self)
 
     def mine(self) -> bool:
         return self._holder == (os.getpid(), threading.get_ident())
 
+    def lost(self) -> bool:
+        """Whether this process is a child that has it from a fork() in the middle of a use."""
+        holder = self._holder
+        return holder is not None and holder[0] != os.getpid()
+
+    def after_fork(self) -> None:
+        """In the child: a thread that had the lock and was not yet the holder, or no longer, was
+        using nothing; it is not there to give the lock back."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        elif self._holder is None:
+            self._lock = threading.RLock()
+
     @contextmanager
     def take(self) -> Iterator[None]:
-        before = self._holder
-        if before is not None and before[0] != os.getpid():
+        if self.lost():
             refuse(
                 f"this {self._kind} was at work when fork() copied the process, and is of no use "
-                f"in the child: {self._another}, or start the child with the method 'spawn' of "
-                "multiprocessing (multiprocessing_context= of a DataLoader)"
+                "in the child: fork while nothing of moe_cpp computes, or start the child with the "
+                "method 'spawn' of multiprocessing (multiprocessing_context= of a DataLoader)"
             )
         with self._lock:
             before, self._holder = self._holder, (os.getpid(), threading.get_ident())
@@ -45,6 +58,17 @@ class Turns:
                 yield
             finally:
                 self._holder = before
+
+
+_TURNS: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for turns in list(_TURNS):
+        turns.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Handle:
@@ -62,7 +86,7 @@ class Handle:
     ) -> None:
         self._handle = handle
         self._kind, self._another, self._is_closed = kind, another, closed
-        self._turns = Turns(kind, another)
+        self._turns = Turns(kind)
         # Also closes what nobody closed, when the last reference goes; not at the end of the
         # program, when a thread may still be inside.
         self._close = weakref.finalize(self, close, handle)

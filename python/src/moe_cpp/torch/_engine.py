@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -53,13 +54,22 @@ def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _self_contained(options: Mapping[str, Any]) -> dict[str, Any]:
-    """With the stages themselves where a file of them was named, which another process may find
-    changed, or not at all."""
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Changes when a tensor in the same living storage has other numbers."""
+    place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    return (*place, _version(tensor))
+
+
+def self_contained(options: Mapping[str, Any]) -> dict[str, Any]:
+    """With the stages themselves where a file of them was named, which another call, or process,
+    may find changed, or not at all. What cannot be read is left to the library, which says why."""
     given = dict(options)
     stages = given.get("stages")
+    if stages is None:
+        return given
     if isinstance(stages, os.PathLike) or (isinstance(stages, str) and stages[:1] not in ("", "{")):
-        given["stages"] = json.loads(Path(stages).read_text(encoding="utf-8-sig"))
+        with suppress(OSError, ValueError):
+            given["stages"] = json.loads(Path(stages).read_text(encoding="utf-8-sig"))
     return given
 
 
@@ -78,7 +88,8 @@ class Engine:
 
     _known: ClassVar[weakref.WeakValueDictionary[str, Engine]] = weakref.WeakValueDictionary()
     _known_lock: ClassVar[threading.Lock] = threading.Lock()
-    _restored: ClassVar[dict[str, Engine]] = {}  # those of a key alone, which nobody else keeps
+    # Those of a key alone, which nobody else keeps: until a weight of their program goes.
+    _restored: ClassVar[dict[str, Engine]] = {}
 
     def __init__(
         self,
@@ -92,7 +103,7 @@ class Engine:
         self._handle = ctypes.c_void_p()
         check(LIBRARY.moe_layer_open(ctypes.byref(self._handle), as_options(options)))
         weakref.finalize(self, LIBRARY.moe_layer_close, self._handle).atexit = False
-        self.options = _self_contained(options)
+        self.options = self_contained(options)
         self.gated = self.options.get("gated") is not False
         self.expert_width = int(self.options.get("moe_intermediate_size", 0))
         reply = ctypes.c_void_p()
@@ -100,16 +111,18 @@ class Engine:
         self.about: dict[str, Any] = json.loads(take_bytes(reply))
         every = [row["name"] for row in self.about["params"]]
         self.names = tuple(every if names is None else names)
-        self.key = self._register() if key is None else key
-        # What was bound, by name: the numbers, kept alive so that nothing else comes to lie at
-        # their place, and their version.
-        self._bound: dict[str, tuple[torch.Tensor, int]] = {}
+        # What was bound, by name: whether its storage still lives, since after that something else
+        # may come to lie at its place, and its layout.
+        self._bound: dict[str, tuple[weakref.ref[Any], tuple[object, ...]]] = {}
+        self._leaves_with: weakref.ref[Any] | None = None
         self._threads = 0
         # Taken from a bind to the end of the call that it is for.
-        self._busy = Turns("layer", "make it anew there")
+        self._busy = Turns("layer")
         # The optimizer step's calls so far (_step.py).
         self.forwards: deque[Any] = deque(maxlen=_MOST_FORWARDS)
         forgetful(self)
+        # Last, since other threads find it from here on.
+        self.key = self._register() if key is None else key
 
     def _register(self) -> str:
         made_of = {
@@ -136,8 +149,17 @@ class Engine:
         made_of = json.loads(key.rpartition("#")[0])
         engine = Engine(made_of["options"], made_of["names"], key=key)
         with cls._known_lock:
-            cls._known[key] = cls._restored.setdefault(key, engine)
-            return cls._restored[key]
+            # Another thread may have restored it meanwhile, or made a layer that has this key now.
+            found = cls._known.get(key)
+            if found is None:
+                found = cls._known[key] = cls._restored[key] = engine
+            return found
+
+    def _leave_with(self, weight: torch.Tensor) -> None:
+        """A restored engine, and the copies that it has packed, go when this weight goes. One that
+        is made anew for each call, as of a router in bf16, has little to pack."""
+        restored, key = self._restored, self.key
+        self._leaves_with = weakref.ref(weight.untyped_storage(), lambda _: restored.pop(key, None))
 
     # A layer that is copied or pickled gets a handle of its own.
     def __reduce__(self) -> tuple[type[Engine], tuple[dict[str, object], tuple[str, ...]]]:
@@ -147,17 +169,14 @@ class Engine:
         """Tells of weights that lie elsewhere now, or whose version has moved."""
         moved = []
         for name, tensor in weights:
-            version, before = _version(tensor), self._bound.get(name)
-            if (
-                before is None
-                or before[1] != version
-                or before[0].data_ptr() != tensor.data_ptr()
-                or before[0].dtype != tensor.dtype
-                or before[0].shape != tensor.shape
-            ):
+            layout, before = _layout(tensor), self._bound.get(name)
+            if before is None or before[0]() is None or before[1] != layout:
                 moved.append((name, tensor))
-                self._bound[name] = (tensor.detach(), version)
+                self._bound[name] = (weakref.ref(tensor.untyped_storage()), layout)
         if moved:
+            # Not in a step whose calls it remembers: their weights may be of a call each.
+            if self.key in self._restored and not self.forwards:
+                self._leave_with(weights[0][1])
             try:
                 check(LIBRARY.moe_layer_bind(self._handle, _arrays(moved), len(moved)))
             except Exception:
@@ -174,6 +193,8 @@ class Engine:
     def forget(self) -> None:
         """The next call binds, and packs, anew. For numbers that may change where no version
         counts it."""
+        if self._busy.lost():
+            return  # there is no next call; an optimizer's step in a child is of other layers
         with self._busy.take():
             self._bound.clear()
 
@@ -195,6 +216,15 @@ class _Forgets(Protocol):
 # Whatever keeps copies of weights, and a lock since threads may make layers during a step.
 _FORGETFUL: weakref.WeakSet[_Forgets] = weakref.WeakSet()
 _FORGETFUL_LOCK = threading.Lock()
+
+
+def _new_locks() -> None:
+    """In a child of fork(), which has none of the threads that may have held them."""
+    global _FORGETFUL_LOCK
+    Engine._known_lock, _FORGETFUL_LOCK = threading.Lock(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_locks)
 
 
 def forgetful(keeper: _Forgets) -> None:

@@ -198,7 +198,8 @@ class MoE(nn.Module):
         step_counts : integer tensor [E]
             Choices of the whole optimizer step, for a balance loss over it.
         seed : int
-            Of what the recipe draws, any number; default: from torch's generator.
+            Of what the recipe draws, any number that torch.manual_seed takes; default: from
+            torch's generator.
         """
         if x.shape[-1] != self.hidden_size:
             refuse(

@@ -299,7 +299,7 @@ def _route(
 
 def number_of(seed: Tensor) -> int:
     """As moe_layer_route() takes it, where 0 draws nothing: here that is an empty seed, and 0 is
-    one like any other. What stands for it there lies beyond the numbers of int64."""
+    one like any other. What stands for it there is 2**63, which so draws the same."""
     return 0 if seed.numel() == 0 else int(seed) or 2**63
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
 from moe_cpp.torch import _ops, _step
-from moe_cpp.torch._engine import Engine, after_load
+from moe_cpp.torch._engine import Engine, after_load, self_contained
 
 # What a parameter of a router is called in a module, by its name in the engine.
 _ATTRIBUTES = {
@@ -54,12 +54,14 @@ class Routing:
 
 
 def seed_of(seed: int | Tensor | None, training: bool) -> Tensor:
-    """Of what the recipe draws, as the operators take it: any number, or empty where nothing is
-    drawn. None: out of torch's generator where it trains."""
+    """Of what the recipe draws, as the operators take it: any number of 64 bits, or empty where
+    nothing is drawn. None: out of torch's generator where it trains."""
     if isinstance(seed, Tensor):
         return seed
     if seed is not None:
-        return torch.tensor(seed, dtype=torch.int64)
+        if not -(2**63) <= seed < 2**64:
+            refuse(f"seed is {seed}; it is a number from -2**63 to 2**64 - 1, as torch's own")
+        return torch.tensor(seed - 2**64 if seed >= 2**63 else seed, dtype=torch.int64)
     if not training:
         return torch.empty(0, dtype=torch.int64)
     return torch.randint(1, 2**62, (), dtype=torch.int64)
@@ -212,7 +214,7 @@ def route(
     flat = logits.reshape(-1, experts).float()
     asked = {"recipe": recipe, "top_k": top_k, "experts": experts, **options}
     given = {name: value for name, value in asked.items() if value is not None}
-    key = repr(sorted(given.items()))
+    key = repr(sorted(self_contained(given).items()))
     engine = _LOGIT_ENGINES.get(key)
     if engine is None:
         engine = _LOGIT_ENGINES.setdefault(key, Engine(given))

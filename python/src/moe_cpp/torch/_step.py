@@ -49,7 +49,8 @@ def _counts_before(engine: str, x: Tensor, seed: Tensor, sums: Tensor) -> Tensor
     if not _is_again():
         seen.append(now)
         return sums.clone()
-    first = max(reversed(seen), key=now.alike, default=now)
+    # A copy, since another thread's call may be added meanwhile.
+    first = max(reversed(tuple(seen)), key=now.alike, default=now)
     return (first if first.alike(now) > 0 else now).before.clone()
 
 

@@ -388,7 +388,8 @@ class Renderer final : public Host {
   // Macros see what stands around them, not where they are called: the names as they are when the
   // macro is called, those that were set behind it too, and also when what stood around is over. So
   // the scopes are kept until the end, by the renderer: a macro is itself a name in one of them,
-  // and would hold itself.
+  // and would hold itself. One thing differs from Jinja2: a loop's names are those of the turn that
+  // the macro was defined in, not of the loop's last.
   Value macro(const Statement& s, Scope& scope) {
     for (Scope* at = &scope; at != &global_ && !at->is_kept; at = at->outside) {
       spend(kKeptScope + at->names.size() * sizeof(at->names[0]));

@@ -94,6 +94,7 @@ class World::MpiLink final : public Link {
     hosts_ = group.gather(host_name());
     pids_ = group.gather(std::to_string(getpid()));
   }
+  bool knows_hosts() const { return !hosts_.empty(); }
   const std::string& host(int p) const { return hosts_[static_cast<size_t>(p)]; }
   bool can_heal() const { return mpi_.can_heal() != 0; }
   void heal() {
@@ -204,7 +205,9 @@ World::~World() {
 
 std::string World::name() const {
   if (!link_) return "";
-  return fmt::format("process {} of {} ({})", group_.rank, group_.size, link_->host(group_.rank));
+  const std::string process = fmt::format("process {} of {}", group_.rank, group_.size);
+  if (!link_->knows_hosts()) return process;  // processes were lost, and have not met again
+  return fmt::format("{} ({})", process, link_->host(group_.rank));
 }
 
 void World::abandon(int code) {

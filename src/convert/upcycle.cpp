@@ -228,11 +228,12 @@ void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
   if (dense.dense_width % o.granularity != 0)
     fail_usage("@granularity {} does not divide the FFN's width of {}; these do: {}", o.granularity,
                dense.dense_width, divisors(dense.dense_width));
-  if (!(o.noise >= 0)) fail_usage("@noise is {}; it must be at least 0", o.noise);
+  if (!(o.noise >= 0) || std::isinf(o.noise))
+    fail_usage("@noise is {}; it must be at least 0, and finite", o.noise);
   if (!(o.noise_share > 0 && o.noise_share <= 1))
     fail_usage("@noise_share is {}; it must be above 0 and at most 1", o.noise_share);
-  if (o.down_scale && !(*o.down_scale > 0))
-    fail_usage("@down_scale is {}; it must be above 0", *o.down_scale);
+  if (o.down_scale && (!(*o.down_scale > 0) || std::isinf(*o.down_scale)))
+    fail_usage("@down_scale is {}; it must be above 0, and finite", *o.down_scale);
   o.layers.check(dense.layers);
 }
 

@@ -16,4 +16,16 @@ int64_t& joins_of_this_thread() {
   return joins;
 }
 
+Guard::Guard() = default;
+Guard::~Guard() = default;
+
+void Guard::keep() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!first_) first_ = std::current_exception();
+}
+
+void Guard::rethrow() const {
+  if (first_) std::rethrow_exception(first_);
+}
+
 }  // namespace moe

@@ -5,6 +5,8 @@
 #include <omp.h>
 
 #include <cstdint>
+#include <exception>
+#include <mutex>
 
 namespace moe {
 
@@ -24,8 +26,37 @@ constexpr Span partition(int64_t n, int part, int parts) {
 // How often the calling thread has begun work together with others and waited for all of them.
 int64_t& joins_of_this_thread();
 
-// Calls f(begin, end, thread) once on each thread with a non-empty share. `f` must not throw. Work
-// below `grain` items a thread uses fewer threads.
+// Runs pieces of work that may throw inside a parallel region, which no exception may leave; the
+// first one is thrown again outside. What it is made of is compiled once: this header is also read
+// where code for one instruction set is made.
+class Guard {
+ public:
+  Guard();
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  template <class F>
+  void operator()(F&& f) noexcept {
+    try {
+      f();
+    } catch (...) {
+      keep();
+    }
+  }
+  void rethrow() const;
+
+ private:
+  void keep() noexcept;
+
+  std::mutex mutex_;
+  std::exception_ptr first_;
+};
+
+// Calls f(begin, end, part) once for each of the parts that are not empty, a thread each; where
+// OpenMP gives fewer (inside a parallel region, or by OMP_THREAD_LIMIT or OMP_DYNAMIC) a thread
+// does several, one after another. What `f` throws first is thrown again. Work below `grain` items
+// a thread uses fewer threads.
 template <class F>
 void parallel_for(int threads, int64_t n, int64_t grain, F&& f) {
   const int64_t useful = grain > 0 ? (n + grain - 1) / grain : n;
@@ -36,12 +67,14 @@ void parallel_for(int threads, int64_t n, int64_t grain, F&& f) {
     return;
   }
   ++joins_of_this_thread();
+  Guard guard;
 #pragma omp parallel num_threads(parts)
-  {
-    const int thread = omp_get_thread_num();
-    const Span span = partition(n, thread, parts);
-    if (span.begin < span.end) f(span.begin, span.end, thread);
-  }
+  guard([&] {
+    for (int part = omp_get_thread_num(); part < parts; part += omp_get_num_threads())
+      if (const Span span = partition(n, part, parts); span.begin < span.end)
+        f(span.begin, span.end, part);
+  });
+  guard.rethrow();
 }
 
 }  // namespace moe

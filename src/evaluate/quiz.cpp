@@ -107,9 +107,11 @@ QuizAnswer answer(Model& model, Run& run, const RoutingSpec& routing, const Aske
 }  // namespace
 
 std::vector<Question> make_quiz(std::string_view text, const QuizOptions& o) {
-  if (o.questions < 1 || o.context < 1 || o.words < 1)
-    fail_usage("@questions {}, @context {} and @words {} must all be at least 1", o.questions,
-               o.context, o.words);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  for (const int64_t n : {o.questions, o.context, o.words})
+    if (n < 1 || n > kMost)
+      fail_usage("@questions {}, @context {} and @words {} must all be between 1 and {}",
+                 o.questions, o.context, o.words, kMost);
   const std::vector<size_t> ends = word_ends(text);
   // A question takes `span` words of the text, from one of so many places on.
   const int64_t all = std::ssize(ends) - 1, span = o.context + o.words, places = all - span + 1;

@@ -260,6 +260,12 @@ TEST(Upcycle, Refusals) {
   refused(o, "noise");
   o.noise = NAN;
   refused(o, "noise");
+  o.noise = INFINITY;
+  refused(o, "noise is inf");
+  o = renormalised(c, 4, 2, 1);
+  o.down_scale = INFINITY;
+  refused(o, "down_scale is inf");
+  o = renormalised(c, 4, 2, 1);
   o.noise = 0.1f, o.noise_share = 1.5f;
   refused(o, "noise_share");
   o = renormalised(c, 4, 2, 1);

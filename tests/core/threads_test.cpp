@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <vector>
 
 namespace moe {
@@ -37,6 +38,27 @@ TEST(Threads, ParallelForVisitsEachItemOnce) {
         EXPECT_FALSE(outside);
         for (const auto& v : visits) EXPECT_EQ(v, 1);
       }
+}
+
+// Inside a parallel region OpenMP gives one thread.
+TEST(Threads, FewerThreadsThanAskedForDoAllShares) {
+  std::vector<std::atomic<int>> visits(100);
+  std::vector<int> parts;
+#pragma omp parallel num_threads(2)
+#pragma omp single
+  parallel_for(4, 100, 1, [&](int64_t begin, int64_t end, int part) {
+    parts.push_back(part);
+    for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+  });
+  for (const auto& v : visits) EXPECT_EQ(v, 1);
+  EXPECT_EQ(parts, std::vector<int>({0, 1, 2, 3}));
+}
+
+TEST(Threads, WhatIsThrownComesOut) {
+  for (const int threads : {1, 4})
+    EXPECT_THROW(parallel_for(threads, 100, 1,
+                              [](int64_t, int64_t, int) { throw std::runtime_error("no"); }),
+                 std::runtime_error);
 }
 
 TEST(Threads, SmallWorkStaysOnFewThreads) {

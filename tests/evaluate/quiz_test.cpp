@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "evaluate/score.h"
@@ -72,6 +73,8 @@ TEST(Quiz, RefusesATextThatIsTooShort) {
   EXPECT_FAILS(make_quiz(numbered(20), {.questions = 5, .context = 8, .words = 3}),
                "the text has 20 words, too few for 5 questions");
   EXPECT_FAILS(make_quiz(numbered(100), {.questions = 0}), "questions 0");
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  EXPECT_FAILS(make_quiz(numbered(100), {.context = kHuge, .words = kHuge}), "must all be between");
 }
 
 // The tokens from the first of the continuation on hold all of it, whatever the tokenizer.

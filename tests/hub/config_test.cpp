@@ -94,6 +94,11 @@ Json without(Json json, const std::string& key) {
 TEST(Config, SmallOnesSurvive) {
   for (const NamedConfig& named : small_configs()) expect_round_trip(named.config, named.name);
   for (const NamedConfig& named : small_families()) expect_round_trip(named.config, named.name);
+  // what a model of Gemma 4 becomes where its own type has no word for it
+  ModelConfig own = small_config();
+  own.model_type = "moe_cpp";
+  own.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.25f};
+  expect_round_trip(own, "a share of each head turns");
 }
 
 TEST(Config, EveryRecipeSurvives) {

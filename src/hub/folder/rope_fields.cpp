@@ -141,7 +141,8 @@ RopeScaling read_rope_scaling(const JsonReader& reader, double share) {
       scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
     fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(),
          text_of(reader, "rope_theta"), text_of(scaling, "rope_theta"));
-  refuse_other_share(scaling, share);
+  refuse_other_share(scaling,
+                     s.kind == Kind::proportional ? scaling.get<double>(kShare, 1) : share);
   return s;
 }
 

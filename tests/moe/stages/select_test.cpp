@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
+#include "ops/routing.h"
 #include "support/check.h"
 
 namespace moe::test {
@@ -470,6 +473,19 @@ TEST(SecondChoice, RandomIsKeptInProportionToItsWeight) {
     if (n > 120) EXPECT_EQ(all_above[n], 1) << "from `full` on always";
   }
   EXPECT_NEAR(std::accumulate(got.begin(), got.end(), 0), 150, 5 * std::sqrt(300 / 6.0));
+}
+
+TEST(NearBest, AnInfiniteScoreTakesNoExpertTwice) {
+  moe::Run run(1);
+  const Tensor s = draw(run.saved, DType::f32, {8, 6}, 1),
+               choice = run.saved.alloc(DType::i32, {8, 3});
+  for (int64_t n = 0; n < s.rows(); ++n)
+    s.row<float>(n)[n % 6] = std::numeric_limits<float>::infinity();
+  ops::draw_near_best(run, choice, s, 0.1f, RngKey::from_seed(5));
+  for (int64_t n = 0; n < s.rows(); ++n) {
+    const int32_t* e = choice.row<int32_t>(n);
+    EXPECT_EQ(std::set<int32_t>(e, e + 3).size(), 3u) << n;
+  }
 }
 
 TEST(SecondChoice, NeedsTwoChoices) {

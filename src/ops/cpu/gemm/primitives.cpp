@@ -100,9 +100,9 @@ class Cache {
       if (const auto found = entries_.find(key); found != entries_.end()) return *found->second;
     }
     const std::unique_lock lock(mutex_);
-    auto& entry = entries_[key];
-    if (!entry) entry = make();
-    return *entry;
+    if (const auto found = entries_.find(key); found != entries_.end()) return *found->second;
+    auto made = make();  // may throw: nothing stands there until it is made
+    return *entries_.emplace(key, std::move(made)).first->second;
   }
 
  private:

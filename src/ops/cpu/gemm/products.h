@@ -1,12 +1,10 @@
 // What the products share (matmul.cpp, matmul_dw.cpp): the checks of their arguments, how rows are
-// found, and parallel regions that let no exception leave.
+// found, and how shares of them are given to threads.
 #pragma once
 
 #include <omp.h>
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <utility>
 
 #include "core/threads.h"
@@ -61,28 +59,6 @@ inline int worthy_threads(const Run& run, int64_t rows, const Bank& bank) {
   constexpr int64_t kWorthThreads = 1 << 20;
   return rows * bank.out * bank.in < kWorthThreads ? 1 : run.threads;
 }
-
-// Runs pieces of work that may throw inside a parallel region, where no exception may leave; the
-// first one is thrown again outside.
-class Guard {
- public:
-  template <class F>
-  void operator()(F&& f) noexcept {
-    try {
-      f();
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!first_) first_ = std::current_exception();
-    }
-  }
-  void rethrow() const {
-    if (first_) std::rethrow_exception(first_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr first_;
-};
 
 // f(share, scratch) for every share, one thread each, with oneDNN's own loops serial. Fewer threads
 // than asked for (a nested region) do several shares.

@@ -47,7 +47,7 @@ class NearBest {
     float sum = 0;
     int64_t last = 0;
     for (int64_t e = 0; e < experts_; ++e) {
-      if (p_[e] == 0) continue;
+      if (!left_[e] || p_[e] == 0) continue;  // p is no number where a score was infinite
       sum += p_[e];
       last = e;
       if (u < sum) break;

@@ -23,6 +23,17 @@ def in_child(work):
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+inside, go_on = threading.Event(), threading.Event()
+
+def in_child_during(use, work):
+    busy = threading.Thread(target=use)
+    busy.start()
+    inside.wait()
+    code = in_child(work)
+    go_on.set()
+    busy.join()
+    return code
 """
 
 _AFTER_A_CALL = """
@@ -39,39 +50,24 @@ work()
 """
 
 _DURING_A_CALL = """
-inside, go_on = threading.Event(), threading.Event()
-
 def wait(text):
     inside.set()
     go_on.wait()
     return True
 
-busy = threading.Thread(target=lambda: model.generate("the ", tokens=5, on_text=wait))
-busy.start()
-inside.wait()
-code = in_child(lambda: model.encode("the "))
-go_on.set()
-busy.join()
-assert code == 1
+generate = lambda: model.generate("the ", tokens=5, on_text=wait)
+assert in_child_during(generate, lambda: model.encode("the ")) == 1
 assert in_child(lambda: model.encode("the ")) == 0
 """
 
 # A thread that waits for its turn may have the lock before it says that it is the holder.
 _AT_THE_EDGE = """
-inside, go_on = threading.Event(), threading.Event()
-
 def begin():
     with model._turns._lock:
         inside.set()
         go_on.wait()
 
-busy = threading.Thread(target=begin)
-busy.start()
-inside.wait()
-code = in_child(lambda: model.encode("the "))
-go_on.set()
-busy.join()
-assert code == 0
+assert in_child_during(begin, lambda: model.encode("the ")) == 0
 """
 
 

@@ -65,8 +65,6 @@ def self_contained(options: Mapping[str, Any]) -> dict[str, Any]:
     may find changed, or not at all. What cannot be read is left to the library, which says why."""
     given = dict(options)
     stages = given.get("stages")
-    if stages is None:
-        return given
     if isinstance(stages, os.PathLike) or (isinstance(stages, str) and stages[:1] not in ("", "{")):
         with suppress(OSError, ValueError):
             given["stages"] = json.loads(Path(stages).read_text(encoding="utf-8-sig"))

@@ -33,7 +33,7 @@ class Cuda final : public Device {
     check(cudaMallocHost(&room, kListRoom), "page-locked memory");
     lists_here_ = static_cast<char*>(room);
     lists_there_ = static_cast<char*>(take(kListRoom));
-    launches_ = cuda::launches_on(stream_);
+    launches_ = cuda::launches_on(stream_, properties_.major >= 9);
     scratch_ = std::make_unique<Arena>(size_t{32} << 20, this);
   }
 
@@ -130,7 +130,12 @@ class Cuda final : public Device {
     if (launches_) launches_->start_held();
     return stream_;
   }
-  void start(const cuda::Launch& launch) { launches_->add(launch); }
+  void start(const cuda::Launch& launch) {
+    launches_->add(launch);
+    written_ = nullptr;
+  }
+  void note_written(const void* p) { written_ = p; }
+  bool written_last(const void* p) const { return p == written_; }
   const void* listed(const void* list, size_t bytes) {
     for (const List& known : lists_)
       if (known.bytes == bytes && std::memcmp(lists_here_ + known.at, list, bytes) == 0)
@@ -172,6 +177,7 @@ class Cuda final : public Device {
   char *lists_here_ = nullptr, *lists_there_ = nullptr;
   std::vector<List> lists_;
   size_t lists_used_ = 0;
+  const void* written_ = nullptr;  // by the last launch
   std::unique_ptr<cuda::Launches> launches_;
   std::unique_ptr<Arena> scratch_;
 };
@@ -193,6 +199,8 @@ void check(cudaError_t error, const char* what) {
 }
 cudaStream_t stream_of(const Run& run) { return of(run).stream(); }
 void start(Run& run, const Launch& launch) { of(run).start(launch); }
+void note_written(Run& run, const void* p) { of(run).note_written(p); }
+bool written_last(const Run& run, const void* p) { return of(run).written_last(p); }
 const void* listed(Run& run, const void* list, size_t bytes) { return of(run).listed(list, bytes); }
 int multiprocessors(const Run& run) { return of(run).properties().multiProcessorCount; }
 int compute_capability(const Run& run) {

@@ -35,16 +35,15 @@ struct Launch {
   const void* kernel;
   dim3 blocks, threads;
   size_t shared;
-  bool ahead;  // it may begin before those before it have ended (wait_for_before)
   std::span<void* const> arguments;
   std::span<const size_t> sizes;
 };
 void start(Run&, const Launch&);
 
-// kernel<<<blocks, threads, shared bytes>>>(all...). Nothing happens where there are no blocks.
+// kernel<<<blocks, threads, shared bytes>>>(all...). Nothing happens where there are no blocks. The
+// kernel may begin before those before it have ended (wait_for_before).
 template <class... P, class... A>
-void launch_as(Run& run, [[maybe_unused]] bool ahead, void (*kernel)(P...), dim3 blocks,
-               dim3 threads, size_t shared, A&&... all) {
+void launch(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared, A&&... all) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return;
 #ifdef MOE_CUDA_ON_CPU
   cudaLaunchConfig_t how{};
@@ -59,21 +58,10 @@ void launch_as(Run& run, [[maybe_unused]] bool ahead, void (*kernel)(P...), dim3
       [&](auto&... value) {
         void* const places[] = {&value...};
         constexpr size_t sizes[] = {sizeof(value)...};
-        start(run, {reinterpret_cast<const void*>(kernel), blocks, threads, shared, ahead, places,
-                    sizes});
+        start(run, {reinterpret_cast<const void*>(kernel), blocks, threads, shared, places, sizes});
       },
       values);
 #endif
-}
-template <class... P, class... A>
-void launch(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared, A&&... all) {
-  launch_as(run, false, kernel, blocks, threads, shared, std::forward<A>(all)...);
-}
-// For kernels that call wait_for_before().
-template <class... P, class... A>
-void launch_ahead(Run& run, void (*kernel)(P...), dim3 blocks, dim3 threads, size_t shared,
-                  A&&... all) {
-  launch_as(run, true, kernel, blocks, threads, shared, std::forward<A>(all)...);
 }
 // Where a launch takes more shared memory than it may without asking: all that a block may have,
 // since a launch that was noted down before may need more than this one.
@@ -84,6 +72,11 @@ void allow_shared(const Run& run, void (*kernel)(P...), size_t bytes) {
                                static_cast<int>(most_shared(run))),
           "shared memory");
 }
+
+// Whether the last launch wrote what begins at `p`, which may then not be read ahead of its end:
+// for that who launched it has called note_written().
+bool written_last(const Run&, const void* p);
+void note_written(Run&, const void* p);
 
 // Blocks of `size` that hold n.
 inline unsigned blocks_for(int64_t n, int64_t size) {
@@ -168,10 +161,12 @@ inline bool rows_in_steps(std::initializer_list<Tensor> all) {
 // Of compilers that know kernels, or the tests' (tests/support/cuda_on_cpu).
 #if defined(__CUDACC__) || defined(MOE_CUDA_ON_CPU)
 
-// A kernel that is launched ahead begins while those before it may still run. Behind
-// wait_for_before() they have ended: what they write is read, and anything written, only there;
-// what does not change, as weights, may be read before. let_next_begin() does the same for whoever
-// comes next. (PTX ISA, griddepcontrol; before 9.0 nothing begins ahead.)
+// A kernel is launched while the one before it may still run. Behind wait_for_before() that one and
+// all before it have ended: what they write is read, and anything written, only there; what was
+// there before the last launch, as weights, may be read before. let_next_begin() does the same for
+// whoever comes next; called behind the wait, so that never more than one kernel waits. Every
+// thread of every kernel has to pass the wait. (PTX ISA, griddepcontrol; before 9.0 nothing begins
+// ahead.)
 __device__ inline void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -181,6 +176,24 @@ __device__ inline void wait_for_before() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// The first statement of a kernel that reads nothing ahead.
+__device__ inline void begin_in_turn() {
+  wait_for_before();
+  let_next_begin();
+}
+
+// Asks for bytes that do not change, as weights, while the kernels before still run. `thread` of
+// `threads`.
+__device__ inline void ask_ahead([[maybe_unused]] const void* p, int64_t bytes, unsigned thread,
+                                 unsigned threads) {
+  constexpr int64_t kLineBytes = 128;
+  for (int64_t at = thread * kLineBytes; at < bytes; at += threads * kLineBytes) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(p) + at));
+#endif
+  }
 }
 
 template <class T>

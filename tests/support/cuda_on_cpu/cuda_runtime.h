@@ -154,10 +154,6 @@ inline unsigned __float_as_uint(float f) {
   return x;
 }
 template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
-template <class T>
 T __ldca(const T* p) {
   return *p;
 }

@@ -193,6 +193,7 @@ __device__ void finish(const Attend& a, const Tile& tile, int column, const floa
 // A block is a tile and a key/value head.
 template <class T, int kOwn, int kChunks>
 __global__ void __launch_bounds__(Owners<kOwn>::kThreads) attend(Attend a) {
+  begin_in_turn();
   constexpr int kThreads = Owners<kOwn>::kThreads, kMine = Owners<kOwn>::kMine;
   const Tile tile = a.tiles[blockIdx.x];
   const PlainShared<kOwn, kChunks> shared(dynamic_shared(), a.width);
@@ -240,8 +241,8 @@ __global__ void __launch_bounds__(Owners<kOwn>::kThreads) attend(Attend a) {
 
 // A block is a column of a joined tile and a key/value head.
 __global__ void join_records(Attend a, const Joined* all, int own) {
-  let_next_begin();
   const Joined tile = all[blockIdx.x / static_cast<unsigned>(own)];
+  begin_in_turn();
   const int j = static_cast<int>(blockIdx.x) % own, head = static_cast<int>(blockIdx.y),
             column = tile.begin + j;
   if (j >= tile.columns) return;

@@ -1,14 +1,13 @@
 // Attention over keys and values of bf16 on tensor cores: queries and weights are rounded to bf16,
 // sums are f32; attend.h says in which order they are taken. Blocks of 64 rows by 64 numbers come
 // to shared memory in the order in which they are needed, first those of a block of keys and then
-// of its values, kStages of them on their way at a time.
+// of its values, some of them on their way at a time.
 #include "ops/cuda/attention/attend.h"
 #include "ops/cuda/attention/tensor_cores.h"
 
 namespace moe::ops::cuda {
 namespace {
 
-constexpr int kStages = 4;
 constexpr int kStageBytes = 64 * kLine;
 constexpr int kMostChunks = 8;  // of values
 constexpr int kColWarps = 4;    // warps that share 64 keys, or 64 numbers of a value, 16 each
@@ -25,6 +24,9 @@ struct Form {
   static constexpr int kTiles = kTilesOf, kRowWarps = kRowWarpsOf, kChunks = kChunksOf,
                        kOwn = 16 * kTiles * kRowWarps, kThreads = kWarp * kColWarps * kRowWarps,
                        kRows = 2 * kTiles;  // of a thread
+  // Blocks of numbers that are on their way: where columns are few, those of heads of 128 for a
+  // whole stretch.
+  static constexpr int kStages = kOwn == kFewOwn && kChunks <= 2 ? 8 : 4;
 };
 
 // Where a thread stands.
@@ -51,14 +53,14 @@ struct Shared {
   __device__ Shared(void* memory, int width)
       : own(static_cast<char*>(memory)),
         stages(own + own_bytes(width)),
-        weights(stages + kStages * kStageBytes),
+        weights(stages + F::kStages * kStageBytes),
         parts(reinterpret_cast<float*>(weights + F::kOwn * kLine)),
         joined(reinterpret_cast<float4*>(parts + F::kOwn * kColWarps)) {}
   __host__ __device__ static int own_bytes(int width) {
     return (width + kChunk - 1) / kChunk * F::kOwn * kLine;
   }
   static size_t bytes(int width, bool joins) {
-    return static_cast<size_t>(own_bytes(width) + kStages * kStageBytes + F::kOwn * kLine) +
+    return static_cast<size_t>(own_bytes(width) + F::kStages * kStageBytes + F::kOwn * kLine) +
            sizeof(float) * F::kOwn * kColWarps +
            (joins ? sizeof(float4) * F::kChunks * F::kTiles * 2 * F::kThreads : 0);
   }
@@ -75,15 +77,15 @@ class Feed {
     key_chunks_ = (a.width + kChunk - 1) / kChunk;
     chunks_ = key_chunks_ + (a.value_width + kChunk - 1) / kChunk;
     if (first_ < end_) row_ = key_row(a, tile, first_);
-    for (int i = 0; i < kStages - 1; ++i) bring();
+    for (int i = 0; i < F::kStages - 1; ++i) bring();
   }
   // The next block, where all threads may read it until they ask for one more.
   __device__ const char* next() {
-    await_copies<kStages - 2>();
+    await_copies<F::kStages - 2>();
     __syncthreads();
     bring();
     const char* stage = stages_ + read_ * kStageBytes;
-    read_ = (read_ + 1) % kStages;
+    read_ = (read_ + 1) % F::kStages;
     return stage;
   }
   // [first, end) in whole blocks of keys.
@@ -112,7 +114,7 @@ class Feed {
         if (first_ < end_) row_ = key_row(a_, tile_, first_);
       }
     }
-    write_ = (write_ + 1) % kStages;
+    write_ = (write_ + 1) % F::kStages;
     close_copies();
   }
   // Lines are keys, or values: of those that nobody sees zeros.
@@ -359,13 +361,22 @@ __device__ void join_stretch(float (&most)[F::kRows], float (&total)[F::kRows], 
       }
 }
 
+// Whether all keys of a tile were in the cache before this step, whose first is the first query's.
+template <class F>
+__device__ inline bool is_settled(const Attend& a, const Tile& tile) {
+  return tile.first_row < 0 && Feed<F>::end_position(tile) <= a.positions[tile.query];
+}
+
 // A block is a tile and a key/value head.
 template <class F>
 __global__ void __launch_bounds__(F::kThreads, F::kBlocks) attend(Attend a) {
   const Tile tile = a.tiles[blockIdx.x];
   const Shared<F> shared(dynamic_shared(), a.width);
   const Stand at = Stand::of<F>();
+  const bool settled = is_settled<F>(a, tile);
+  if (!settled) begin_in_turn();
   Feed<F> feed(a, tile, shared.stages);
+  if (settled) begin_in_turn();
   load_queries<F>(shared.own, a, tile);
   Seen seen[F::kRows];
   float most[F::kRows], total[F::kRows];

@@ -10,6 +10,7 @@ constexpr int kDeltaThreads = 256;
 // delta[n,h] = <do[n,h], o[n,h]>, a warp each.
 template <class A>
 __global__ void delta_rows(Gradient g) {
+  begin_in_turn();
   const int64_t heads = int64_t{g.group} * g.kv_heads,
                 i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarp;
   if (i >= g.rows * heads) return;
@@ -151,6 +152,7 @@ __device__ void load_both(const GradientShared<kOwn>& shared, const Gradient& g,
 template <class A, int kOwn, int kChunks>
 __global__ void __launch_bounds__(Owners<kOwn>::kThreads)
     queries_gradient(Gradient g, const GradientTile* tiles) {
+  begin_in_turn();
   constexpr int kMine = Owners<kOwn>::kMine;
   const GradientTile tile = tiles[blockIdx.x];
   const GradientShared<kOwn> shared(dynamic_shared(), g);
@@ -190,6 +192,7 @@ __global__ void __launch_bounds__(Owners<kOwn>::kThreads)
 template <class A, int kOwn, int kChunks>
 __global__ void __launch_bounds__(Owners<kOwn>::kThreads)
     keys_gradient(Gradient g, const GradientTile* tiles) {
+  begin_in_turn();
   constexpr int kMine = Owners<kOwn>::kMine;
   const GradientTile tile = tiles[blockIdx.x];
   const GradientShared<kOwn> shared(dynamic_shared(), g);

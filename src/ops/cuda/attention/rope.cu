@@ -28,6 +28,7 @@ struct Turned {
 // (a, b) -> (a cos - b sin, b cos + a sin).  x [N, H*C]; a block turns `pairs` pairs of a row
 template <class A>
 __global__ void rope_rows(const __grid_constant__ Turned<A> all, Turn turn) {
+  begin_in_turn();
   const Rows<A> x = all.x[blockIdx.y];
   const int pairs = all.pairs[blockIdx.y];
   const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;
@@ -44,6 +45,7 @@ __global__ void rope_rows(const __grid_constant__ Turned<A> all, Turn turn) {
 // The same, kStep pairs at a time.
 template <class A>
 __global__ void rope_steps(const __grid_constant__ Turned<A> all, Turn turn) {
+  begin_in_turn();
   const Rows<A> x = all.x[blockIdx.y];
   const int steps = all.pairs[blockIdx.y];
   const float* cosine = turn.table + int64_t{turn.slot[blockIdx.x]} * 2 * turn.half;

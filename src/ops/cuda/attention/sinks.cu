@@ -19,6 +19,7 @@ void check_sinks(const char* op, const Tensor& o, const Tensor& lse, const Param
 // o[n,h] /= 1 + e^(s - l);  lse[n,h] = log(e^l + e^s).  A block is a row.
 template <class A>
 __global__ void take_share(Rows<A> o, Rows<float> lse, const float* sinks, int heads, int width) {
+  begin_in_turn();
   A* row = o.row(blockIdx.x);
   float* l = lse.row(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -35,6 +36,7 @@ __global__ void take_share(Rows<A> o, Rows<float> lse, const float* sinks, int h
 template <class A>
 __global__ void sink_parts(float* parts, Rows<A> dout, Rows<A> o, Rows<float> lse,
                            const float* sinks, int64_t rows, int width) {
+  begin_in_turn();
   const int h = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t begin = int64_t{blockIdx.x} * kSinkRows,
                 end = begin + kSinkRows < rows ? begin + kSinkRows : rows;
@@ -51,6 +53,7 @@ __global__ void sink_parts(float* parts, Rows<A> dout, Rows<A> o, Rows<float> ls
 }
 // grad[h] -= sum_b parts[b,h]
 __global__ void join_sink_parts(float* grad, const float* parts, int64_t count, int heads) {
+  begin_in_turn();
   const int h = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (h >= heads) return;
   double sum = 0;

@@ -16,16 +16,17 @@ constexpr int kEightBytes = 34;
 template <class To, class From>
 __global__ void store_rows(char* cache, int64_t row_bytes, Rows<From> x, const int64_t* row,
                            int cols) {
+  begin_in_turn();
   To* to = reinterpret_cast<To*>(cache + row[blockIdx.x] * row_bytes);
-  const From* from = x.row(blockIdx.x);
-  for (int c = static_cast<int>(threadIdx.x); c < cols; c += static_cast<int>(blockDim.x))
-    store(to + c, load(from + c));
+  const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (c < cols) store(to + c, load(x.row(blockIdx.x) + c));
 }
 
 // cache[row[n] / 64, c, row[n] % 64] = x[n, c]. A block turns a square, so that it reads along c
 // and writes along n; threads (32, 8).
 template <class To, class From>
 __global__ void store_turned(To* cache, Rows<From> x, const int64_t* row, int64_t rows, int cols) {
+  begin_in_turn();
   __shared__ float square[kSide][kSide + 1];
   const int i = static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.y),
             first_col = static_cast<int>(blockIdx.y) * kSide;
@@ -44,6 +45,7 @@ __global__ void store_turned(To* cache, Rows<From> x, const int64_t* row, int64_
 template <class From>
 __global__ void store_eights(char* cache, int64_t row_bytes, Rows<From> x, const int64_t* row,
                              int blocks) {
+  begin_in_turn();
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             block = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / kWarp;
   if (block >= blocks) return;
@@ -64,8 +66,10 @@ void store_as(Run& run, const Tensor& cache, const Tensor& x, const int64_t* row
     return launch(run, store_turned<To, From>,
                   dim3(blocks_for(x.rows(), kSide), blocks_for(cols, kSide)), dim3(kSide, 8), 0,
                   static_cast<To*>(cache.data), Rows<From>(x), row, x.rows(), cols);
-  launch(run, store_rows<To, From>, dim3(static_cast<unsigned>(x.rows())), dim3(kStoreThreads), 0,
-         static_cast<char*>(cache.data), cache.row_bytes, Rows<From>(x), row, cols);
+  launch(run, store_rows<To, From>,
+         dim3(static_cast<unsigned>(x.rows()), blocks_for(cols, kStoreThreads)),
+         dim3(kStoreThreads), 0, static_cast<char*>(cache.data), cache.row_bytes, Rows<From>(x),
+         row, cols);
 }
 
 }  // namespace

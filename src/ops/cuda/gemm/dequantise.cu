@@ -10,6 +10,7 @@ constexpr int kThreads = 256;
 template <DType format, class Y>
 __global__ void dequantise_kernel(Rows<Y> to, const char* from, int64_t row_bytes, int64_t numbers,
                                   int64_t cols) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     const int64_t r = i / cols, c = i % cols;
@@ -19,6 +20,7 @@ __global__ void dequantise_kernel(Rows<Y> to, const char* from, int64_t row_byte
 
 template <class Y>
 __global__ void widen_halves(Rows<Y> to, Rows<uint16_t> from, int64_t numbers, int64_t cols) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     const int64_t r = i / cols, c = i % cols;

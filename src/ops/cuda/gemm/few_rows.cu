@@ -10,19 +10,16 @@
 namespace moe::ops::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-
 // A warp's weights on their way through shared memory: parts of kOuts rows, as many at a time as
 // have room.
 template <class B>
 class Stream {
  public:
-  static constexpr int kBlocks = B::kPart / B::kNumbers, kRow = kBlocks * B::kBytes + B::kBehind,
-                       kMostStages = 4;
+  static constexpr int kBlocks = B::kPart / B::kNumbers, kRow = kBlocks * B::kBytes + B::kBehind;
 
   __host__ __device__ static int stages(int64_t in) {
     const int64_t parts = (in + B::kPart - 1) / B::kPart;
-    return static_cast<int>(parts < kMostStages ? parts : kMostStages);
+    return static_cast<int>(parts < B::kStages ? parts : B::kStages);
   }
   __host__ __device__ static int64_t size(int64_t in) { return stages(in) * B::kOuts * kRow; }
 
@@ -75,52 +72,64 @@ class Stream {
 };
 
 template <class B, int kRows>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ Few few) {
-  let_next_begin();
+__global__ void __launch_bounds__(B::kMostWarps* kWarp)
+    few_rows_kernel(const __grid_constant__ Few few) {
   using Row = typename B::Row;
   char* shared = static_cast<char*>(dynamic_shared());
   const int64_t warp = threadIdx.x / kWarp, in = few.in, size = Row::size(in), r = blockIdx.y;
+  const int64_t warps = blockDim.x / kWarp;
   Stream<B> stream(shared + kRows * size + warp * Stream<B>::size(in), in);
-  FewTask<B::kOuts> task(few, int64_t{blockIdx.x} * kWarps + warp, 0);
-  const bool ahead = few.settled && few.offsets == nullptr;
-  if (ahead) stream.begin(task);
-  wait_for_before();
-  const int expert = expert_of(few, r);
+  FewTask<B::kOuts> task(few, blockIdx.x * warps + warp, 0);
+  int expert = 0;
+  const auto meet = [&] {
+    expert = expert_of(few, r);
+    if (expert > 0) task.go_to(few, expert);
+    if (expert >= 0) stream.begin(task);
+  };
+  if (few.settled) meet();
+  begin_in_turn();
+  if (!few.settled) meet();
   if (expert < 0) return;  // as do all threads of the block
-  if (expert > 0) task.go_to(few, expert);
-  if (!ahead) stream.begin(task);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const char* x = x_of(few, row_of(few, r, i));
-    for (int64_t g = threadIdx.x; g < in / Row::kMade; g += kThreads)
+    for (int64_t g = threadIdx.x; g < in / Row::kMade; g += blockDim.x)
       Row(shared + i * size, in).make(x, g);
   }
   __syncthreads();
   if (task.own == 0) return;
-  float sum[B::kOuts][kRows] = {};
+  constexpr int kOwn = B::kOuts * B::kLanes / kWarp;  // outputs of a lane
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, first = lane / B::kLanes * kOwn;
+  float sum[kOwn][kRows] = {};
   stream.each(task, [&](auto row, int64_t part, int blocks) {
 #pragma unroll 2
-    for (int b = static_cast<int>(threadIdx.x) % kWarp; b < blocks; b += kWarp)
+    for (int b = lane % B::kLanes; b < blocks; b += B::kLanes)
 #pragma unroll
-      for (int o = 0; o < B::kOuts; ++o) {
-        const B block(row(o), b);
+      for (int o = 0; o < kOwn; ++o) {
+        const B block(row(first + o), b);
 #pragma unroll
         for (int i = 0; i < kRows; ++i)
           sum[o][i] += block.times(Row(shared + i * size, in), part * Stream<B>::kBlocks + b);
       }
   });
-  finish<kRows, B::kOuts>(few, task, r, sum);
+  float total[B::kOuts][kRows];
+  add_lanes<B::kLanes>(total, sum);
+  finish<kRows, B::kOuts>(few, task, r, total);
 }
 
+// As many warps a block as give each multiprocessor one, more where there is plenty: they share the
+// rows that they meet.
 template <class B, int kRows>
 void launch_blocks(Run& run, const Few& few) {
+  const int64_t rows = few.offsets == nullptr ? 1 : few.rows, tasks = few.tasks(B::kOuts),
+                each = blocks_for(rows * tasks, multiprocessors(run));
+  const int64_t warps = each >= 4 * B::kMostWarps ? B::kMostWarps : std::clamp<int64_t>(each, 1, 4);
   const auto shared =
-      static_cast<size_t>(kRows * B::Row::size(few.in) + kWarps * Stream<B>::size(few.in));
+      static_cast<size_t>(kRows * B::Row::size(few.in) + warps * Stream<B>::size(few.in));
   allow_shared(run, few_rows_kernel<B, kRows>, shared);
-  launch_ahead(run, few_rows_kernel<B, kRows>,
-               dim3(blocks_for(few.tasks(B::kOuts), kWarps),
-                    few.offsets == nullptr ? 1u : static_cast<unsigned>(few.rows)),
-               dim3(kThreads), shared, few);
+  launch(run, few_rows_kernel<B, kRows>,
+         dim3(blocks_for(tasks, warps), static_cast<unsigned>(rows)),
+         dim3(static_cast<unsigned>(warps * kWarp)), shared, few);
 }
 
 template <class B>
@@ -163,7 +172,9 @@ Few arguments(Run& run, const FewRows& all) {
   few.offsets = all.groups.offsets;
   few.groups = static_cast<int>(all.groups.count);
   few.add = all.add;
-  few.settled = all.settled;
+  const bool chosen_before =
+      all.groups.offsets == nullptr || !written_last(run, all.groups.offsets);
+  few.settled = all.settled && chosen_before;
   if (!all.hidden) return few;
   few.hidden = static_cast<char*>(all.hidden->y.data);
   few.hidden_row = all.hidden->y.row_bytes;

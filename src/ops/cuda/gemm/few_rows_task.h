@@ -112,14 +112,26 @@ __device__ inline float put_product(const Few& few, const Few::Matrix& matrix, i
   return *y = few.add ? *y + sum : sum;
 }
 
-// Lane 0 writes what the lanes have summed of the rows from `from` on.
+// What the lanes have summed of a warp's outputs, kLanes of them of some, for all lanes.
+template <int kLanes, int kOuts, int kOwn, int kRows>
+__device__ void add_lanes(float (&total)[kOuts][kRows], float (&sum)[kOwn][kRows]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int o = 0; o < kOwn; ++o)
+#pragma unroll
+      for (int by = kLanes / 2; by > 0; by /= 2) sum[o][i] += __shfl_xor_sync(kFull, sum[o][i], by);
+#pragma unroll
+    for (int o = 0; o < kOuts; ++o)
+      total[o][i] = kOwn == kOuts ? sum[o % kOwn][i]
+                                  : __shfl_sync(kFull, sum[o % kOwn][i], o / kOwn * kLanes);
+  }
+}
+
+// Lane 0 writes the sums of the rows from `from` on.
 template <int kRows, int kOuts>
 __device__ void finish(const Few& few, const FewTask<kOuts>& task, int64_t from,
                        float (&sum)[kOuts][kRows]) {
-#pragma unroll
-  for (int o = 0; o < kOuts; ++o)
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) sum[o][i] = warp_sum(sum[o][i]);
   if (threadIdx.x % kWarp != 0) return;
   const int each = few.paired() ? kOuts / 2 : kOuts;
 #pragma unroll

@@ -49,6 +49,7 @@ __device__ inline void part_number(float (&part)[3], float x) {
 // last block alone, the others have 0: else its products with parts of either sign would cancel.
 __global__ void split_kernel(Rows<bf16> to, int64_t block_size, Rows<float> x, int64_t rows,
                              int64_t cols, Stack stack) {
+  begin_in_turn();
   const int64_t wide = cols / kStep, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * wide; i += step) {
     const int64_t r = i / wide, c = i % wide * kStep;
@@ -95,6 +96,7 @@ struct Sums {
 // c = (c +) sum_l hi + (sum_l mid + sum_l lo). Where hi is infinite or no number it is the answer:
 // of what is infinite mid and lo may have the other sign.
 __global__ void sum_kernel(Rows<float> to, Sums sums, int64_t rows, int64_t cols, bool add) {
+  begin_in_turn();
   const int64_t wide = cols / kStep, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * wide; i += step) {
     const int64_t r = i / wide, c = i % wide * kStep;

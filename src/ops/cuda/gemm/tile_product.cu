@@ -50,6 +50,7 @@ template <bool along, class C, class A, class B>
 __global__ void rows_kernel(Rows<C> c, Rows<A> a, const B* b, int64_t b_size, int64_t b_ld,
                             int64_t rows, int64_t cols, int64_t deep, const int64_t* offsets,
                             int groups, bool add) {
+  begin_in_turn();
   __shared__ float left[kDeep][kTile + 1], right[kDeep][kTile + 1];
   const Task task = row_tile(offsets, groups, rows, blockIdx.y);
   if (task.e < 0) return;
@@ -80,6 +81,7 @@ __global__ void rows_kernel(Rows<C> c, Rows<A> a, const B* b, int64_t b_size, in
 template <class C, class A, class B>
 __global__ void dw_kernel(C* c, Rows<A> a, Rows<B> b, int64_t rows, int64_t out, int64_t in,
                           const int64_t* offsets, bool add) {
+  begin_in_turn();
   __shared__ float left[kDeep][kTile + 1], right[kDeep][kTile + 1];
   const int64_t e = blockIdx.z, begin = offsets == nullptr ? 0 : offsets[e],
                 end = offsets == nullptr ? rows : offsets[e + 1];
@@ -125,6 +127,7 @@ void run_form(Run& run, Form form, Tensor c, Tensor a, Tensor b, const Groups& g
 
 template <class Y>
 __global__ void spread_kernel(Y* y, int64_t numbers) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     const uint32_t mixed = static_cast<uint32_t>(i) * 2654435761u;

@@ -2,6 +2,6 @@
 
 namespace moe::ops::cuda {
 
-std::unique_ptr<Launches> launches_on(cudaStream_t) { return nullptr; }
+std::unique_ptr<Launches> launches_on(cudaStream_t, bool) { return nullptr; }
 
 }  // namespace moe::ops::cuda

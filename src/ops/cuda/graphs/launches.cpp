@@ -7,12 +7,13 @@
 namespace moe::ops::cuda {
 namespace {
 
-// Kernels of a graph: the first of a step are few, so that the device has work soon.
-constexpr size_t kFirst = 8, kMost = 128;
+// Kernels of a graph: as many as the step has started before, so that the device has work soon and
+// while the next are noted down.
+constexpr size_t kFewest = 8, kMost = 128;
 // Shapes that are kept of each graph of a step.
 constexpr size_t kShapes = 4;
 
-void launch_now(cudaStream_t stream, const Launch& launch) {
+void launch_now(cudaStream_t stream, const Launch& launch, bool overlapped) {
   cudaLaunchConfig_t how{};
   how.gridDim = launch.blocks;
   how.blockDim = launch.threads;
@@ -21,7 +22,7 @@ void launch_now(cudaStream_t stream, const Launch& launch) {
   cudaLaunchAttribute ahead{};
   ahead.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   ahead.val.programmaticStreamSerializationAllowed = 1;
-  if (launch.ahead) how.attrs = &ahead, how.numAttrs = 1;
+  if (overlapped) how.attrs = &ahead, how.numAttrs = 1;
   check(cudaLaunchKernelExC(&how, launch.kernel, const_cast<void**>(launch.arguments.data())),
         "a launch");
 }
@@ -33,7 +34,6 @@ class Noted {
     const void* kernel;
     dim3 blocks, threads;
     size_t shared;
-    bool ahead;
     size_t first, end;  // its arguments in `at_`
     size_t from, to;    // their bytes
   };
@@ -45,7 +45,7 @@ class Noted {
     used_ = 0;
   }
   void add(const Launch& launch) {
-    One one{launch.kernel, launch.blocks, launch.threads, launch.shared, launch.ahead,
+    One one{launch.kernel, launch.blocks, launch.threads, launch.shared,
             at_.size(),    at_.size(),    used_,          used_};
     for (size_t i = 0; i < launch.sizes.size(); ++i) {
       used_ = (used_ + kAlign - 1) / kAlign * kAlign;
@@ -63,7 +63,7 @@ class Noted {
   }
   bool has_shape_of(const Noted& other) const {
     return std::ranges::equal(all_, other.all_, [](const One& a, const One& b) {
-      return a.kernel == b.kernel && a.ahead == b.ahead && a.to - a.from == b.to - b.from;
+      return a.kernel == b.kernel && a.to - a.from == b.to - b.from;
     });
   }
   bool same(const Noted& other, size_t i) const {
@@ -97,14 +97,14 @@ class Noted {
 // A chain of kernels that can be started as one.
 class Graph {
  public:
-  explicit Graph(Noted&& noted) : noted_(std::move(noted)) {
+  Graph(Noted&& noted, bool overlapped) : noted_(std::move(noted)) {
     check(cudaGraphCreate(&graph_, 0), "a graph");
     std::vector<void*> places;
     for (size_t i = 0; i < noted_.size(); ++i) {
       const cudaKernelNodeParams params = noted_.parameters(i, places);
       cudaGraphNode_t node = nullptr;
       check(cudaGraphAddKernelNode(&node, graph_, nullptr, 0, &params), "a kernel of a graph");
-      if (i > 0) follow(nodes_.back(), node, noted_[i].ahead);
+      if (i > 0) follow(nodes_.back(), node, overlapped);
       nodes_.push_back(node);
     }
     check(cudaGraphInstantiate(&ready_, graph_, 0), "a graph");
@@ -133,9 +133,9 @@ class Graph {
   void start(cudaStream_t stream) { check(cudaGraphLaunch(ready_, stream), "a graph"); }
 
  private:
-  void follow(cudaGraphNode_t before, cudaGraphNode_t node, bool ahead) {
+  void follow(cudaGraphNode_t before, cudaGraphNode_t node, bool overlapped) {
     cudaGraphEdgeData edge{};
-    if (ahead) {
+    if (overlapped) {
       edge.from_port = cudaGraphKernelNodePortProgrammatic;
       edge.type = cudaGraphDependencyTypeProgrammatic;
     }
@@ -154,21 +154,22 @@ class Graph {
 
 class LaunchesOn final : public Launches {
  public:
-  explicit LaunchesOn(cudaStream_t stream) : stream_(stream) {}
+  LaunchesOn(cudaStream_t stream, bool overlapped) : stream_(stream), overlapped_(overlapped) {}
 
   void add(const Launch& launch) override {
-    if (!repeated_) return launch_now(stream_, launch);
+    if (!repeated_) return launch_now(stream_, launch, overlapped_);
     held_.add(launch);
-    if (held_.size() >= (next_ == 0 ? kFirst : kMost)) start_held();
+    if (held_.size() >= std::clamp(started_, kFewest, kMost)) start_held();
   }
   void repeat(bool on) override {
     start_held();
     repeated_ = on;
-    next_ = 0;
+    begin_again();
   }
-  void begin_again() override { next_ = 0; }
+  void begin_again() override { next_ = started_ = 0; }
   void start_held() override {
     if (held_.size() == 0) return;
+    started_ += held_.size();
     if (next_ == known_.size()) known_.emplace_back();
     std::vector<std::unique_ptr<Graph>>& shapes = known_[next_++];
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -179,23 +180,23 @@ class LaunchesOn final : public Launches {
       return held_.clear();
     }
     if (shapes.size() == kShapes) shapes.pop_back();
-    shapes.insert(shapes.begin(), std::make_unique<Graph>(std::move(held_)));
+    shapes.insert(shapes.begin(), std::make_unique<Graph>(std::move(held_), overlapped_));
     held_ = Noted();
     shapes.front()->start(stream_);
   }
 
  private:
   cudaStream_t stream_;
-  bool repeated_ = false;
+  bool overlapped_, repeated_ = false;
   Noted held_;
-  size_t next_ = 0;  // graph of the step
+  size_t next_ = 0, started_ = 0;  // graph of the step, and kernels in those before it
   std::vector<std::vector<std::unique_ptr<Graph>>> known_;
 };
 
 }  // namespace
 
-std::unique_ptr<Launches> launches_on(cudaStream_t stream) {
-  return std::make_unique<LaunchesOn>(stream);
+std::unique_ptr<Launches> launches_on(cudaStream_t stream, bool overlapped) {
+  return std::make_unique<LaunchesOn>(stream, overlapped);
 }
 
 }  // namespace moe::ops::cuda

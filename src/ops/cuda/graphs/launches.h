@@ -19,7 +19,8 @@ class Launches {
   // Somebody has waited: what comes next is expected to be what came after the last time.
   virtual void begin_again() = 0;
 };
-// Null where kernels start by themselves.
-std::unique_ptr<Launches> launches_on(cudaStream_t);
+// Null where kernels start by themselves. `overlapped`: the device lets a kernel begin while the
+// one before it still runs (kernel.h, wait_for_before).
+std::unique_ptr<Launches> launches_on(cudaStream_t, bool overlapped);
 
 }  // namespace moe::ops::cuda

@@ -43,6 +43,7 @@ struct PlanInput {
 
 // counts [blocks, E+1]: rows of each expert; last, all of them.
 __global__ void count_kernel(int32_t* counts, PlanInput in) {
+  begin_in_turn();
   int32_t* mine = static_cast<int32_t*>(dynamic_shared());
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -68,6 +69,7 @@ __global__ void count_kernel(int32_t* counts, PlanInput in) {
 // last of them. A lane has a column, a warp some of the blocks.
 __global__ void __launch_bounds__(kMostThreads)
     scan_kernel(int32_t* counts, int32_t* totals, int32_t* all, int blocks, int columns) {
+  begin_in_turn();
   constexpr int kTile = 8;  // read together
   __shared__ int32_t sums[kWarp][kWarp];
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
@@ -183,7 +185,7 @@ __device__ inline void begin_rows(int32_t* counts, int32_t* shared, int64_t* off
 
 __global__ void __launch_bounds__(kMostThreads)
     place_kernel(PlanOutput out, PlanBefore before, PlanInput in) {
-  let_next_begin();
+  begin_in_turn();
   __shared__ int32_t rows[kWarp], sums[kWarp];
   int32_t* counts = static_cast<int32_t*>(dynamic_shared());
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
@@ -230,6 +232,7 @@ __global__ void __launch_bounds__(kMostThreads)
 
 __global__ void spread_kernel(Rows<float> dw, const float* dweight, const int32_t* bounds,
                               const int32_t* row, const int32_t* pair, int64_t tokens, int k) {
+  begin_in_turn();
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= tokens) return;
   for (int i = 0; i < k; ++i) dw.row(n)[i] = 0;
@@ -243,6 +246,7 @@ __global__ void spread_kernel(Rows<float> dw, const float* dweight, const int32_
 __global__ void __launch_bounds__(kMostThreads)
     pairs_kernel(int32_t* counts, Rows<int32_t> choice, Rows<int32_t> selected, uint32_t pairs,
                  uint32_t columns, int experts, bool add) {
+  begin_in_turn();
   int32_t* mine = static_cast<int32_t*>(dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   for (int e = thread; e < experts; e += threads) mine[e] = 0;
@@ -306,6 +310,7 @@ RoutingPlan make_plan(Run& run, Tensor choice, Tensor kept, Tensor w, int64_t ex
   const auto place = [&](unsigned blocks, int threads, PlanBefore before) {
     launch(run, place_kernel, dim3(blocks), dim3(static_cast<unsigned>(threads)),
            sizeof(int32_t) * static_cast<size_t>(in.warps * in.experts), out, before, in);
+    note_written(run, out.offsets);
   };
   const int64_t all_warps = std::max<int64_t>(1, blocks_for(pairs, kWarpPairs));
   int64_t rows = 0;

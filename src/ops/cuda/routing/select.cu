@@ -82,6 +82,7 @@ template <int kKeys>
 __global__ void __launch_bounds__(kWarps* kWarp)
     top_experts_kernel(Rows<int32_t> choice, Rows<float> s, const float* bias, int64_t tokens,
                        int experts, int k, Groups groups) {
+  begin_in_turn();
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t n = int64_t{blockIdx.x} * kWarps + warp;
@@ -120,12 +121,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 __global__ void fill_ones(Rows<int32_t> y, int64_t numbers, int64_t cols) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < numbers) y.row(i / cols)[i % cols] = 1;
 }
 
 __global__ void reach_kernel(Rows<int32_t> selected, Rows<int32_t> choice, Rows<float> s,
                              const float* threshold, int64_t numbers, int64_t cols) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= numbers) return;
   const int64_t n = i / cols, k = i % cols;
@@ -135,6 +138,7 @@ __global__ void reach_kernel(Rows<int32_t> selected, Rows<int32_t> choice, Rows<
 
 __global__ void count_on_kernel(Rows<int32_t> choice, const int32_t* ids, int64_t numbers,
                                 int64_t cols, int64_t experts) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < numbers)
     choice.row(i / cols)[i % cols] = static_cast<int32_t>((ids[i / cols] + i % cols) % experts);

@@ -60,6 +60,7 @@ __device__ inline double weighed(const Shares& in, int64_t n, const double* slop
 
 // sums [kBlocks]: of each block's share of the tokens, in token order.
 __global__ void forward_kernel(double* sums, Shares in) {
+  begin_in_turn();
   __shared__ double part[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -77,6 +78,7 @@ __global__ void forward_kernel(double* sums, Shares in) {
 }
 
 __global__ void sum_of_blocks(float* sum, const double* sums) {
+  begin_in_turn();
   double total = 0;
   for (int b = 0; b < kBlocks; ++b) total += sums[b];
   *sum = static_cast<float>(total);
@@ -85,6 +87,7 @@ __global__ void sum_of_blocks(float* sum, const double* sums) {
 // A warp a scope. Sums of whole numbers: the order changes nothing.
 __global__ void counts_kernel(double* slopes, const int32_t* counts, const int64_t* other,
                               int experts, double whole) {
+  begin_in_turn();
   const int64_t first = int64_t{blockIdx.x} * experts;
   const auto count = [&](int e) {
     return (counts == nullptr ? 0.0 : counts[first + e]) +
@@ -98,6 +101,7 @@ __global__ void counts_kernel(double* slopes, const int32_t* counts, const int64
 }
 
 __global__ void backward_kernel(Rows<float> ds, Rows<float> dw, Shares in, double coef) {
+  begin_in_turn();
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t n = int64_t{blockIdx.x} * kWarps + warp;

@@ -1,4 +1,4 @@
-// Weights of chosen experts and their adjoints: a thread a token, its slots in choice order.
+// Weights of chosen experts and their adjoints: mostly a thread a token, its slots in choice order.
 #include "ops/cuda/kernel.h"
 
 namespace moe::ops::cuda {
@@ -27,21 +27,30 @@ __device__ inline int64_t token_of_thread() {
   return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 }
 
+// A warp a token, so that a token alone does not wait for one slot after another; the sum is taken
+// in the order of the slots.
 __global__ void scores_forward(Rows<float> w, Rows<float> s, Pairs p, bool renormalise,
                                float scale) {
-  const int64_t n = token_of_thread();
+  begin_in_turn();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t n = token_of_thread() / kWarp;
   if (n >= p.tokens) return;
   const int32_t *expert = p.choice.row(n), *taken = p.selected.row(n);
-  float* out = w.row(n);
-  float sum = kRenormFloor;
-  for (int i = 0; i < p.k; ++i) sum += out[i] = taken[i] != 0 ? s.row(n)[expert[i]] : 0;
+  float *out = w.row(n), sum = kRenormFloor;
+  for (int from = 0; from < p.k; from += kWarp) {
+    const int i = from + lane;
+    const float score = i < p.k && taken[i] != 0 ? s.row(n)[expert[i]] : 0;
+    if (i < p.k) out[i] = score;
+    for (int j = 0; j < kWarp && from + j < p.k; ++j) sum += __shfl_sync(kFull, score, j);
+  }
   // Divided: the weight of a token's only expert is then exactly the scale.
   const float whole = renormalise ? sum : 1;
-  for (int i = 0; i < p.k; ++i) out[i] = scale * (out[i] / whole);
+  for (int i = lane; i < p.k; i += kWarp) out[i] = scale * (out[i] / whole);
 }
 
 __global__ void scores_backward(Rows<float> ds, Rows<float> dw, Rows<float> w, Rows<float> s,
                                 Pairs p, bool renormalise, float scale) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   const int32_t *expert = p.choice.row(n), *taken = p.selected.row(n);
@@ -60,6 +69,7 @@ __global__ void scores_backward(Rows<float> ds, Rows<float> dw, Rows<float> w, R
 }
 
 __global__ void softmax_forward_kernel(Rows<float> w, Rows<float> s, Pairs p) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   const int32_t *expert = p.choice.row(n), *taken = p.selected.row(n);
@@ -72,6 +82,7 @@ __global__ void softmax_forward_kernel(Rows<float> w, Rows<float> s, Pairs p) {
 }
 
 __global__ void softmax_backward_kernel(Rows<float> ds, Rows<float> dw, Rows<float> w, Pairs p) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   const int32_t *expert = p.choice.row(n), *taken = p.selected.row(n);
@@ -84,12 +95,14 @@ __global__ void softmax_backward_kernel(Rows<float> ds, Rows<float> dw, Rows<flo
 }
 
 __global__ void one_forward(Rows<float> w, Pairs p) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   for (int i = 0; i < p.k; ++i) w.row(n)[i] = p.selected.row(n)[i] != 0 ? 1 : 0;
 }
 
 __global__ void one_plus_forward(Rows<float> w, Rows<float> s, const float* scale, Pairs p) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   const int32_t* expert = p.choice.row(n);
@@ -98,6 +111,7 @@ __global__ void one_plus_forward(Rows<float> w, Rows<float> s, const float* scal
 }
 
 __global__ void one_plus_backward(Rows<float> ds, Rows<float> dw, const float* scale, Pairs p) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= p.tokens) return;
   const int32_t* expert = p.choice.row(n);
@@ -107,12 +121,14 @@ __global__ void one_plus_backward(Rows<float> ds, Rows<float> dw, const float* s
 
 __global__ void by_expert(Rows<float> y, Rows<float> w, const float* scale, Rows<int32_t> choice,
                           int64_t tokens, int k) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= tokens) return;
   for (int i = 0; i < k; ++i) y.row(n)[i] = w.row(n)[i] * scale[choice.row(n)[i]];
 }
 
 __global__ void kept_forward(Rows<float> w, Rows<int32_t> kept, int64_t tokens, int k) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= tokens) return;
   float *out = w.row(n), sum = kRenormFloor;
@@ -123,6 +139,7 @@ __global__ void kept_forward(Rows<float> w, Rows<int32_t> kept, int64_t tokens, 
 // y_i = w_i / S, S the sum over the kept, so dw_j = (dy_j - <dy, y>) / S.
 __global__ void kept_backward(Rows<float> dw, Rows<float> w, Rows<int32_t> kept, int64_t tokens,
                               int k) {
+  begin_in_turn();
   const int64_t n = token_of_thread();
   if (n >= tokens) return;
   float *dy = dw.row(n), dot = 0, sum = kRenormFloor;
@@ -138,6 +155,7 @@ __global__ void kept_backward(Rows<float> dw, Rows<float> w, Rows<int32_t> kept,
 // expert, whose threads have neighbouring tokens and are added in their order.
 __global__ void scale_backward(float* dscale, Rows<float> dy, Rows<float> w, bool by_score,
                                Pairs p) {
+  begin_in_turn();
   __shared__ float part[kThreads];
   const auto e = static_cast<int32_t>(blockIdx.x);
   const int64_t share = (p.tokens + blockDim.x - 1) / blockDim.x, begin = threadIdx.x * share,
@@ -159,8 +177,8 @@ __global__ void scale_backward(float* dscale, Rows<float> dy, Rows<float> w, boo
 
 void weigh_scores_forward(Run& run, Tensor w, Tensor s, Tensor choice, Tensor selected,
                           bool renormalise, float scale) {
-  each_token_of(run, w.rows(), scores_forward, Rows<float>(w), Rows<float>(s),
-                Pairs(choice, selected), renormalise, scale);
+  launch(run, scores_forward, dim3(blocks_for(w.rows() * kWarp, kThreads)), dim3(kThreads), 0,
+         Rows<float>(w), Rows<float>(s), Pairs(choice, selected), renormalise, scale);
 }
 
 void weigh_scores_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor w, Tensor s, Tensor choice,

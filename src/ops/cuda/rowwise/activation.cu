@@ -13,6 +13,7 @@ constexpr int kSteps = 2;  // of a thread, on their way at once
 template <bool steps, Act act, class A>
 __global__ void act_rows(Rows<A> hidden, Rows<A> gate, Rows<A> up, const float* weight,
                          int64_t rows, int64_t cols) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const float w = weight != nullptr ? weight[own.r] : 1.0f;
@@ -45,6 +46,7 @@ struct ActGrads {
 template <bool steps, Act act, class A>
 __global__ void act_rows_backward(ActGrads<A> out, Rows<A> dhidden, Rows<A> gate, Rows<A> up,
                                   const float* weight, int64_t rows, int64_t cols) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(rows);
   const float w = weight != nullptr ? weight[own.r] : 1.0f;

@@ -26,6 +26,7 @@ Groups groups_in(Run& run, std::span<const int64_t> offsets, int64_t rows) {
 template <class T>
 __global__ void bias_rows(Rows<T> y, Rows<float> bias, const float* weight, Groups groups,
                           int64_t cols, bool steps) {
+  begin_in_turn();
   const OwnRow own(groups.rows);
   if (!own.live) return;
   const float* b = bias.row(groups.of(own.r));
@@ -54,6 +55,7 @@ struct Listed {
 template <class T>
 __global__ void bias_dots(float* dweight, Listed<T> dy, Rows<float> bias, Groups groups,
                           int64_t cols, bool steps) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(groups.rows);
   const float* b = bias.row(groups.of(own.r));
@@ -77,6 +79,7 @@ constexpr int kAcross = 32, kDown = 8;  // threads of a block: columns in steps,
 template <bool steps, class T>
 __global__ void sum_groups(float* parts, Listed<T> dy, const float* weight, Groups groups,
                            int64_t cols) {
+  begin_in_turn();
   __shared__ float sums[kDown][kAcross * kStep];
   const int e = static_cast<int>(blockIdx.y), strips = static_cast<int>(gridDim.z),
             s = static_cast<int>(blockIdx.z);

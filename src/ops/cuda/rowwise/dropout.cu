@@ -25,6 +25,7 @@ struct Keep {
 // Numbers without gaps, kStep at a time.
 template <class Y, class X>
 __global__ void drop_steps(Y* y, const X* x, int64_t steps, Keep keep) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < steps; i += step) {
     float v[kStep];
@@ -40,6 +41,7 @@ __global__ void drop_steps(Y* y, const X* x, int64_t steps, Keep keep) {
 }
 template <class Y, class X>
 __global__ void drop_numbers(Rows<Y> y, Rows<X> x, int64_t numbers, int64_t cols, Keep keep) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     const Words words = philox_words(keep.key, static_cast<uint64_t>(i) / 4);

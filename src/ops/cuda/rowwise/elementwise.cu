@@ -9,6 +9,7 @@ constexpr int kThreads = 256;
 // y = f(a, b), number by number; b may be absent (0).
 template <class Y, class A, class B, class F>
 __global__ void map_numbers(Rows<Y> y, Rows<A> a, Rows<B> b, int64_t numbers, int64_t cols, F f) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     const int64_t r = i / cols, c = i % cols;
@@ -23,6 +24,7 @@ constexpr int kUnit = 4, kUnits = 2;  // numbers of a unit, and units of a threa
 template <bool two, class Y, class A, class B, class F>
 __global__ void __launch_bounds__(kThreads)
     map_units(Y* y, const A* a, const B* b, int64_t numbers, F f) {
+  begin_in_turn();
   constexpr int64_t kStride = kThreads * kUnit;
   const int64_t first = blockIdx.x * kStride * kUnits + threadIdx.x * kUnit;
   Unit<A, kUnit> p[kUnits];
@@ -70,6 +72,7 @@ void map_two(Run& run, Tensor y, Tensor a, Tensor b, F f) {
 }
 
 __global__ void zero_rows(char* y, int64_t row_bytes, int64_t bytes) {
+  begin_in_turn();
   for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) y[blockIdx.x * row_bytes + i] = 0;
 }
 

@@ -57,6 +57,7 @@ Apart apart_of(Run& run, const Param& table, bool gradients) {
 template <class Reader>
 __global__ void look_up(Rows<float> y, const char* table, int64_t row_bytes, const int32_t* ids,
                         Apart apart, bool accumulate, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const int32_t id = ids[own.r];
@@ -115,6 +116,7 @@ struct Targets {
 
 __global__ void count_tokens(Chains chains, const int32_t* ids, Apart apart, Targets targets,
                              int64_t tokens) {
+  begin_in_turn();
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= tokens) return;
   const int32_t id = ids[n];
@@ -125,18 +127,21 @@ __global__ void count_tokens(Chains chains, const int32_t* ids, Apart apart, Tar
   if (key >= 0) chains.place[n] = atomicAdd(&chains.count[key], 1);
 }
 __global__ void place_chains(Chains chains, int64_t tokens) {
+  begin_in_turn();
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= tokens || chains.key[n] < 0 || chains.place[n] != 0) return;
   const int32_t key = chains.key[n];
   chains.start[key] = atomicAdd(chains.used, chains.count[key]);
 }
 __global__ void fill_chains(Chains chains, int64_t tokens) {
+  begin_in_turn();
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= tokens || chains.key[n] < 0) return;
   chains.order[chains.start[chains.key[n]] + chains.place[n]] = static_cast<int32_t>(n);
 }
 // A token's place is the number of earlier tokens of its row.
 __global__ void sort_chains(Chains chains, int64_t tokens) {
+  begin_in_turn();
   const int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (n >= tokens || chains.key[n] < 0) return;
   const int32_t key = chains.key[n], start = chains.start[key], count = chains.count[key];
@@ -152,6 +157,7 @@ __global__ void sort_chains(Chains chains, int64_t tokens) {
 template <bool steps>
 __global__ void add_chains(Rows<float> table, Rows<float> apart, Chains chains, Rows<float> dy,
                            int64_t table_rows, int64_t tokens, int64_t cols) {
+  begin_in_turn();
   const OwnRow own(tokens);
   if (!own.live || chains.key[own.r] < 0 || chains.place[own.r] != 0) return;
   const int32_t key = chains.key[own.r], count = chains.count[key];

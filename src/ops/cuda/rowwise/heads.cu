@@ -11,6 +11,7 @@ namespace {
 template <class P>
 __global__ void join(Rows<P> y, Rows<P> shared, Rows<P> own, int64_t rows, int heads, int first,
                      int rest) {
+  begin_in_turn();
   const OwnRow at(rows);
   if (!at.live) return;
   const int width = first + rest;
@@ -25,6 +26,7 @@ __global__ void join(Rows<P> y, Rows<P> shared, Rows<P> own, int64_t rows, int h
 // own[n,h] = what is not shared of y[n,h]
 template <class P>
 __global__ void take_own(Rows<P> own, Rows<P> y, int64_t rows, int heads, int first, int rest) {
+  begin_in_turn();
   const OwnRow at(rows);
   if (!at.live) return;
   P* to = own.row(at.r);
@@ -36,6 +38,7 @@ __global__ void take_own(Rows<P> own, Rows<P> y, int64_t rows, int heads, int fi
 template <class T>
 __global__ void sum_heads(Rows<T> y, Rows<T> x, int64_t rows, int64_t cols, int heads,
                           int64_t width, bool steps) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   for_steps(cols, [&](int64_t c) {

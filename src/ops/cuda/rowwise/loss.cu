@@ -32,6 +32,7 @@ __device__ float logsumexp(const float* x, int64_t cols, bool steps, float* shar
 
 __global__ void cross_entropy_rows(float* nll, float* lse, Rows<float> logits,
                                    const int32_t* targets, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(rows);
   const float* x = logits.row(own.r);
@@ -48,6 +49,7 @@ template <class A>
 __global__ void cross_entropy_rows_backward(Rows<A> dlogits, Rows<float> logits, const float* lse,
                                             const int32_t* targets, const float* weights,
                                             float scale, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const int32_t target = targets[own.r];
@@ -75,6 +77,7 @@ __global__ void cross_entropy_rows_backward(Rows<A> dlogits, Rows<float> logits,
 __global__ void divergence_rows(float* kl, float* teacher_lse, Rows<float> teacher,
                                 Rows<float> logits, const float* lse, const int32_t* targets,
                                 int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(rows);
   const float *t = teacher.row(own.r), *x = logits.row(own.r);
@@ -107,6 +110,7 @@ template <class A>
 __global__ void divergence_rows_backward(Rows<A> dlogits, Logits student, Logits teacher,
                                          const int32_t* targets, float scale, float share,
                                          int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const int32_t target = targets[own.r];

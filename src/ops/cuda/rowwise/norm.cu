@@ -28,6 +28,13 @@ struct Columns {
   Columns(const Tensor& t, float plus, float none)
       : numbers(t.data), narrow(t.dtype == DType::bf16), offset(plus), absent(none) {}
 
+  // Weights of few rows are not in a cache: those that follow each other fill it.
+  __device__ void ask(int64_t cols) const {
+    if (numbers == nullptr) return;
+    const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+    ask_ahead(numbers, cols * (narrow ? 2 : 4), thread, blockDim.x * blockDim.y);
+  }
+
   // kNumbers from column c on.
   template <bool fast, int kNumbers>
   __device__ void load(float (&to)[kNumbers], int64_t c, int64_t cols, bool steps) const {
@@ -61,7 +68,8 @@ struct Columns {
 template <bool fast, bool centred, class Y, class X>
 __global__ void norm_rows(Rows<Y> y, float* mean, float* rstd, Rows<X> x, Columns w, Columns b,
                           float eps, int64_t rows, int64_t cols, bool whole) {
-  let_next_begin();
+  if (blockIdx.x == 0) w.ask(cols);
+  begin_in_turn();
   constexpr int kNumbers = Pack<X>::kNumbers;
   using Piece = Step<X, kNumbers>;
   __shared__ float shared[33];
@@ -194,6 +202,7 @@ __global__ void __launch_bounds__(kMostBackward<fast>, kNarrow<fast, centred, DY
     norm_rows_backward(Rows<DX> dx, Strips strips, Rows<DY> dy, Rows<X> x, Columns w,
                        const float* mean, const float* rstd, int64_t rows, int64_t cols,
                        bool whole) {
+  begin_in_turn();
   constexpr int kHeld = kHeldBackward;
   using HeldX = HeldRow<X, kHeld>;
   __shared__ float shared[2][33];

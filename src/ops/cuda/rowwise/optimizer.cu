@@ -26,6 +26,7 @@ __device__ double block_total(double x, double* shared) {
 // Squares of f32 are exact in double; the running sums are double too.  sums [blocks]
 template <class X>
 __global__ void sum_squares_of(double* sums, const X* x, int64_t numbers, bool steps) {
+  begin_in_turn();
   __shared__ double shared[32];
   const int64_t begin = int64_t{blockIdx.x} * kBlock,
                 end = begin + kBlock < numbers ? begin + kBlock : numbers;
@@ -47,6 +48,7 @@ __global__ void sum_squares_of(double* sums, const X* x, int64_t numbers, bool s
 }
 
 __global__ void sum_doubles(double* total, const double* sums, int64_t count) {
+  begin_in_turn();
   __shared__ double shared[32];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kLast) sum += sums[i];
@@ -88,6 +90,7 @@ constexpr int kFew = 4;  // numbers that a thread moves
 __global__ void __launch_bounds__(kThreads)
     move_all(float* value, float* m, float* v, const float* grad, bf16* copy, int64_t numbers,
              Move move) {
+  begin_in_turn();
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kFew;
   if (first + kFew <= numbers) {
     using Four = Unit<float, kFew>;
@@ -121,6 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 // The same where memory begins anywhere.
 __global__ void move_each(float* value, float* m, float* v, const float* grad, bf16* copy,
                           int64_t numbers, Move move) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < numbers; i += step) {
     move(value[i], m[i], v[i], grad != nullptr ? grad[i] : 0.0f);
@@ -149,6 +153,7 @@ void step_all(Run& run, Tensor value, Tensor m, Tensor v, Tensor grad, bool no_g
 namespace {
 
 __global__ void mean_of(float* mean, const double* total, double numbers) {
+  begin_in_turn();
   *mean = static_cast<float>(*total / numbers);
 }
 

@@ -10,6 +10,7 @@ constexpr int kSide = 32;
 // a column are then added in order.
 __global__ void sum_parts(float* grad, const float* parts, int64_t strips, int64_t cols,
                           bool write) {
+  begin_in_turn();
   __shared__ float sums[kSide][kSide + 1];
   const int64_t c = int64_t{blockIdx.x} * kSide + threadIdx.x, group = blockIdx.y;
   float sum = 0;

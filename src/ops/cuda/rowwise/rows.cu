@@ -16,14 +16,15 @@ constexpr int kBeside = kThreads / kWarp, kAtOnce = 4;
 // stay in the L2 cache, which the y written is the first to leave.
 template <class P>
 __global__ void gather(Rows<P> y, Rows<P> x, const int32_t* token, int64_t rows, int64_t pieces) {
+  begin_in_turn();
   const int64_t first = (int64_t{blockIdx.x} * kBeside + threadIdx.y) * kAtOnce;
   int32_t from[kAtOnce];
 #pragma unroll
-  for (int k = 0; k < kAtOnce; ++k) from[k] = __ldg(token + std::min(first + k, rows - 1));
+  for (int k = 0; k < kAtOnce; ++k) from[k] = token[std::min(first + k, rows - 1)];
   for (int64_t i = int64_t{blockIdx.y} * kWarp + threadIdx.x; i < pieces; i += gridDim.y * kWarp) {
     P v[kAtOnce];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) v[k] = __ldg(x.row(from[k]) + i);
+    for (int k = 0; k < kAtOnce; ++k) v[k] = x.row(from[k])[i];
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k)
       if (first + k < rows) __stcs(y.row(first + k) + i, v[k]);
@@ -36,7 +37,7 @@ __device__ void add_rows(float (&sum)[kStep], Rows<X> x, const int32_t* row, int
                          int64_t cols) {
   int32_t from[kRows];
 #pragma unroll
-  for (int k = 0; k < kRows; ++k) from[k] = __ldg(row + k);
+  for (int k = 0; k < kRows; ++k) from[k] = row[k];
   Step<X> v[kRows];
 #pragma unroll
   for (int k = 0; k < kRows; ++k) v[k].load(x.row(from[k]), c, cols, steps);
@@ -51,6 +52,7 @@ __device__ void add_rows(float (&sum)[kStep], Rows<X> x, const int32_t* row, int
 template <bool steps, class Y, class X>
 __global__ void sum_of_rows(Rows<Y> y, Rows<X> x, const int32_t* bounds, const int32_t* row,
                             bool accumulate, int64_t rows, int64_t cols) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const int32_t begin = bounds[own.r], end = bounds[own.r + 1];
@@ -94,6 +96,7 @@ void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 template <class T, bool put>
 __global__ void move_columns(Rows<T> all, Rows<T> few, const int64_t* ids, int64_t rows,
                              int64_t columns) {
+  begin_in_turn();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * columns; i += step) {
     T* one = all.row(i / columns) + ids[i % columns];

@@ -14,6 +14,7 @@ using Held = HeldRow<float, kHeld>;
 // f32.  s may be null, or z
 __global__ void softmax_rows(Rows<float> s, float* lse, Rows<float> z, int64_t rows, int64_t cols,
                              bool steps) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(rows);
   const Held held(z.row(own.r), cols, steps, -INFINITY);
@@ -43,6 +44,7 @@ __global__ void softmax_rows(Rows<float> s, float* lse, Rows<float> z, int64_t r
 // dz_c = s_c (ds_c - <ds, s> + dlse)
 __global__ void softmax_rows_backward(Rows<float> dz, Rows<float> ds, const float* dlse,
                                       Rows<float> s, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   __shared__ float shared[33];
   const OwnRow own(rows);
   const Held of_ds(ds.row(own.r), cols, steps);
@@ -69,6 +71,7 @@ __global__ void softmax_rows_backward(Rows<float> dz, Rows<float> ds, const floa
 // dz_c += dlse e^(z_c - lse)
 __global__ void logsumexp_rows_backward(Rows<float> dz, const float* dlse, Rows<float> z,
                                         const float* lse, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
   const OwnRow own(rows);
   if (!own.live) return;
   const float shift = lse[own.r], factor = dlse[own.r];

@@ -19,6 +19,29 @@ __device__ inline uint32_t two_bf16(float low, float high) {
 #endif
 }
 
+// What nobody writes meanwhile: such loads may be moved before any store, but not before the wait
+// for other kernels, as __ldg may.
+__device__ inline uint4 load_unchanging(const uint4* from) {
+#ifdef MOE_CUDA_ON_CPU
+  return *from;
+#else
+  uint4 x;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from));
+  return x;
+#endif
+}
+__device__ inline uint2 load_unchanging(const uint2* from) {
+#ifdef MOE_CUDA_ON_CPU
+  return *from;
+#else
+  uint2 x;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(from));
+  return x;
+#endif
+}
+
 // kNumbers of them, moved in pieces of 16 or 8 bytes. Where threads side by side have units of 16
 // bytes, a warp writes whole lines at once; units of two pieces make it write twice half of each.
 template <class T, int kNumbers>
@@ -43,10 +66,10 @@ struct Unit {
 #pragma unroll
     for (int p = 0; p < kPieces; ++p) __stwb(reinterpret_cast<Piece*>(to) + p, pieces[p]);
   }
-  // Of memory that nothing is written to meanwhile: such loads may be moved before any store.
   __device__ void load_fixed(const T* from) {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) pieces[p] = __ldg(reinterpret_cast<const Piece*>(from) + p);
+    for (int p = 0; p < kPieces; ++p)
+      pieces[p] = load_unchanging(reinterpret_cast<const Piece*>(from) + p);
   }
 
   __device__ float operator[](int i) const {

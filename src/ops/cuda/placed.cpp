@@ -5,8 +5,6 @@
 namespace moe::ops::cuda {
 namespace {
 
-int64_t matrices(const Tensor& t) { return t.rank == 3 ? t.shape[0] : 1; }
-
 // Rows without gaps.
 Tensor like(Arena& arena, const Tensor& t) {
   Tensor copy = t;
@@ -74,13 +72,13 @@ Param& Placement::at(Param& param) {
       MovedParam{&param, {}, {}, param.value, param.grad, param.places(), param.is_bound()});
   if (value) {
     moved->value = like(memory(), param.value);
-    for (int64_t e = 0; e < matrices(param.value); ++e)
-      move(param.value.rank == 3 ? moved->value.at(e) : moved->value, param.expert(e));
+    for (int64_t e = 0; e < param.value.matrices(); ++e)
+      move(moved->value.matrix(e), param.expert(e));
   }
   if (grad) {
     moved->grad = like(memory(), param.grad);
-    for (int64_t e = 0; e < matrices(param.grad); ++e)
-      move(param.grad.rank == 3 ? moved->grad.at(e) : moved->grad, param.expert_grad(e));
+    for (int64_t e = 0; e < param.grad.matrices(); ++e)
+      move(moved->grad.matrix(e), param.expert_grad(e));
   }
   if (value && param.is_bound()) param.bind(moved->value);
   else if (value) param.own(moved->value);
@@ -137,8 +135,8 @@ void Placement::finish() {
     if (written) move(p->old_value, p->value);
     if (p->grad.empty()) continue;
     p->param->grad = p->old_grad;
-    for (int64_t e = 0; e < matrices(p->grad); ++e)
-      move(p->param->expert_grad(e), p->grad.rank == 3 ? p->grad.at(e) : p->grad);
+    for (int64_t e = 0; e < p->grad.matrices(); ++e)
+      move(p->param->expert_grad(e), p->grad.matrix(e));
   }
 }
 

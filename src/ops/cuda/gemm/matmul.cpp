@@ -85,21 +85,16 @@ bool multiply_split(Run& run, Form form, Tensor c, const GatheredRows& a, const 
 
 // Whether only some of a bank's matrices have a pair of it.
 bool is_partial(const LowRankTerm& term) { return !term.experts.empty(); }
-// The p-th expert's matrix of a half, or the one that all share.
-Tensor pair_at(const Tensor& half, size_t p) {
-  return half.rank == 3 ? half.at(static_cast<int64_t>(p)) : half;
-}
 
 // A half with a matrix for each expert: zeros for those without a pair.  [E,r,I] or [E,O,r]
 Tensor half_of_all(Run& run, Scratch& scratch, const LowRankTerm& term, const Param& half,
                    int64_t experts, DType dtype) {
   const Tensor pairs = weights_as(run, half, dtype);
   if (!is_partial(term)) return pairs;
-  const Tensor one = pair_at(pairs, 0),
-               all = scratch.alloc(dtype, {experts, one.rows(), one.cols()});
+  const Tensor one = pairs.matrix(0), all = scratch.alloc(dtype, {experts, one.rows(), one.cols()});
   zero(run, all);
   for (size_t p = 0; p < term.experts.size(); ++p) {
-    const Tensor pair = pair_at(pairs, p);
+    const Tensor pair = pairs.matrix(static_cast<int64_t>(p));
     run.device->copy(all.at(term.experts[p]).data, pair.data, static_cast<size_t>(pair.bytes()));
   }
   return all;
@@ -123,9 +118,7 @@ void add_term(Run& run, Form form, Tensor c, const GatheredRows& rows, const Par
   Scratch scratch(run);
   const int64_t all[2] = {0, rows.rows()};
   const Tensor a = gathered(run, scratch, rows, dtype);
-  const int64_t rank = forward
-                           ? first.value.rows() / (first.value.rank == 3 ? first.value.shape[0] : 1)
-                           : first.value.cols();
+  const int64_t rank = forward ? first.value.rows() / first.value.matrices() : first.value.cols();
   const Tensor t = scratch.alloc(dtype, {rows.rows(), rank});
   multiply(run, form, t, a, half_of_all(run, scratch, term, first, experts, dtype),
            groups_of(run, offsets_of(term, first, offsets, all)), false);
@@ -139,8 +132,7 @@ void add_term(Run& run, Form form, Tensor c, const GatheredRows& rows, const Par
 void check_product(const Run& run, Form form, const Tensor& c, const GatheredRows& rows,
                    const Param& w, Offsets offsets) {
   const Tensor& m = w.value;
-  const int64_t banks = m.rank == 3 ? m.shape[0] : 1, out = m.rank < 2 ? 0 : m.rows() / banks,
-                in = m.cols();
+  const int64_t banks = m.matrices(), out = m.rank < 2 ? 0 : m.rows() / banks, in = m.cols();
   const bool forward = form == Form::forward;
   need(m.rank >= 2 && static_cast<int64_t>(offsets.size()) == banks + 1 && is_float(rows.x) &&
            is_float(c) && c.rows() == rows.rows() && rows.cols() == (forward ? in : out) &&
@@ -210,7 +202,7 @@ void add_half_grad(Run& run, const LowRankTerm& term, Param& half, const Gathere
   if (!is_partial(term)) return add_grad(run, half, dy, x, offsets);
   if (half.grad.empty()) return;
   Scratch scratch(run);
-  const Tensor one = pair_at(half.grad, 0);
+  const Tensor one = half.grad.matrix(0);
   Param all;
   all.grad =
       scratch.alloc(DType::f32, {static_cast<int64_t>(offsets.size()) - 1, one.rows(), one.cols()});
@@ -218,7 +210,7 @@ void add_half_grad(Run& run, const LowRankTerm& term, Param& half, const Gathere
   add_grad(run, all, dy, x, offsets);
   settle_grad(run, half);
   for (size_t p = 0; p < term.experts.size(); ++p) {
-    const Tensor sum = pair_at(half.grad, p);
+    const Tensor sum = half.grad.matrix(static_cast<int64_t>(p));
     add(run, sum, sum, all.grad.at(term.experts[p]));
   }
 }

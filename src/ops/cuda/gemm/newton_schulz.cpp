@@ -101,9 +101,8 @@ void newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz> ste
   check_newton_schulz(all, steps);
   for (const Tensor& x : all) {
     if (x.numel() == 0) continue;
-    const int64_t experts = x.rank == 3 ? x.shape[0] : 1, rows = x.rows() / experts,
-                  cols = x.cols(), one = rows * cols,
-                  at_once = std::max<int64_t>(1, kNumbersAtOnce / one);
+    const int64_t experts = x.matrices(), rows = x.rows() / experts, cols = x.cols(),
+                  one = rows * cols, at_once = std::max<int64_t>(1, kNumbersAtOnce / one);
     for (int64_t e = 0; e < experts; e += at_once)
       iterate(
           run,

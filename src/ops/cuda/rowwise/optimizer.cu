@@ -197,7 +197,7 @@ void mean_square(Run& run, Tensor mean, Tensor x) {
 }
 
 void settle_grad(Run& run, Param& param) {
-  const int64_t parts = param.grad.empty() ? 0 : param.grad.rank == 3 ? param.grad.shape[0] : 1;
+  const int64_t parts = param.grad.empty() ? 0 : param.grad.matrices();
   for (int64_t e = 0; param.grad_is_zero && e < parts; ++e) zero(run, param.expert_grad(e));
   param.grad_is_zero = false;
 }

@@ -12,11 +12,14 @@ void check(cublasStatus_t status, const char* what) {
     fail("cuBLAS failed at {}: {}", what, cublasGetStatusString(status));
 }
 
+// On the device's one stream, behind all kernels so far: stream_of() starts those that are only
+// noted down.
 cublasHandle_t handle_of(const Run& run) {
+  const cudaStream_t stream = stream_of(run);
   static const cublasHandle_t handle = [&] {
     cublasHandle_t made = nullptr;
     check(cublasCreate(&made), "its start");
-    check(cublasSetStream(made, stream_of(run)), "the choice of a stream");
+    check(cublasSetStream(made, stream), "the choice of a stream");
     return made;
   }();
   return handle;

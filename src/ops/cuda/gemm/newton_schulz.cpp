@@ -35,10 +35,13 @@ struct Matrices {
   std::vector<int64_t> offsets;  // [E + 1]
 };
 
+// The device's: a run's own may be the CPU's, as in the tests.
+Arena& scratch_of(Run& run) { return run.device->scratch(); }
+
 // x in the dtype of the run's products; a copy lies in scratch.
 Tensor in_compute(Run& run, const Tensor& x) {
   if (run.compute == x.dtype) return x;
-  const Tensor copy = run.scratch.alloc(run.compute, {x.rows(), x.cols()});
+  const Tensor copy = scratch_of(run).alloc(run.compute, {x.rows(), x.cols()});
   cast(run, copy, x);
   return copy;
 }
@@ -54,7 +57,7 @@ void normalise(Run& run, const Tensor& x, const Sides& s) {
 
 // gram = X X^T, or X^T X where X is tall.
 void multiply_by_itself(Run& run, Matrices& gram, Matrices& x, const Sides& s) {
-  const ArenaScope scope(run.scratch);
+  const ArenaScope scope(scratch_of(run));
   const Tensor rows = in_compute(run, x.rows_of_all);
   if (s.is_tall()) {
     gram.param.bind_grad(gram.param.value);
@@ -67,23 +70,23 @@ void multiply_by_itself(Run& run, Matrices& gram, Matrices& x, const Sides& s) {
 
 // y = P X, or X P where X is tall; P is symmetric.
 void multiply_by_square(Run& run, const Tensor& y, Matrices& p, Matrices& x, const Sides& s) {
-  const ArenaScope scope(run.scratch);
+  const ArenaScope scope(scratch_of(run));
   if (s.is_tall()) matmul_forward(run, y, in_compute(run, x.rows_of_all), p.param, x.offsets);
   else matmul_dx(run, y, in_compute(run, p.rows_of_all), x.param, p.offsets);
 }
 
 void iterate(Run& run, const Tensor& x, std::span<const NewtonSchulz> steps) {
-  const ArenaScope scope(run.scratch);
+  const ArenaScope scope(scratch_of(run));
   const Sides s(x);
   normalise(run, x, s);
   const int64_t n = s.square();
-  const auto squares = [&] { return run.scratch.alloc(DType::f32, {s.experts * n, n}); };
+  const auto squares = [&] { return scratch_of(run).alloc(DType::f32, {s.experts * n, n}); };
   Matrices matrix(x, s, s.rows), gram(squares(), s, n), polynomial(squares(), s, n);
-  const Tensor y = run.scratch.alloc(DType::f32, {s.experts * s.rows, s.cols});
+  const Tensor y = scratch_of(run).alloc(DType::f32, {s.experts * s.rows, s.cols});
   for (const NewtonSchulz& of : steps) {
     multiply_by_itself(run, gram, matrix, s);
     {
-      const ArenaScope of_rows(run.scratch);
+      const ArenaScope of_rows(scratch_of(run));
       matmul_forward(run, polynomial.rows_of_all, in_compute(run, gram.rows_of_all), gram.param,
                      gram.offsets);
     }

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/words.h"
 #include "infer/eval_routing.h"
 
 namespace moe {
@@ -19,6 +20,17 @@ std::vector<size_t> word_ends(std::string_view text) {
     if (!is_space(text[i]) && (i + 1 == text.size() || is_space(text[i + 1])))
       ends.push_back(i + 1);
   return ends;
+}
+
+// With one blank before each word: what else stands between them makes no other continuation.
+std::string words_of(std::string_view text) {
+  std::string words;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (is_space(text[i])) continue;
+    if (i == 0 || is_space(text[i - 1])) words += ' ';
+    words += text[i];
+  }
+  return words;
 }
 
 // A question's text as tokens, of which `context` are read.
@@ -108,6 +120,7 @@ QuizAnswer answer(Model& model, Run& run, const RoutingSpec& routing, const Aske
 
 std::vector<Question> make_quiz(std::string_view text, const QuizOptions& o) {
   constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr uint64_t kMostDraws = 1000;  // of a question
   for (const int64_t n : {o.questions, o.context, o.words})
     if (n < 1 || n > kMost)
       fail_usage("@questions {}, @context {} and @words {} must all be between 1 and {}",
@@ -137,11 +150,21 @@ std::vector<Question> make_quiz(std::string_view text, const QuizOptions& o) {
     question.context = part(first, o.context);
     question.continuations.emplace_back(part(first + o.context, o.words));
     question.word = part(first + o.context, 1).size();
+    std::vector<std::string> offered = {words_of(question.continuations[0])};
     while (std::ssize(question.continuations) < kChoices) {
+      if (drawn > kMostDraws)
+        fail(
+            "the text repeats itself: in {} draws there were not {} different continuations of {} "
+            "for a question; give another text, or raise @words",
+            kMostDraws, kChoices, counted(o.words, "word"));
       const auto other = static_cast<int64_t>(
           uniform_index(own, drawn++, static_cast<uint64_t>(all - o.words + 1)));
       if (other + o.words > first && other < first + span) continue;
-      question.continuations.emplace_back(part(other, o.words));
+      const std::string_view continuation = part(other, o.words);
+      std::string words = words_of(continuation);
+      if (std::find(offered.begin(), offered.end(), words) != offered.end()) continue;
+      offered.push_back(std::move(words));
+      question.continuations.emplace_back(continuation);
     }
   }
   return quiz;
@@ -166,9 +189,13 @@ std::vector<AskedQuestion> as_asked(std::span<const Question> quiz, const Tokeni
 }
 
 ForwardUse quiz_use(Model& model, std::span<const AskedQuestion> quiz, DType dtype) {
-  int64_t tokens = 0;
-  for (const AskedQuestion& q : quiz) tokens = std::max(tokens, q.tokens());
-  return {.model = &model, .shape = {.tokens = tokens, .dtype = dtype, .loss = true}};
+  int64_t tokens = 0, predicted = 0;
+  for (const AskedQuestion& q : quiz) {
+    tokens = std::max(tokens, q.tokens());
+    for (const AskedQuestion::Sequence& s : q.sequences)
+      predicted = std::max(predicted, std::ssize(s.ids) - s.first);
+  }
+  return {.model = &model, .shape = {.tokens = tokens, .dtype = dtype, .logits = predicted}};
 }
 
 std::vector<QuizAnswer> take_quiz(Model& model, Run& run, std::span<const AskedQuestion> quiz,

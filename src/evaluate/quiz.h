@@ -36,7 +36,8 @@ struct Question {
 };
 
 // Questions spread evenly over the text, the wrong continuations drawn from all of it but the
-// question's own place. Fails where the text is too short for that.
+// question's own place, no two of a question alike in their words. Fails where the text is too
+// short for that, or repeats itself too much.
 std::vector<Question> make_quiz(std::string_view text, const QuizOptions&);
 
 // A question as a model reads it.
@@ -61,6 +62,7 @@ struct QuizAnswer {
   bool word = false;  // every token of the word is the likeliest where it stands
 };
 
+// What take_quiz() takes of a model.
 ForwardUse quiz_use(Model&, std::span<const AskedQuestion>, DType dtype);
 // Routed as the model is evaluated by default. `progress` is told how many questions are answered;
 // may throw.

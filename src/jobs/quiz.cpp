@@ -4,19 +4,38 @@
 
 #include "core/error.h"
 #include "hub/hub.h"
+#include "text/jsonl.h"
 #include "text/source.h"
 
 namespace moe {
 namespace {
 
-// All files of a text, one behind another.
+// A dialogue as what is said in it: each model marks its messages otherwise, and all are asked the
+// same.
+Document said(std::span<const Message> messages) {
+  Document document = chat_document(messages);
+  document.text.clear();
+  for (const Message& message : messages) document.text += message.content + "\n";
+  return document;
+}
+
+std::string text_of(const SourceFile& file) {
+  if (!is_jsonl(file.path)) return std::string(file.bytes.text()) + '\n';
+  std::string text;
+  JsonlReader reader(file.bytes.text(), file.path, said);
+  Document document;
+  while (reader.next(document)) {
+    if (!document.rejected.empty()) fail_pairs(file.path);
+    text += document.text + '\n';
+    document = {};
+  }
+  return text;
+}
+
+// All files of a text, one behind another; of JSON Lines the documents.
 std::string whole_text(const std::string& path) {
   std::string text;
-  each_source({path}, {.text =
-                           [&](SourceFile&& file) {
-                             text += file.bytes.text();
-                             text += '\n';
-                           },
+  each_source({path}, {.text = [&](SourceFile&& file) { text += text_of(file); },
                        .tokens =
                            [&](const std::string& folder) {
                              fail("{} holds tokens; questions are made of text", folder);
@@ -48,7 +67,8 @@ Json to_json(const Mean& s) { return {{"value", s.value}, {"error", s.error}}; }
 
 FieldList fields(QuizJob& job) {
   FieldList list;
-  list.add("text", job.text, "a text file, or a folder of them, that the models were not made with")
+  list.add("text", job.text,
+           "a text file or JSON Lines, or a folder of them, that the models were not made with")
       .required();
   list.add("questions", job.quiz.questions, "how many are made, spread evenly over the text");
   list.add("context", job.quiz.context, "words that a question gives").unit("words");
@@ -69,7 +89,7 @@ QuizReply quiz_models(const QuizJob& job, const Watch& watch) {
     const std::vector<AskedQuestion> asked =
         as_asked(quiz, *loaded.tokenizer, loaded.model->config().context);
     prepare_memory(path, quiz_use(*loaded.model, asked, dtype), {}, job.memory,
-                   marked("lower @context"), watch);
+                   marked("lower @context or @words"), watch);
     Run run(thread_count(job.compute.threads), dtype);
     const Progress progress = watch.begin();
     const std::vector<QuizAnswer> answers =

@@ -118,6 +118,7 @@ struct ForwardShape {
   int64_t tokens = 0;        // of one sequence
   DType dtype = DType::f32;  // of the activations
   bool loss = false;         // the head's loss of every token follows
+  int64_t logits = 0;  // or logits of so many tokens, all at once, and their losses; 0: none do
 };
 // What it holds at its fullest moment, bytes: activations and scratch, but no weights, no copies of
 // weights and no cache. `routing`: its stages; unused by dense models. Every choice counts as a

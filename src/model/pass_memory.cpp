@@ -365,6 +365,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   }
   const int64_t turns = s.n * (turning[0] + turning[1]) * kF32;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
+  saved = std::max(saved, shape.logits * (c.vocab + 2) * kF32);      // and nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));

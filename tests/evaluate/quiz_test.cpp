@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 
 #include "evaluate/score.h"
+#include "infer/eval_routing.h"
 #include "infer/session.h"
+#include "model/cost.h"
 #include "support/files.h"
 #include "support/learned_bpe.h"
 #include "support/tiny_model.h"
@@ -75,6 +78,56 @@ TEST(Quiz, RefusesATextThatIsTooShort) {
   EXPECT_FAILS(make_quiz(numbered(100), {.questions = 0}), "questions 0");
   constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
   EXPECT_FAILS(make_quiz(numbered(100), {.context = kHuge, .words = kHuge}), "must all be between");
+}
+
+// Blanks and line ends between them aside, as what is asked for is the words.
+std::multiset<std::string> words_offered(const Question& q) {
+  std::multiset<std::string> offered;
+  for (std::string c : q.continuations) {
+    std::replace(c.begin(), c.end(), '\n', ' ');
+    offered.insert(c);
+  }
+  return offered;
+}
+
+// Of a text of five words over and over, a fifth of all places say what the question's own does.
+TEST(Quiz, NoWrongContinuationIsTheRightOne) {
+  std::string text;
+  for (int64_t i = 0; i < 1200; ++i) text += fmt::format("w{}{}", i % 5, i % 7 == 6 ? '\n' : ' ');
+  for (const Question& q : make_quiz(text, {.questions = 60, .context = 4, .words = 2})) {
+    const std::multiset<std::string> offered = words_offered(q);
+    for (const std::string& c : offered) EXPECT_EQ(offered.count(c), 1u) << c;
+  }
+  std::string same;
+  for (int64_t i = 0; i < 300; ++i) same += "again ";
+  EXPECT_FAILS(make_quiz(same, {.questions = 5, .context = 4, .words = 2}),
+               "the text repeats itself");
+}
+
+// The logits of a whole continuation are there at once, whatever a loss would cut them into.
+TEST(Quiz, ForetellsTheMemoryOfItsLogits) {
+  const auto tokenizer = make_tokenizer("bytes");
+  ModelConfig config = plain_config();
+  config.context = 1024;
+  config.vocab = 20000;
+  const auto model = fresh(config);
+  Question q{.context = "the router", .continuations = {}, .word = 6};
+  for (const char* word : {" sends", " takes", " gives", " wants"})
+    for (int i = 0; i < 100; ++i) {
+      if (i == 0) q.continuations.emplace_back();
+      q.continuations.back() += word;
+    }
+  const std::vector<AskedQuestion> asked = as_asked(std::span(&q, 1), *tokenizer, 1024);
+  moe::Run run(2);
+  take_quiz(*model, run, asked);
+  size_t held = run.saved.peak() + run.scratch.peak();
+  for (const Arena& arena : run.thread_scratch) held += arena.peak();
+  const ForwardUse use = quiz_use(*model, asked, DType::f32);
+  const double ratio =
+      static_cast<double>(held) / static_cast<double>(count_forward_memory(
+                                      config, use.shape, evaluation_spec(config, std::nullopt, 0)));
+  EXPECT_GT(ratio, 0.85);
+  EXPECT_LT(ratio, 1.1);
 }
 
 // The tokens from the first of the continuation on hold all of it, whatever the tokenizer.

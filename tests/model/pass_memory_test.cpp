@@ -38,6 +38,9 @@ void expect_foretold(const std::string& name, const ModelConfig& c, ForwardShape
   model->forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
   if (shape.loss)
     model->loss_forward(run, run.saved.alloc(DType::f32, {shape.tokens}), targets, saved);
+  if (shape.logits > 0)
+    model->logits(run, run.saved.alloc(DType::f32, {shape.logits, c.vocab}),
+                  saved.hidden.slice_rows(0, shape.logits));
   size_t held = run.saved.peak() + run.scratch.peak();
   for (const Arena& arena : run.thread_scratch) held += arena.peak();
   const double ratio =
@@ -91,6 +94,7 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.vocab = 20000;  // whose logits are not kept
   expect_foretold("a large vocabulary", c, {.tokens = 1024, .loss = true});
+  expect_foretold("logits of a part", c, {.tokens = 1024, .logits = 600});
 }
 
 }  // namespace

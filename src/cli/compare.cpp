@@ -25,6 +25,7 @@ struct Flags {
 };
 
 int run_compare(Flags& f) {
+  check_speed_options(f.compare, f.given);
   f.compare.text = f.texts.front();
   f.compare.others.assign(f.texts.begin() + 1, f.texts.end());
   const ConversionReport report = compare_files(f.before, f.after, f.compare, on_screen());

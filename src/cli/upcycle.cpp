@@ -43,6 +43,7 @@ void print_upcycled(const UpcycleReply& r) {
 }
 
 int run_upcycle(const Flags& f) {
+  check_given(f.job, f.given);
   const UpcycleReply reply = upcycle_model(f.job, on_screen());
   if (f.json) print_json(to_json(reply, flag_of));
   else print_upcycled(reply);

@@ -41,7 +41,7 @@ struct CarveOptions {
   int64_t marks = 10;     // K_a: how many neurons of a token are marked
   int64_t window = 2048;  // tokens of a calibration sequence
   int64_t windows = 8;    // how many of them
-  uint64_t seed = 1;      // of what is drawn (method random)
+  uint64_t seed = 1;      // of what is drawn (partitions by weights and at random)
 };
 
 // A method is a partition of the neurons, a router and a fit of the outputs.
@@ -55,6 +55,9 @@ const std::vector<std::string>& carve_method_names();
 const CarveMethod& find_carve_method(std::string_view name);
 const std::vector<std::string>& carve_routers();
 const std::vector<std::string>& carve_fits();
+// Whether the method and the router read `profile` and `marks`, and whether they draw by `seed`.
+bool marks_neurons(const CarveOptions&);
+bool draws(const CarveOptions&);
 // Whether carving writes routers of this recipe: its experts are then those of a trained model.
 bool is_carved(std::string_view recipe);
 

@@ -11,12 +11,17 @@ namespace moe {
 namespace {
 
 constexpr CarveStage kPartitions[] = {
-    {"marks", by_marks},         {"weights", by_weights}, {"random", by_chance},
-    {"energy", by_energy, true}, {"neurons", by_itself},
+    {"marks", by_marks, false, true},
+    {"weights", by_weights, false, true, true},
+    {"random", by_chance, false, false, true},
+    {"energy", by_energy, true},
+    {"neurons", by_itself},
 };
 constexpr RouterStage kRouters[] = {
-    {"analytic", analytic_router, "cmoe"}, {"similarity", similarity_router, "carved"},
-    {"learned", learned_router, "carved"}, {"energy", energy_router, "carved", true},
+    {"analytic", analytic_router, "cmoe", false, true},
+    {"similarity", similarity_router, "carved"},
+    {"learned", learned_router, "carved"},
+    {"energy", energy_router, "carved", true},
     {"sketch", sketch_router, "sketch"},
 };
 constexpr FitStage kFits[] = {
@@ -84,6 +89,12 @@ const std::vector<std::string>& carve_fits() {
   static const std::vector<std::string> names = names_of(kFits);
   return names;
 }
+
+bool marks_neurons(const CarveOptions& options) {
+  const CarveStages stages = carve_stages(options);
+  return stages.partition->marks || stages.router->marks;
+}
+bool draws(const CarveOptions& options) { return carve_stages(options).partition->draws; }
 
 CarveStages carve_stages(const CarveOptions& options) {
   const CarveMethod& method = find_carve_method(options.method);

@@ -78,7 +78,7 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
                o.shared, o.active, o.experts, o.experts - o.shared);
   o.layers.check(dense.layers);
   if (find_carve_method(o.method).by_neuron) check_neurons(dense, o);
-  if (o.marks < 1 || o.marks > dense.dense_width)
+  if (marks_neurons(o) && (o.marks < 1 || o.marks > dense.dense_width))
     fail_usage("@marks is {}; it must be 1 to {}, the width of the FFN", o.marks,
                dense.dense_width);
   if (o.windows < 1 || o.windows > (int64_t{1} << 20))

@@ -93,12 +93,15 @@ struct CarveStage {
   std::string_view name;
   void (*run)(Carving&);
   bool follows_dense = false;
+  bool marks = false;  // it asks for Carving::marks()
+  bool draws = false;  // by Carving::key
 };
 struct RouterStage {
   std::string_view name;
   void (*run)(Carving&);
   std::string_view recipe;  // whose router it writes (moe/recipes/recipes.h)
   bool follows_dense = false;
+  bool marks = false;
 };
 struct FitStage {
   std::string_view name;

@@ -101,6 +101,26 @@ ConversionReport how_carved(const CarveReply& r, const std::string& calibration)
   return made;
 }
 
+// "cmoe, kmeans"
+std::string methods_that(bool (*do_so)(const CarveOptions&)) {
+  std::vector<std::string> names;
+  for (const std::string& name : carve_method_names())
+    if (do_so({.method = name})) names.push_back(name);
+  return listed(names);
+}
+
+// What the method's stages do not read.
+void check_read(const CarveOptions& o, const Given& given) {
+  for (const char* name : {"marks", "profile"})
+    if (given.has(name) && !marks_neurons(o))
+      fail_usage(
+          "{} is of neurons that are marked, and method '{}' marks none ({} do); leave it out",
+          field(name), o.method, methods_that(marks_neurons));
+  if (given.has("seed") && !draws(o))
+    fail_usage("@seed is of what is drawn, and method '{}' draws nothing ({} do); leave it out",
+               o.method, methods_that(draws));
+}
+
 }  // namespace
 
 FieldList fields(CarveJob& job) {
@@ -158,6 +178,7 @@ void check_given(const CarveJob& job, const Given& given) {
     fail_usage("method '{}' has no @budget; @shared, @active and @experts say it", method);
   if (by_neuron && job.sweep)
     fail_usage("@sweep is of methods with slices, and '{}' has a @budget", method);
+  check_read(job.options, given);
 }
 
 std::string CarveReply::layers_carved() const {
@@ -185,18 +206,17 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
   CarveOptions& o = reply.options;
   check_result_type(job.type, job.out);
   reply.compute = job.compute.value_or(ops::has_bf16_products() ? DType::bf16 : DType::f32);
-  const ModelConfig asked = read_model_config(job.in);
-  o.window = calibration_window(job.calibration, asked);
-  o.windows = job.calibration.windows;
-  o = with_shape(asked, o, job.type.dtype.value_or(DType::bf16));
-  check_carve(asked, o);
+  // only mapped so far: how much a @budget buys depends on the type that is written
   const LoadedModel dense = open_model(job.in, job.memory.limits);
-  merge_terms(*dense.model, thread_count(job.threads));
-  check_memory(carving_need(asked, o, reply.compute), job.memory,
-               marked("lower @windows or @window"), watch);
   reply.type = result_type(job.type, job.out, dense, job.in);
   reply.dense = dense.model->config();
+  o.window = calibration_window(job.calibration, reply.dense);
+  o.windows = job.calibration.windows;
   o = with_shape(reply.dense, o, reply.type.type.dtype);
+  check_carve(reply.dense, o);
+  merge_terms(*dense.model, thread_count(job.threads));
+  check_memory(carving_need(reply.dense, o, reply.compute), job.memory,
+               marked("lower @windows or @window"), watch);
   const std::vector<int32_t> ids = read_calibration(job.calibration, dense, Windows::first).windows;
   std::optional<Verification> verification;
   LoadedModel as_it_is;  // the dense model as it runs: an adapter beside its model's weights

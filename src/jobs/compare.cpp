@@ -99,6 +99,13 @@ FieldList measuring_fields(CompareJob& job, const std::string& group) {
   return list;
 }
 
+void check_speed_options(const CompareJob& job, const Given& given) {
+  if (!job.no_speed) return;
+  for (const char* name : {"prompt", "tokens", "repeats"})
+    if (given.has(name))
+      fail_usage("{} is of the speeds, which @no_speed leaves out; give one of them", field(name));
+}
+
 ComparedText read_compared_text(const std::string& name, const CompareJob& job,
                                 const LoadedModel& model) {
   ComparedText text{name, {}, job.options};

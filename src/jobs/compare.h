@@ -12,6 +12,7 @@
 #include "hub/hub.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
+#include "options/read.h"
 
 namespace moe {
 
@@ -30,6 +31,8 @@ struct CompareJob {
 // How it is measured. In a `group` that verifies what was made, where windows may mean those of
 // another text, the names of the first two begin with verify_.
 FieldList measuring_fields(CompareJob&, const std::string& group = "");
+// Fails (usage) on options of the speeds where they are left out.
+void check_speed_options(const CompareJob&, const Given&);
 
 // The text as tokens of a model, and the rule of windows that both models can be read by; fails
 // where the text has not one window, before anything is measured.

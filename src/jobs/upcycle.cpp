@@ -83,6 +83,11 @@ FieldList fields(UpcycleJob& job) {
   return list;
 }
 
+void check_given(const UpcycleJob& job, const Given& given) {
+  if (given.has("noise_share") && job.options.noise == 0)
+    fail_usage("@noise_share is of what @noise draws anew: add @noise STD, or leave it out");
+}
+
 UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
   const int threads = thread_count(job.threads);
   check_result_type(job.type, job.out);

@@ -6,6 +6,7 @@
 #include "convert/upcycle.h"
 #include "jobs/new_model.h"
 #include "moe/recipes/wanted_routing.h"
+#include "options/read.h"
 
 namespace moe {
 
@@ -15,6 +16,8 @@ struct UpcycleJob : MakeOptions {
   UpcycleOptions options;
 };
 FieldList fields(UpcycleJob&);
+// Fails (usage) on what does not go together; asked first.
+void check_given(const UpcycleJob&, const Given&);
 
 struct UpcycleReply : Made {
   int64_t granularity = 1;

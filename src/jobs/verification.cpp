@@ -58,7 +58,7 @@ void check_verify_options(const CompareJob& job, const Given& given) {
   if (!job.no_speed) validate(job.speed);
   if (job.no_speed && given.has("sweep"))
     fail_usage("@sweep sets quality against speed, which @no_speed leaves out; give one of them");
-  if (!job.text.empty()) return;
+  if (!job.text.empty()) return check_speed_options(job, given);
   for (const char* name : {"report", "sweep", "verify_windows", "verify_window", "no_speed",
                            "prompt", "tokens", "repeats"})
     if (given.has(name)) fail_usage("{} needs a text to measure on: add @verify TEXT", field(name));

@@ -17,7 +17,7 @@ namespace moe {
 
 // The text, the page and how to measure.
 FieldList verify_fields(CompareJob& job);
-// Fails (usage) on options that have no meaning without a text.
+// Fails (usage) on options that have no meaning without a text, or beside others.
 void check_verify_options(const CompareJob& job, const Given& given);
 
 // A conversion of a sweep: its name on the frontier, the share of the FFN that works for a token,

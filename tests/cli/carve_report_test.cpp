@@ -96,6 +96,8 @@ TEST_F(CarveReport, RefusesBeforeAnythingIsWritten) {
                  {"100% of", "--verify", "give another text"});
   expect_refused(words(out, {"--verify", *folder_ / "no.txt"}), 1, {"no.txt"});
   expect_refused(words(out, {"--verify", verify_file(), "--repeats", "0"}), 2, {"--repeats is 0"});
+  expect_refused(words(out, {"--verify", verify_file(), "--no-speed", "--prompt", "8"}), 2,
+                 {"--prompt", "--no-speed", "give one of them"});
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 

@@ -144,6 +144,29 @@ TEST_F(Carve, JsonHoldsEveryLayer) {
   EXPECT_GT(reply["parameters"].get<int64_t>(), reply["active_parameters"].get<int64_t>());
 }
 
+// What a budget buys depends on the type of the weights: in f32 the sketch is half the share that
+// it is in bf16.
+TEST_F(Carve, ABudgetIsOfTheTypeThatIsWritten) {
+  const std::string out = folder_ / "m";
+  const auto sketch = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {
+        "carve", dense(),    out,  "--method", "sketch", "--budget",      "0.08", "--windows",
+        "8",     "--window", "32", "--fit",    "none",   "--calibration", text()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  expect_refused(sketch({"--dtype", "bf16"}), 2, {"the sketch alone reads 0.104", "in bf16"});
+  EXPECT_TRUE(folder_.entries().empty());
+  const CommandResult r = moe_command(sketch({}));
+  EXPECT_EQ(r.code, 0) << r.err;
+  has(r.out, "2 of them for a token");
+}
+
+TEST_F(Carve, ReadsWhatItsMethodMarksAndDraws) {
+  ok(words(folder_ / "marks", {"--method", "cmoe", "--marks", "5", "--profile", "raw"}));
+  ok(words(folder_ / "draws", {"--method", "random", "--seed", "2"}));
+}
+
 TEST_F(Carve, RefusesInOneLine) {
   const std::string out = folder_ / "out";
   const auto with = [&](const char* option, const char* value) {
@@ -174,6 +197,13 @@ TEST_F(Carve, RefusesInOneLine) {
   expect_refused(words(out, {"--dtype", "f64"}), 2, {"--dtype", "f64", "bf16"});
   expect_refused(words(out, {"--method", "cmoes"}), 2, {"cmoes", "cmoe"});
   expect_refused(words(out, {"--compute", "f64"}), 2, {"--compute", "f64", "auto"});
+  expect_refused(words(out, {"--seed", "2"}), 2,
+                 {"--seed", "method 'fitted' draws nothing (kmeans, random do)"});
+  expect_refused(words(out, {"--marks", "5"}), 2,
+                 {"--marks", "method 'fitted' marks none (cmoe, kmeans do)"});
+  expect_refused(words(out, {"--method", "random", "--profile", "raw"}), 2,
+                 {"--profile", "method 'random' marks none"});
+  expect_refused(words(out, {"--method", "cmoe", "--seed", "2"}), 2, {"'cmoe' draws nothing"});
   EXPECT_TRUE(folder_.entries().empty());
 }
 

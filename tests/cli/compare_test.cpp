@@ -39,9 +39,10 @@ class Compare : public ::testing::Test {
   static std::string text_file() { return *folder_ / "text.txt"; }
   static std::vector<std::string> words(const std::string& before, const std::string& after,
                                         const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"compare",  before,    after,      "--text", text_file(),
-                                    "--prompt", "8",       "--tokens", "3",      "--repeats",
-                                    "3",        "--dtype", "f32"};
+    std::vector<std::string> all = {"compare",   before,    after, "--text",
+                                    text_file(), "--dtype", "f32"};
+    if (std::find(more.begin(), more.end(), "--no-speed") == more.end())
+      all.insert(all.end(), {"--prompt", "8", "--tokens", "3", "--repeats", "3"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -214,6 +215,9 @@ TEST_F(Compare, RefusesWhatCannotBeCompared) {
   expect_refused(words(model(), model(), {"--window", "100000"}), 1, {"--window"});
   expect_refused({"compare", model(), model(), "--text", text_file(), "--repeats", "0"}, 2,
                  {"--repeats is 0"});
+  for (const char* name : {"--prompt", "--tokens", "--repeats"})
+    expect_refused(words(model(), model(), {"--no-speed", name, "4"}), 2,
+                   {name, "--no-speed leaves out", "give one of them"});
   expect_refused(words(deeper(), deeper(), {"--top-k-experts", "1"}), 2, {"dense"});
   expect_refused(words(model(), model(), {"--html", *folder_ / "no/such/page.html"}), 1,
                  {"page.html"});

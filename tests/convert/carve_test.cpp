@@ -280,6 +280,37 @@ TEST(Carve, SameCommandSameBits) {
   }
 }
 
+// What a method is said not to read changes no bit.
+TEST(Carve, SaysWhatAMethodReads) {
+  const auto dense = dense_model(kKinds[0]);
+  const auto numbers = [&](const CarveOptions& o) {
+    moe::Run run(2);
+    return params_of(*carve(run, *dense, text(1), o).model, "");
+  };
+  for (const CarveOptions& way : all_ways(1, 2, 6)) {
+    SCOPED_TRACE(described(kKinds[0], way));
+    const auto before = numbers(way);
+    CarveOptions other = way;
+    other.seed = 2;
+    if (!draws(way)) EXPECT_EQ(numbers(other), before);
+    else if (way.method == "random") EXPECT_NE(numbers(other), before);
+    other = way;
+    other.marks = 30;
+    other.profile = way.profile == Profile::raw ? Profile::cosine : Profile::raw;
+    if (!marks_neurons(way)) EXPECT_EQ(numbers(other), before);
+    else if (way.method == "cmoe") EXPECT_NE(numbers(other), before);
+  }
+  CarveOptions o = options("fitted", 1, 2, 6);
+  EXPECT_FALSE(marks_neurons(o));
+  o.marks = 97;
+  check_carve(dense->config(), o);
+  o.router = "analytic";
+  EXPECT_TRUE(marks_neurons(o));
+  o.method = "sketch";
+  o.router = "";
+  EXPECT_FALSE(marks_neurons(o) || draws(o));
+}
+
 TEST(Carve, TheDenseModelStaysAsItIs) {
   const auto dense = dense_model(kKinds[0]), fresh = dense_model(kKinds[0]);
   moe::Run run(2);

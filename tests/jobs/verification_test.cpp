@@ -177,6 +177,8 @@ TEST(Verification, FlagsWithoutATextToMeasureOn) {
     EXPECT_NO_THROW(check({name}, "text.txt")) << name;
   }
   EXPECT_FAILS(check({"sweep", "no_speed"}, "text.txt"), "give one of them");
+  for (const char* name : {"prompt", "tokens", "repeats"})
+    EXPECT_FAILS(check({"no_speed", name}, "text.txt"), "no_speed leaves out") << name;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct Flags {
 };
 
 int run_merge(const Flags& f) {
+  check_given(f.job, f.given);
   const MergeReply reply = merge_models(f.job, on_screen());
   if (f.json) {
     print_json(to_json(reply, flag_of));

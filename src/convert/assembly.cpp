@@ -16,14 +16,13 @@ Tensor like(const Tensor& shape, void* data, DType dtype) {
   return t;
 }
 
-// Whether the matrices can be those of one bank where they lie.
+}  // namespace
+
 bool can_be_bank(const Param& to, const std::vector<Tensor>& matrices) {
   return to.value.rank == 3 && std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& m) {
            return m.dtype == matrices[0].dtype && m.dense();
          });
 }
-
-}  // namespace
 
 std::string_view words_of(Part part) {
   switch (part) {

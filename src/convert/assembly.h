@@ -22,6 +22,9 @@ struct PartFate {
 
 // As an account calls a part.
 std::string_view words_of(Part);
+// Whether the matrices can be views in one bank such as `to`, where they lie: of one type, without
+// gaps.
+bool can_be_bank(const Param& to, const std::vector<Tensor>& matrices);
 
 class Assembly {
  public:

@@ -47,6 +47,59 @@ const char* placement_name(NormPlacement placement) {
   return "";
 }
 
+const char* qk_norm_name(QkNorm norm) {
+  switch (norm) {
+    case QkNorm::none: return "none";
+    case QkNorm::head: return "per head";
+    case QkNorm::full: return "over all heads";
+  }
+  return "";
+}
+
+const char* scaling_name(RopeScaling::Kind kind) {
+  switch (kind) {
+    case RopeScaling::Kind::none: return "none";
+    case RopeScaling::Kind::linear: return "linear";
+    case RopeScaling::Kind::llama3: return "llama3";
+    case RopeScaling::Kind::yarn: return "yarn";
+    case RopeScaling::Kind::proportional: return "proportional";
+    case RopeScaling::Kind::longrope: return "longrope";
+  }
+  return "";
+}
+
+// What its kind reads of it.
+std::string scaling_in_words(const RopeScaling& s) {
+  using Kind = RopeScaling::Kind;
+  std::string words = scaling_name(s.kind);
+  const auto add = [&](const char* name, const auto& value) {
+    words += fmt::format(", {} {}", name, value);
+  };
+  if (s.kind != Kind::none) add("factor", s.factor);
+  if (s.kind == Kind::proportional) add("share", s.share);
+  if (s.kind == Kind::llama3 || s.kind == Kind::yarn || s.kind == Kind::longrope)
+    add("original context", s.original_context);
+  if (s.kind == Kind::llama3) {
+    add("low_freq_factor", s.low_freq_factor);
+    add("high_freq_factor", s.high_freq_factor);
+  }
+  if (s.kind == Kind::yarn) {
+    add("beta_fast", s.beta_fast);
+    add("beta_slow", s.beta_slow);
+    add("mscale", s.score_mscale);
+    add("truncate", s.truncate);
+  }
+  if (s.kind == Kind::yarn || s.kind == Kind::longrope) add("attention factor", s.attention_factor);
+  if (s.kind == Kind::longrope) {
+    add("that of long texts", s.long_attention_factor);
+    // a list of them would fill the screen
+    add("short factors of the sum",
+        std::accumulate(s.short_factors.begin(), s.short_factors.end(), 0.0));
+    add("long ones of", std::accumulate(s.long_factors.begin(), s.long_factors.end(), 0.0));
+  }
+  return words;
+}
+
 std::vector<SameField> fields_of(const ModelConfig& c) {
   std::vector<SameField> fields;
   const auto decides = [&](const char* name, const auto& value) {
@@ -64,6 +117,17 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
   decides("the place of the norms", placement_name(c.norm_placement));
+  decides("whether norms have biases (norm_bias)", c.norm_bias);
+  decides("the positions (position_embedding_type)",
+          c.positions == Positions::rope ? "rotary" : "learned");
+  decides("the scaling of rotary positions (rope_scaling)", scaling_in_words(c.rope_scaling));
+  decides("the norm of queries and keys (qk_norm)", qk_norm_name(c.qk_norm));
+  decides("whether queries, keys and values have biases (attention_bias)", c.attention_bias);
+  decides("whether the projection back has a bias (attention_out_bias)", c.attention_out_bias);
+  decides("whether attention has sinks (attention_sinks)", c.attention_sinks);
+  decides("the latents of attention (kv_lora_rank, q_lora_rank, v_head_dim)",
+          fmt::format("{}, {}, {}", c.latent.width, c.latent.query_width, c.latent.value_width));
+  decides("whether the head is the embedding (tie_word_embeddings)", c.tied);
   decides("how many numbers of a head turn (partial_rotary_factor)", c.rotary_width);
   decides("the multipliers of embedding, residual, attention and logits",
           fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
@@ -127,6 +191,19 @@ bool same_numbers(const Param& a, const Param& b) {
 
 // Of a dense model.
 bool is_ffn(const Param& param) { return param.part == Part::dense_ffn; }
+
+// Of each expert's dense model what is there what `param` is, in a dense model or in the result.
+std::vector<Tensor> expert_matrices(const Param& param, std::span<const MergeExpert> experts) {
+  std::vector<Tensor> matrices;
+  for (const MergeExpert& expert : experts)
+    matrices.push_back(expert_of(source_of(param, *expert.model, Part::dense_ffn), 0));
+  return matrices;
+}
+
+bool differ_in_type(const std::vector<Tensor>& matrices) {
+  return std::any_of(matrices.begin(), matrices.end(),
+                     [&](const Tensor& m) { return m.dtype != matrices[0].dtype; });
+}
 
 bool same_experts(const Model& a, const Model& b) {
   return std::all_of(a.params().begin(), a.params().end(), [&](const Param* p) {
@@ -312,6 +389,29 @@ const std::vector<std::string>& gates_names() {
   return names;
 }
 
+MergeCopies merging_copies(const Model& base, std::span<const MergeExpert> experts) {
+  MergeCopies copies;
+  if (base.config().moe_layer_count() > 0 || experts.empty()) return copies;  // merge() refuses
+  std::vector<std::string> untold;
+  for (const MergeExpert& expert : experts) check_shape(base.config(), expert, untold);
+  const auto count = std::ssize(experts);
+  std::vector<std::string> types;  // where they are several, of the first bank that has them
+  for (const Param* param : base.params()) {
+    if (!is_ffn(*param)) continue;
+    const std::vector<Tensor> matrices = expert_matrices(*param, experts);
+    if (can_be_bank(*param, matrices)) continue;
+    copies.bytes += 4 * count * matrices[0].numel();
+    if (!types.empty() || !differ_in_type(matrices)) continue;
+    for (size_t e = 0; e < experts.size(); ++e)
+      types.push_back(fmt::format("{} in {}", experts[e].name, name_of(matrices[e].dtype)));
+  }
+  copies.bytes += 4 * count * base.config().width * base.config().layers;  // routers
+  if (!types.empty())
+    copies.widened = fmt::format("the FFNs are stored in several types, {}: their banks are f32",
+                                 fmt::join(types, ", "));
+  return copies;
+}
+
 Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptions& o) {
   Merged result;
   check_experts(base, experts, o, result.notes);
@@ -323,14 +423,11 @@ Merged merge(Model& base, std::span<const MergeExpert> experts, const MergeOptio
       assembly.view(*to, source_of(*to, base), "the base's");
       continue;
     }
-    std::vector<Tensor> matrices;
-    int64_t before = 0;
-    for (const MergeExpert& expert : experts) {
-      const Param& from = source_of(*to, *expert.model, Part::dense_ffn);
-      matrices.push_back(expert_of(from, 0));
-      before += from.value.numel();
-    }
-    assembly.bank(*to, matrices, "one of each model", before);
+    const std::vector<Tensor> matrices = expert_matrices(*to, experts);
+    assembly.bank(*to, matrices,
+                  differ_in_type(matrices) ? "one of each model, of several types: widened to f32"
+                                           : "one of each model",
+                  std::ssize(experts) * matrices[0].numel());
   }
   const int64_t sources = drop_the_rest(assembly, base, experts);
   result.model = assembly.finish(sources);

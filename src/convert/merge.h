@@ -57,6 +57,14 @@ struct Merged {
   std::vector<std::string> notes;  // what experts have otherwise than the base, and does not matter
 };
 
+// What merge() cannot view in its sources.
+struct MergeCopies {
+  int64_t bytes = 0;    // of the result's own numbers
+  std::string widened;  // which models make banks f32 that could be views, and why; empty: none do
+};
+// Usage errors where shapes differ, as merge() has them.
+MergeCopies merging_copies(const Model& base, std::span<const MergeExpert> experts);
+
 // Usage errors, naming experts: less than two of them; shapes that differ (the field and both
 // values); two with the same FFNs or the same prompts; prompts that are missing or cancel out. The
 // result's weights are views of those of base and experts, which must outlive it.

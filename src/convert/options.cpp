@@ -41,11 +41,11 @@ FieldList fields(CarveOptions& o) {
   list.add("fit", o.fit, "another fit of what the experts give than the method's")
       .values(carve_fits());
   list.add_choice("profile", o.profile, profile_names(),
-                  "what the strongest neurons of a token are marked by: activations of products "
-                  "divided by the norms of token and neuron (cosine), or as they "
-                  "are (raw)");
+                  "where the method or the router marks the strongest neurons of a token, by what: "
+                  "activations of products divided by the norms of token and neuron (cosine), or "
+                  "as they are (raw)");
   list.add("marks", o.marks, "how many neurons of a token are marked");
-  list.add("seed", o.seed, "of what is drawn");
+  list.add("seed", o.seed, "of what the method draws, where it draws anything");
   return list;
 }
 
@@ -70,7 +70,8 @@ FieldList fields(UpcycleOptions& o) {
 FieldList fields(PruneOptions& o) {
   FieldList list;
   list.add("experts", o.experts,
-           "how many experts stay in each MoE layer, at least as many as a token takes")
+           "how many experts stay in each MoE layer: at least as many as a token takes, and of "
+           "experts in groups as many of each")
       .required();
   list.add_choice("saliency", o.saliency, saliency_names(),
                   "what an expert counts, over the tokens that choose it: output, the sum of what "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -128,11 +129,66 @@ PrunedLayer judge(int64_t layer, const Tally& tally, const RoutingSpec& spec,
   return result;
 }
 
+// Which numbers of experts may stay, from the rules of moe/recipes/validate.cpp: multiples of
+// `step` from `least` on.
+struct Staying {
+  int64_t step = 1, least = 1;
+  std::string why;
+};
+
+Staying staying(const RoutingOptions& routing) {
+  const RoutingSpec spec = train_spec(routing), evaluated = eval_spec(routing);
+  Staying s{1, spec.slots(), fmt::format("a token takes {}", spec.slots())};
+  if (const auto* grouped = std::get_if<GroupedTopK>(&spec.select)) {
+    // Of one group no score is asked for, unless a custom recipe says how it is made.
+    const bool counts = grouped->groups > 1 || routing.recipe == kCustom;
+    const int64_t top = counts ? grouped->group_top : 1,
+                  chosen = (grouped->k + grouped->keep - 1) / grouped->keep;
+    s.step = grouped->groups;
+    s.least = grouped->groups * std::max(top, chosen);
+    s.why = fmt::format(
+        "a token takes {} from the best {} of {} groups, each of which keeps as many and counts by "
+        "its best {}",
+        grouped->k, grouped->keep, grouped->groups, top);
+  }
+  if (const auto* choice = std::get_if<ExpertChoice>(&spec.select)) {
+    const auto* later = std::get_if<ExpertChoice>(&evaluated.select);
+    const float factor = std::max(choice->factor, later != nullptr ? later->factor : 0.0f);
+    s.least = static_cast<int64_t>(std::ceil(factor));
+    s.why = fmt::format("a token gets {} on average", factor);
+  }
+  for (const std::optional<DeviceLoss>& loss : {spec.losses.device, spec.losses.communication})
+    if (loss && s.step % loss->devices != 0) {
+      s.step = std::lcm(s.step, loss->devices);
+      s.why += fmt::format(", and a loss spreads them evenly over {} devices", loss->devices);
+    }
+  s.least = (s.least + s.step - 1) / s.step * s.step;
+  return s;
+}
+
+void check_count(int64_t asked, int64_t experts, const Staying& s) {
+  const int64_t most = (experts - 1) / s.step * s.step;
+  if (most < s.least)
+    fail_usage("none of the {} experts of an MoE layer can go: {}, so at least {} must stay",
+               experts, s.why, s.least);
+  const std::string give =
+      s.least == most ? std::to_string(most)
+      : s.step > 1    ? fmt::format("a multiple of {} from {} to {}", s.step, s.least, most)
+                      : fmt::format("{} to {}", s.least, most);
+  if (asked < 1 || asked >= experts)
+    fail_usage("@experts is {}; the model has {} in each MoE layer, so give {}", asked, experts,
+               give);
+  if (asked < s.least || asked % s.step != 0)
+    fail_usage("@experts is {}, but {}: give {}", asked, s.why, give);
+}
+
 ModelConfig pruned_config(const ModelConfig& config, const PruneOptions& o) {
   ModelConfig pruned = config;
   const RoutingSpec spec = eval_spec(config.routing);
-  if (const GroupedTopK* grouped = groups_of(spec);
-      grouped != nullptr && config.routing.recipe != kCustom) {
+  // Left open, the number of groups would be fitted to N, and could be another one.
+  if (const auto* grouped = std::get_if<GroupedTopK>(&spec.select);
+      grouped != nullptr && config.routing.recipe != kCustom &&
+      (grouped->groups > 1 || !config.routing.expert_groups)) {
     pruned.routing.expert_groups = grouped->groups;
     pruned.routing.groups_kept = grouped->keep;
   }
@@ -161,25 +217,12 @@ void check_prune(const ModelConfig& config, const PruneOptions& o) {
         "the experts of recipe '{}' are single neurons; carve the dense model with another @budget "
         "instead",
         config.routing.recipe);
-  const RoutingSpec spec = eval_spec(config.routing);
-  const int64_t experts = config.routing.experts;
-  if (o.experts < 1 || o.experts >= experts)
-    fail_usage("@experts is {}; the model has {} in each MoE layer, so give 1 to {}", o.experts,
-               experts, experts - 1);
-  if (!experts_choose(spec.select) && o.experts < config.routing.top_k)
-    fail_usage("@experts is {}, but a token takes {}: at least {} must stay", o.experts,
-               config.routing.top_k, config.routing.top_k);
-  if (std::holds_alternative<HashChoice>(spec.select))
+  if (std::holds_alternative<HashChoice>(eval_spec(config.routing).select))
     fail_usage(
         "recipe '{}' sends each token id to experts of fixed numbers; without some of them all "
         "others would move",
         config.routing.recipe);
-  if (const GroupedTopK* grouped = groups_of(spec);
-      grouped != nullptr && o.experts % grouped->groups != 0)
-    fail_usage(
-        "@experts is {}, but experts are chosen by {} groups, of which each keeps as many: give a "
-        "multiple of {}",
-        o.experts, grouped->groups, grouped->groups);
+  check_count(o.experts, config.routing.experts, staying(config.routing));
   if (o.window < 1 || o.windows < 1)
     fail_usage("{} windows of {} tokens are no calibration; both must be at least 1", o.windows,
                o.window);

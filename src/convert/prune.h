@@ -47,8 +47,8 @@ struct Pruned {
   std::vector<PrunedLayer> layers;
 };
 
-// Usage errors that need no text: a dense model, an N that leaves nothing to drop or less than a
-// token takes, a routing whose choices cannot lose experts.
+// Usage errors that need no text: a dense model, an N that leaves nothing to drop or fewer than the
+// routing needs (the message says which do), a routing whose choices cannot lose experts.
 void check_prune(const ModelConfig&, const PruneOptions&);
 // Of `ids` the first windows * window tokens are read, each window as a text of its own. Ties go to
 // the lower index; where experts are chosen by groups, each group keeps as many. The result's

@@ -195,6 +195,12 @@ FieldList fields(MergeJob& job) {
   return list;
 }
 
+void check_given(const MergeJob& job, const Given& given) {
+  if (given.has("seed") && job.options.gates != Gates::random)
+    fail_usage("@seed is of @gates random, and @gates {} draws nothing; leave it out",
+               gates_names()[static_cast<size_t>(job.options.gates)]);
+}
+
 MergeReply merge_models(const MergeJob& job, const Watch& watch) {
   const Gates gates = job.options.gates;
   MergeSources sources(job.memory.limits);
@@ -203,6 +209,14 @@ MergeReply merge_models(const MergeJob& job, const Watch& watch) {
   const ResultType type = result_type(job.type, job.out, base, job.in);
   const std::vector<MergeExpert> experts = read_experts(job, base, sources, gates);
   MergeOptions options = merge_options(job, base.model->config());
+  const MergeCopies copies = merging_copies(*base.model, experts);
+  if (!copies.widened.empty())
+    watch.tell(fmt::format("note: {} and take {} of memory; moe convert gives them one type first",
+                           copies.widened, human_bytes(static_cast<double>(copies.bytes))));
+  MemoryNeed beside;
+  beside.add("new weights", copies.bytes);
+  const std::string types = copies.widened.empty() ? "take fewer or smaller experts"
+                                                   : "convert the experts to one type first";
   int64_t longest = 0;
   for (const MergeExpert& expert : experts)
     for (const auto* list : {&expert.prompts.positive, &expert.prompts.negative})
@@ -210,8 +224,8 @@ MergeReply merge_models(const MergeJob& job, const Watch& watch) {
   const ForwardUse use{.model = base.model.get(),
                        .shape = {.tokens = longest, .dtype = DType::f32}};
   if (gates != Gates::random)
-    prepare_memory(job.in, use, {}, job.memory, "shorten the prompts", watch);
-  else check_memory({}, job.memory, "", watch);
+    prepare_memory(job.in, use, beside, job.memory, "shorten the prompts, or " + types, watch);
+  else check_memory(beside, job.memory, types, watch);
   NewModel out(job.out, watch);
   Merged merged;
   {

@@ -4,6 +4,7 @@
 
 #include "convert/merge.h"
 #include "jobs/new_model.h"
+#include "options/read.h"
 
 namespace moe {
 
@@ -14,6 +15,8 @@ struct MergeJob : MakeOptions {  // `in` is the base
   int64_t top_k = 2;
 };
 FieldList fields(MergeJob&);
+// Fails (usage) on what does not go together; asked first.
+void check_given(const MergeJob&, const Given&);
 
 struct MergeReply : Made {
   Gates gates = Gates::hidden;

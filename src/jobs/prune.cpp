@@ -50,6 +50,28 @@ void check_given(const PruneJob& job, const Given& given) { check_heal(job.heal,
 
 namespace {
 
+// The model before, and after as it was written, rounded to the type of its file.
+PruneReply::Verified score_both(const PruneJob& job, const LoadedModel& before, VerifyText text,
+                                const Watch& watch) {
+  const bool stays = job.heal.minutes == 0;  // what is to be healed goes again with what fails
+  const LoadedModel after = open_model(job.out, job.memory.limits);
+  prepare_memory(
+      job.in, scored_in_turn({before.model.get(), after.model.get()}, text.rule, DType::f32), {},
+      job.memory, marked(stays ? "leave @verify out; the model is written" : "leave @verify out"),
+      watch);
+  const auto perplexity = [&](const LoadedModel& scored, const VerifyText& own, const char* which) {
+    return score_verify(*scored.model, *scored.tokenizer, own, thread_count(job.threads),
+                        fmt::format("windows of {}", which),
+                        stays ? "the model is written" : "nothing was written", watch)
+        .perplexity;
+  };
+  PruneReply::Verified v;
+  v.before = perplexity(before, text, "before");
+  v.after = perplexity(after, read_verify(job.verify, after, text.rule), "after");
+  v.text = std::move(text);
+  return v;
+}
+
 PruneReply prune_only(const PruneJob& job, const Watch& watch) {
   PruneOptions options = job.options;
   options.windows = job.calibration.windows;
@@ -81,33 +103,25 @@ PruneReply prune_only(const PruneJob& job, const Watch& watch) {
     };
     pruned = prune(*model.model, calibration.windows, options);
   }
-  std::optional<PruneReply::Verified> verified;
-  if (verify) {
-    prepare_memory(
-        job.in, scored_in_turn({model.model.get(), pruned.model.get()}, verify->rule, DType::f32),
-        {}, job.memory, marked("leave @verify out"), watch);
-    const auto perplexity = [&](Model& scored, const char* which) {
-      return score_verify(scored, *model.tokenizer, *verify, options.threads,
-                          fmt::format("windows of {}", which), "nothing was written", watch)
-          .perplexity;
-    };
-    const double before = perplexity(*model.model, "before"),
-                 after = perplexity(*pruned.model, "after");
-    verified = {std::move(*verify), before, after};
-  }
   std::vector<ConvertedRow> rows =
       out.save(*pruned.model, *model.tokenizer, type.type, options.threads);
-  return {{job.out, pruned.model->config(), type, std::move(rows), std::move(pruned.parts)},
-          std::move(pruned.layers),
-          options.saliency,
-          std::move(verified),
-          {}};
+  PruneReply reply{
+      {job.out, pruned.model->config(), type, std::move(rows), std::move(pruned.parts)},
+      std::move(pruned.layers),
+      options.saliency,
+      {},
+      {}};
+  pruned.model.reset();  // what was written is scored
+  if (verify) reply.verified = score_both(job, model, std::move(*verify), watch);
+  return reply;
 }
 
-// The text that judges is none that heals.
-void check_heal_text(const PruneJob& job, const std::string& in, const Watch& watch) {
-  if (job.verify.empty()) return;
+// Everything that healing stands on, before anything is pruned. The text that judges is none that
+// heals.
+void check_before_healing(const PruneJob& job, const std::string& in, const Watch& watch) {
   const LoadedModel model = open_model(in, job.memory.limits);
+  check_heal_texts(job.heal, job, job.calibration.text, model);
+  if (job.verify.empty()) return;
   const VerifyText verify = read_verify(job.verify, model);
   for (const std::string& path : job.heal.data)
     check_not_fitted_to(verify, read_ids(path, *model.tokenizer), *model.tokenizer, watch);
@@ -119,11 +133,12 @@ PruneReply prune_model(const PruneJob& job, const Watch& watch) {
   if (job.heal.minutes == 0) return prune_only(job, watch);
   PruneJob damage = job;
   damage.in = find_model(job.in);
-  check_heal_text(job, damage.in, watch);
+  check_before_healing(job, damage.in, watch);
   { const NewModel free(job.out, watch); }  // fails where something is there
+  Damaged damaged(job.out);
   damage.out = damaged_folder(job.out);
   PruneReply reply = prune_only(damage, watch);
-  reply.healed = heal(job.heal, job, damage.in, job.calibration.text, watch);
+  reply.healed = heal(job.heal, job, damage.in, job.calibration.text, damaged, watch);
   reply.out = job.out;
   if (reply.verified) {
     const LoadedModel model = open_model(job.out, job.memory.limits);

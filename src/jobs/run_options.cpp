@@ -161,21 +161,21 @@ std::string absolute_path(const std::string& path) {
 }
 
 // Folders of tokens have a list of their files, and of others hidden names are passed over.
-void check_outside(const std::string& out, const std::vector<std::string>& texts,
-                   const char* name) {
+void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name,
+                   const std::string& place) {
   std::error_code unseen;
-  const std::filesystem::path place =
+  const std::filesystem::path there =
       std::filesystem::weakly_canonical(std::filesystem::absolute(out), unseen);
   for (const std::string& text : texts) {
     if (!std::filesystem::is_directory(text, unseen) || holds_tokens(text)) continue;
     const std::filesystem::path within =
-        place.lexically_relative(std::filesystem::canonical(text, unseen));
+        there.lexically_relative(std::filesystem::canonical(text, unseen));
     const auto is_read = [](const std::filesystem::path& part) {
       return part == "." || !part.string().starts_with('.');
     };
     if (!within.empty() && std::all_of(within.begin(), within.end(), is_read))
-      fail_usage("@out {} lies in {} {}, whose files the next run would read; choose another @out",
-                 out, field(name), text);
+      fail_usage("{} {} lies in {} {}, whose files the next run would read; choose another {}",
+                 place, out, field(name), text, place);
   }
 }
 

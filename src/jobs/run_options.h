@@ -48,7 +48,8 @@ void refuse_model_fields(const FieldList& list, const Given& given, const std::s
 // As a run that goes on, from wherever it is called, finds it.
 std::string absolute_path(const std::string& path);
 // Refuses an OUT among the files of `texts`, folders that are read as a whole; `name` is the field
-// that names them.
-void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name);
+// that names them, `place` what OUT is called.
+void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name,
+                   const std::string& place = field("out"));
 
 }  // namespace moe

@@ -130,6 +130,16 @@ TEST_F(Combine, MergedModelsRouteByPrompts) {
   EXPECT_EQ(reply["gates_of_layers"].size(), 2u);
 }
 
+TEST_F(Combine, MergingSaysThatItWidens) {
+  const std::string half = folder_ / "half";
+  ok({"convert", model("b"), half, "--dtype", "bf16"});
+  const CommandResult r = ok({"merge", folder_ / "m", "--base", model("a"), "--expert", half,
+                              "--expert", model("c"), "--gates", "random"});
+  has(r.err, "note: the FFNs are stored in several types, " + half + " in bf16, " + model("c") +
+                 " in f32: their banks are f32 and take");
+  has(r.out, "one of each model, of several types: widened to f32");
+}
+
 TEST_F(Combine, PruningPrintsTheDamage) {
   const CommandResult r = ok({"prune", model("moe"), folder_ / "p", "--experts", "4",
                               "--calibration", text(), "--verify", other()});
@@ -152,6 +162,18 @@ TEST_F(Combine, PruningPrintsTheDamage) {
       EXPECT_EQ(tokens, 2 * 2 * 32);
     }
   }
+}
+
+// Rounding is part of the damage: what is told is what the file scores.
+TEST_F(Combine, PruningScoresWhatItWrote) {
+  const std::string out = folder_ / "p.gguf";
+  const Json reply = Json::parse(ok({"prune", model("moe"), out, "--experts", "4", "--calibration",
+                                     text(), "--verify", other(), "--quant", "q4_0", "--json"})
+                                     .out);
+  const Json scored =
+      Json::parse(ok({"score", out, "--text", other(), "--dtype", "f32", "--json"}).out);
+  EXPECT_NEAR(reply["verify"]["after"]["perplexity"].get<double>(),
+              scored["perplexity"].get<double>(), 1e-6);
 }
 
 // Some steps behind the pruning, with the whole model as the teacher.
@@ -189,6 +211,8 @@ TEST_F(Combine, UpcycleRefusals) {
   refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "0,7"}, 2, {"layer 7"});
   refused({"upcycle", model("a"), out, "--experts", "4", "--layers", "3-1"}, 2, {"3-1"});
   refused({"upcycle", model("a"), out, "--experts", "4", "--dtype", "q8_0"}, 2, {"q8_0", "bf16"});
+  refused({"upcycle", model("a"), out, "--experts", "4", "--noise-share", "0.3"}, 2,
+          {"--noise-share", "add --noise STD"});
   refused({"upcycle", model("moe"), out, "--experts", "4"}, 2, {"routes already"});
   refused({"upcycle", folder_ / "nothing", out, "--experts", "4"}, 1, {"nothing"});
   put(folder_ / "there/file", "x");
@@ -229,6 +253,8 @@ TEST_F(Combine, MergeRefusals) {
           {"odd.json", "negatve", "negative"});
   refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--gates", "hiden"}), 2,
           {"--gates", "hiden", "hidden"});
+  refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--seed", "2"}), 2,
+          {"--seed is of --gates random", "hidden draws nothing"});
   refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--gates", "random"}), 2,
           {"--gates random", "leave them out"});
   refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--top-k", "3"}), 2, {"3", "2"});
@@ -244,7 +270,7 @@ TEST_F(Combine, PruneRefusals) {
     return words;
   };
   put(folder_ / "short.txt", "much too short for eight windows of 32 tokens");
-  refused(prune(model("moe"), "6", {"--calibration", text()}), 2, {"6", "1 to 5"});
+  refused(prune(model("moe"), "6", {"--calibration", text()}), 2, {"6", "2 to 5"});
   refused(prune(model("moe"), "1", {"--calibration", text()}), 2, {"--experts is 1", "takes 2"});
   refused(prune(model("a"), "1", {"--calibration", text()}), 2, {"dense"});
   refused(prune(model("moe"), "4", {}), 2, {"--calibration"});
@@ -264,6 +290,24 @@ TEST_F(Combine, PruneRefusals) {
   refused(prune(model("moe"), "4", {"--calibration", text(), "--heal", "-1"}), 2, {"--heal"});
   refused(prune(model("moe"), "4", {"--calibration", text(), "--heal", "1", "--dtype", "bf16"}), 2,
           {"--dtype", "--heal", "f32"});
+  // what heals is looked at before anything is pruned, so nothing stands in the way of the next try
+  put(folder_ / "few.txt", "ten tokens");
+  put(folder_ / "texts/one.txt", slurp(other()));
+  const auto heal = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--calibration", text(), "--heal", "1"});
+    return prune(model("moe"), "4", more);
+  };
+  refused(heal({"--heal-data", folder_ / "none.txt"}), 1, {"none.txt"});
+  refused(heal({"--heal-data", folder_ / "few.txt"}), 1,
+          {"--heal-data", "few.txt has 10 tokens", "rows of 32"});
+  refused(heal({"--heal-lr", "0"}), 2, {"--heal-lr is 0"});
+  refused(heal({"--heal-lr", "inf"}), 2, {"--heal-lr is inf"});
+  refused(heal({"--heal-teacher-weight", "1.5"}), 2, {"--heal-teacher-weight is 1.5"});
+  refused(prune(model("moe"), "4", {"--calibration", text(), "--heal", "inf"}), 2,
+          {"--heal is inf minutes"});
+  refused({"prune", model("moe"), folder_ / "texts/out", "--experts", "4", "--calibration", text(),
+           "--heal", "1", "--heal-data", folder_ / "texts"},
+          2, {"moe: OUT", "lies in --heal-data"});
   refused({"prune", model("moe"), out + ".gguf", "--experts", "4", "--calibration", text(),
            "--heal", "1"},
           2, {"--heal", "does not end in .gguf"});

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 
 #include "convert/condition.h"
 #include "convert/models.h"
 #include "hub/folder/styles.h"
+#include "hub/hub.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"
@@ -257,6 +259,81 @@ TEST(Merge, Refusals) {
     s.experts[0].model = merged.model.get();
     refused(s, s.options(), {"expert 1 has experts already"});
   }
+}
+
+// The base gives all of these, so an expert that had others was trained beside something else.
+TEST(Merge, RefusesWhatTheBaseHasOtherwise) {
+  const auto refused = [](const ModelConfig& base, const ModelConfig& other,
+                          const std::vector<std::string>& parts) {
+    Siblings s(base);
+    const auto model = drawn_model(other, 9);
+    s.experts[1].model = model.get();
+    const std::string said = message_of([&] { merge(s.base(), s.experts, s.options()); });
+    for (const std::string& part : parts) EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, said);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "expert 2 does not match the base", said);
+  };
+  const ModelConfig plain = dense_config();
+  const auto changed = [](ModelConfig c, const std::function<void(ModelConfig&)>& change) {
+    change(c);
+    return c;
+  };
+  refused(plain, changed(plain, [](ModelConfig& c) { c.attention_bias = true; }),
+          {"(attention_bias) is true, the base's false"});
+  refused(plain, changed(plain, [](ModelConfig& c) { c.attention_out_bias = true; }),
+          {"(attention_out_bias) is true, the base's false"});
+  refused(plain, changed(plain, [](ModelConfig& c) { c.qk_norm = QkNorm::head; }),
+          {"(qk_norm) is per head, the base's none"});
+  refused(plain, changed(plain, [](ModelConfig& c) { c.attention_sinks = true; }),
+          {"(attention_sinks) is true, the base's false"});
+  refused(plain, changed(plain, [](ModelConfig& c) { c.positions = Positions::learned; }),
+          {"(position_embedding_type) is learned, the base's rotary"});
+  refused(plain, changed(plain, [](ModelConfig& c) { c.tied = true; }),
+          {"(tie_word_embeddings) is true, the base's false"});
+  refused(plain,
+          changed(plain,
+                  [](ModelConfig& c) {
+                    c.rope_scaling.kind = RopeScaling::Kind::linear;
+                    c.rope_scaling.factor = 2;
+                  }),
+          {"(rope_scaling) is linear, factor 2, the base's none"});
+  const ModelConfig yarn = changed(plain, [](ModelConfig& c) {
+    c.rope_scaling.kind = RopeScaling::Kind::yarn;
+    c.rope_scaling.factor = 4;
+    c.rope_scaling.original_context = 8;
+  });
+  refused(yarn, changed(yarn, [](ModelConfig& c) { c.rope_scaling.truncate = false; }),
+          {"(rope_scaling) is yarn", "truncate false", "truncate true"});
+  const ModelConfig layer = changed(plain, [](ModelConfig& c) { c.norm = NormKind::layer; });
+  refused(layer, changed(layer, [](ModelConfig& c) { c.norm_bias = true; }),
+          {"(norm_bias) is true, the base's false"});
+  const ModelConfig latent = changed(plain, [](ModelConfig& c) {
+    c.rotary_width = 8;
+    c.latent = {.width = 8, .query_width = 0, .value_width = 16};
+  });
+  refused(latent, changed(latent, [](ModelConfig& c) { c.latent.width = 12; }),
+          {"kv_lora_rank", "is 12, 0, 16, the base's 8, 0, 16"});
+}
+
+TEST(Merge, SaysWhichBanksBecomeF32) {
+  ModelConfig c = dense_config();
+  c.vocab = 256;
+  Siblings s(c);
+  const int64_t routers = 4 * 3 * c.width * c.layers;
+  EXPECT_EQ(merging_copies(s.base(), s.experts).bytes, routers);
+  EXPECT_EQ(merging_copies(s.base(), s.experts).widened, "");
+  const TempFolder folder;
+  save_model(folder / "half", *s.models[2], *make_tokenizer("bytes"), DType::bf16);
+  const LoadedModel half = open_model(folder / "half", {});
+  s.experts[1].model = half.model.get();
+  const MergeCopies copies = merging_copies(s.base(), s.experts);
+  EXPECT_EQ(copies.bytes, routers + 4 * 3 * c.layers * 3 * c.width * c.dense_width);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "expert 1 in f32, expert 2 in bf16, expert 3 in f32",
+                      copies.widened);
+  const Merged merged = merge(s.base(), s.experts, s.options());
+  EXPECT_EQ(param_named(*merged.model, "layers.0.ffn.experts.up.weight")->value.dtype, DType::f32);
+  EXPECT_TRUE(std::any_of(merged.parts.begin(), merged.parts.end(), [](const PartFate& fate) {
+    return fate.became == "one of each model, of several types: widened to f32";
+  }));
 }
 
 }  // namespace

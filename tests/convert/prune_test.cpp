@@ -163,6 +163,58 @@ TEST(Prune, EachGroupKeepsAsMany) {
   EXPECT_FAILS(check_prune(c, keep(5)), "multiple of 2");
 }
 
+// What a refusal advises can be done, and what it does not cannot.
+TEST(Prune, SaysWhatTheGroupsNeed) {
+  const auto grouped = [](const char* recipe, int64_t experts, int64_t k, int64_t groups,
+                          int64_t kept) {
+    ModelConfig c = moe_config(recipe);
+    c.routing = default_options(find_recipe(recipe), experts, k, 2);
+    c.routing.expert_groups = groups;
+    c.routing.groups_kept = kept;
+    return c;
+  };
+  const auto can = [](const ModelConfig& c, int64_t experts) {
+    try {
+      check_prune(c, keep(experts));
+    } catch (const Error& e) {
+      const std::string said = e.what();
+      // options of `moe train`, which pruning has not
+      EXPECT_EQ(said.find("groups_kept"), std::string::npos) << said;
+      EXPECT_EQ(said.find("expert_groups"), std::string::npos) << said;
+      EXPECT_EQ(said.find("top_k"), std::string::npos) << said;
+      return false;
+    }
+    return true;
+  };
+  const auto expect_only = [&](const ModelConfig& c, int64_t step, int64_t least) {
+    for (int64_t n = 1; n < c.routing.experts; ++n)
+      EXPECT_EQ(can(c, n), n >= least && n % step == 0) << c.routing.recipe << " " << n;
+  };
+  // a group's score is the sum of its two largest
+  ModelConfig c = grouped("deepseek-v3", 16, 2, 4, 2);
+  expect_only(c, 4, 8);
+  EXPECT_FAILS(check_prune(c, keep(4)), "give a multiple of 4 from 8 to 12");
+  EXPECT_FAILS(check_prune(c, keep(16)), "so give a multiple of 4 from 8 to 12");
+  // the best group alone holds all six of a token
+  c = grouped("deepseek-v2", 16, 6, 2, 1);
+  expect_only(c, 2, 12);
+  EXPECT_FAILS(check_prune(c, keep(10)), "give a multiple of 2 from 12 to 14");
+  c = grouped("deepseek-v2", 8, 2, 4, 2);
+  expect_only(c, 4, 4);
+  EXPECT_FAILS(check_prune(c, keep(6)), "a token takes 2 from the best 2 of 4 groups");
+  EXPECT_FAILS(check_prune(c, keep(6)), "give 4");
+  c = grouped("deepseek-v3", 8, 2, 4, 2);
+  EXPECT_FAILS(check_prune(c, keep(4)), "none of the 8 experts of an MoE layer can go");
+  c = grouped("deepseek-v3", 8, 3, 1, 1);
+  expect_only(c, 1, 3);
+}
+
+TEST(Prune, ExpertsThatChooseMayBeAsFewAsATokenGets) {
+  const ModelConfig c = moe_config("expert-choice");
+  check_prune(c, keep(2));
+  EXPECT_FAILS(check_prune(c, keep(1)), "a token gets 2 on average: give 2 to 7");
+}
+
 TEST(Prune, NeuronsAreNoExpertsOfTheirOwn) {
   ModelConfig c = moe_config("olmoe");
   c.routing = small_routing("sketch", 6, 2);
@@ -194,9 +246,9 @@ TEST(Prune, Refusals) {
   const auto refused = [&](const PruneOptions& o, const std::string& part) {
     EXPECT_FAILS(prune(*model, some_ids(48), o), part);
   };
-  refused(keep(8), "give 1 to 7");
-  refused(keep(0), "give 1 to 7");
-  refused(keep(1), "a token takes 2");
+  refused(keep(8), "give 2 to 7");
+  refused(keep(0), "give 2 to 7");
+  refused(keep(1), "a token takes 2: give 2 to 7");
   PruneOptions o = keep(4);
   o.windows = 4;
   refused(o, "has 48 tokens, 4 windows of 16 are needed: 64");

@@ -96,6 +96,37 @@ TEST_F(MakeModel, StoppedLeavesNothing) {
     }
 }
 
+TEST_F(MakeModel, WhatHealsIsOpenedBeforeAnythingIsPruned) {
+  auto prune = job<PruneJob>("moe");
+  prune.options.experts = 3;
+  prune.calibration = {.text = folder_ / "text.txt", .windows = 2, .window = 8};
+  prune.heal.minutes = 1;
+  prune.heal.data = {folder_ / "none.txt"};
+  bool began = false;
+  const Watch watch{.begin = [&]() -> Progress {
+    began = true;
+    return [](int64_t, int64_t, std::string_view) {};
+  }};
+  EXPECT_FAILS(prune_model(prune, watch), "none.txt");
+  EXPECT_FALSE(began);
+}
+
+// Nobody has asked check_given here, so the rate is found to be none once the model is pruned: that
+// one goes again.
+TEST_F(MakeModel, ARunThatCannotBeginLeavesNothing) {
+  const auto before = folder_.entries();
+  auto prune = job<PruneJob>("moe");
+  prune.options.experts = 3;
+  prune.calibration = {.text = folder_ / "text.txt", .windows = 2, .window = 8};
+  prune.heal.minutes = 1;
+  prune.heal.lr = 0;
+  EXPECT_FAILS(prune_model(prune, {}), "lr is 0");
+  EXPECT_EQ(folder_.entries(), before);
+  prune.out = folder_ / "new/out";
+  EXPECT_FAILS(prune_model(prune, {}), "lr is 0");
+  EXPECT_EQ(folder_.entries(), before);
+}
+
 TEST_F(MakeModel, MessagesNameFields) {
   auto carve = job<CarveJob>("dense");
   carve.calibration.text = folder_ / "text.txt";

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "comm/identity.h"
 #include "comm/mpi_module/mpi_module.h"
 #include "core/error.h"
 #include "core/threads.h"
@@ -91,8 +91,10 @@ class World::MpiLink final : public Link {
   int rank() const { return rank_; }
   int size() const { return size_; }
   void learn_hosts(const Group& group) {
-    hosts_ = group.gather(host_name());
-    pids_ = group.gather(std::to_string(getpid()));
+    std::vector<std::string> hosts = group.gather(host_name()),
+                             identities = group.gather(identity_of(getpid()));
+    hosts_ = std::move(hosts);  // both or none: another process may be lost in between
+    identities_ = std::move(identities);
   }
   bool knows_hosts() const { return !hosts_.empty(); }
   const std::string& host(int p) const { return hosts_[static_cast<size_t>(p)]; }
@@ -100,6 +102,7 @@ class World::MpiLink final : public Link {
   void heal() {
     fence();
     hosts_.clear();
+    identities_.clear();
     std::array<char, kRoom> why{};
     if (mpi_.heal(&rank_, &size_, why.data(), kRoom) != 0)
       throw LostError(message("the processes that are left cannot go on: {}", why.data()));
@@ -140,14 +143,14 @@ class World::MpiLink final : public Link {
   void fence() {
     const int lost = std::exchange(lost_, -1);
     if (lost < 0 || hosts_.empty() || host(lost) != host_name()) return;
-    kill(std::stoi(pids_[static_cast<size_t>(lost)]), SIGKILL);
+    end_process(identities_[static_cast<size_t>(lost)]);
   }
 
   static constexpr int kRoom = 512;
   const MoeMpi& mpi_;
   int rank_ = 0, size_ = 1;
-  int lost_ = -1;                          // the last one that was
-  std::vector<std::string> hosts_, pids_;  // [P]
+  int lost_ = -1;                                // the last one that was
+  std::vector<std::string> hosts_, identities_;  // [P] empty until all have met
 };
 
 World::World() : threads_(available_threads()) {
@@ -160,6 +163,8 @@ void World::meet(int usable) {
   group_ = {link_->rank(), link_->size(), link_.get()};
   link_->learn_hosts(group_);
   const std::vector<std::string> cores = group_.gather(affinity());
+  met_ = link_->size();
+  was_first_ = link_->rank() == 0;
   spare_ = group_.rank >= usable;
   if (spare_) return;
   group_.size = usable;
@@ -177,12 +182,14 @@ void World::meet(int usable) {
 bool World::can_heal() const { return link_ && link_->can_heal(); }
 
 void World::heal(const std::function<int(int left)>& usable) {
-  const int before = link_->size(), former = link_->rank();
   link_->heal();
-  // Where a network falls apart both sides see the other one lost, and one alone may go on.
+  // Where a network falls apart both sides see the other one lost, and one alone may go on. They
+  // are counted against those that last met, all or some of them: this is called again where
+  // another one is lost in it.
   const int left = link_->size();
   const Group all{link_->rank(), left, link_.get()};
-  const bool has_first = all.any(former == 0);
+  const auto before = static_cast<int>(all.largest(met_));
+  const bool has_first = all.any(was_first_);
   if (2 * left < before || (2 * left == before && !has_first))
     fail("{} of {} processes are left, and the others may be going on without them", left, before);
   meet(usable(left));

@@ -56,6 +56,8 @@ class World {
   void meet(int usable);
   Group group_;
   bool spare_ = false, left_ = false;
+  int met_ = 1;             // processes that the last meet() was of, spares included
+  bool was_first_ = false;  // whether this one was the first of them
   int threads_ = 0, on_this_machine_ = 1;
   std::unique_ptr<MpiLink> link_;
 };

@@ -41,9 +41,10 @@ int say(char* why, int room, const char* what) {
 }
 
 int say_error(char* why, int room, int error) {
-  char text[MPI_MAX_ERROR_STRING];
+  char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  MPI_Error_string(error, text, &length);
+  if (MPI_Error_string(error, text, &length) != MPI_SUCCESS)
+    std::snprintf(text, sizeof text, "error %d of MPI", error);
   return say(why, room, text);
 }
 
@@ -61,7 +62,7 @@ class Pulses {
         heard_(static_cast<size_t>(size)) {
     for (int p = 0; p < size_; ++p) {
       heard_[static_cast<size_t>(p)] = Clock::now();
-      if (p != rank_) listen(p);
+      gone_[static_cast<size_t>(p)] = p != rank_ && !listen(p);
     }
     thread_ = std::thread([this] { run(); });
   }
@@ -70,7 +71,7 @@ class Pulses {
     thread_.join();
     for (MPI_Request& request : receives_)
       if (request != MPI_REQUEST_NULL) {
-        MPI_Cancel(&request);
+        MPI_Cancel(&request);  // where these fail there is nothing to end
         MPI_Request_free(&request);
       }
     for (MPI_Request& request : sends_)
@@ -125,9 +126,11 @@ class Pulses {
   std::thread thread_;
 };
 
-MPI_Comm world;
-int world_rank = 0;
-std::unique_ptr<Pulses> pulses;
+MPI_Comm world = MPI_COMM_NULL;
+int world_rank = 0, world_size = 0;
+std::unique_ptr<Pulses> pulses;  // null until all have met, and where they could not meet again
+
+bool is_silent(int p) { return pulses != nullptr && pulses->is_silent(p); }
 
 // Between two looks at what has not come yet. Another thread or program may want the core: that of
 // this process too, whose experts work while rows are on the way.
@@ -145,15 +148,23 @@ class Patience {
   int looks_ = 0;
 };
 
-// Takes `comm` for the world from now on.
-void meet_in(MPI_Comm comm, int* rank, int* size) {
+// By default an error of MPI ends all processes.
+int return_errors(MPI_Comm comm) { return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN); }
+
+// Takes `comm` for the world from now on, also where an error of MPI is returned: another process
+// may have got through, and then this one has to heal() the same world as that one.
+int meet_in(MPI_Comm comm, int* rank, int* size) {
   world = comm;
-  MPI_Comm_rank(world, rank);
-  MPI_Comm_size(world, size);
-  world_rank = *rank;
   MPI_Comm of_pulses = MPI_COMM_NULL;
-  MPI_Comm_dup(world, &of_pulses);
-  pulses = std::make_unique<Pulses>(of_pulses, *rank, *size);
+  int error = return_errors(world);
+  if (error == MPI_SUCCESS) error = MPI_Comm_rank(world, &world_rank);
+  if (error == MPI_SUCCESS) error = MPI_Comm_size(world, &world_size);
+  if (error == MPI_SUCCESS) error = MPI_Comm_dup(world, &of_pulses);
+  if (error != MPI_SUCCESS) return error;
+  pulses = std::make_unique<Pulses>(of_pulses, world_rank, world_size);
+  *rank = world_rank;
+  *size = world_size;
+  return MPI_SUCCESS;
 }
 
 int join(int* rank, int* size, char* why, int room) {
@@ -164,13 +175,16 @@ int join(int* rank, int* size, char* why, int room) {
   setenv("OMPI_MCA_mpi_ft_propagator_with_rbcast", "true", 0);
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS)
     return say(why, room, "MPI_Init_thread failed");
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  // What belongs to no communicator MPI 3 raises in the first of these, MPI 4 in the second.
+  int error = return_errors(MPI_COMM_WORLD);
+  if (error == MPI_SUCCESS) error = return_errors(MPI_COMM_SELF);
+  if (error != MPI_SUCCESS) return say_error(why, room, error);
   if (given != MPI_THREAD_MULTIPLE)
     return say(why, room, "this MPI lets one thread at a time speak (no MPI_THREAD_MULTIPLE)");
   MPI_Comm comm = MPI_COMM_NULL;
-  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-  meet_in(comm, rank, size);
-  return 0;
+  error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  if (error == MPI_SUCCESS) error = meet_in(comm, rank, size);
+  return error == MPI_SUCCESS ? 0 : say_error(why, room, error);
 }
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
@@ -186,12 +200,13 @@ int can_heal() {
 int known_failure() {
   MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
   if (MPIX_Comm_get_failed(world, &failed) != MPI_SUCCESS) return -1;
-  MPI_Comm_group(world, &all);
   int count = 0, first = 0, rank = -1;
-  MPI_Group_size(failed, &count);
-  if (count > 0) MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+  if (MPI_Group_size(failed, &count) == MPI_SUCCESS && count > 0 &&
+      MPI_Comm_group(world, &all) == MPI_SUCCESS) {
+    if (MPI_Group_translate_ranks(failed, 1, &first, all, &rank) != MPI_SUCCESS) rank = -1;
+    MPI_Group_free(&all);
+  }
   MPI_Group_free(&failed);
-  MPI_Group_free(&all);
   return rank;
 }
 
@@ -203,7 +218,8 @@ int failed_process() {
   return failed;
 }
 
-// What failed here fails in all processes, and nothing of it is under way any more.
+// What failed here fails in all processes, and nothing of it is under way any more. What these
+// calls return is the failure that is known already.
 void end_exchanges(std::vector<MPI_Request>& requests) {
   if (!can_heal()) return;
   MPIX_Comm_revoke(world);
@@ -211,14 +227,12 @@ void end_exchanges(std::vector<MPI_Request>& requests) {
 }
 
 int heal(int* rank, int* size, char* why, int room) {
-  MPIX_Comm_revoke(world);
+  MPIX_Comm_revoke(world);  // where it fails the others come all the same, a little later
   pulses.reset();
   MPI_Comm left = MPI_COMM_NULL;
-  if (const int error = MPIX_Comm_shrink(world, &left); error != MPI_SUCCESS)
-    return say_error(why, room, error);
-  MPI_Comm_set_errhandler(left, MPI_ERRORS_RETURN);
-  meet_in(left, rank, size);
-  return 0;
+  int error = MPIX_Comm_shrink(world, &left);
+  if (error == MPI_SUCCESS) error = meet_in(left, rank, size);
+  return error == MPI_SUCCESS ? 0 : say_error(why, room, error);
 }
 
 #else
@@ -244,20 +258,20 @@ int each_piece(int64_t bytes, F&& start) {
 int exchange(const void* const* send, const int64_t* send_bytes, void* const* receive,
              const int64_t* receive_bytes, int* lost, char* why, int room) {
   *lost = -1;
-  int size = 0, error = MPI_SUCCESS;
-  MPI_Comm_size(world, &size);
+  int error = MPI_SUCCESS;
   std::vector<MPI_Request> requests;
   std::vector<int> with;  // whom each request is of
   const auto add = [&](int p, auto&& start) {
     MPI_Request request = MPI_REQUEST_NULL;
     const int result = start(&request);
-    requests.push_back(request);
+    // a request of a failed call is none
+    requests.push_back(result == MPI_SUCCESS ? request : MPI_REQUEST_NULL);
     with.push_back(p);
     return result;
   };
   // Each begins with its next neighbour, so that not all send to the same one at once.
-  for (int i = 0; i < size && error == MPI_SUCCESS; ++i) {
-    const int p = (world_rank + i) % size;
+  for (int i = 0; i < world_size && error == MPI_SUCCESS; ++i) {
+    const int p = (world_rank + i) % world_size;
     if (p == world_rank) {
       if (send_bytes[p] > 0) std::memcpy(receive[p], send[p], static_cast<size_t>(send_bytes[p]));
       continue;
@@ -283,7 +297,7 @@ int exchange(const void* const* send, const int64_t* send_bytes, void* const* re
     if (error == MPI_SUCCESS && done) return 0;
     for (int i = 0; i < count; ++i)
       if (requests[static_cast<size_t>(i)] != MPI_REQUEST_NULL &&
-          pulses->is_silent(with[static_cast<size_t>(i)])) {
+          is_silent(with[static_cast<size_t>(i)])) {
         *lost = with[static_cast<size_t>(i)];
         end_exchanges(requests);
         return say(why, room, "nothing has been heard of it for 20 seconds");
@@ -296,17 +310,16 @@ int exchange(const void* const* send, const int64_t* send_bytes, void* const* re
 
 int leave() {
   MPI_Request all = MPI_REQUEST_NULL;
-  int error = MPI_Ibarrier(world, &all), done = 0, size = 0;
-  MPI_Comm_size(world, &size);
+  int error = MPI_Ibarrier(world, &all), done = 0;
   bool silent = false;
   while (error == MPI_SUCCESS && !done && !silent) {
     error = MPI_Test(&all, &done, MPI_STATUS_IGNORE);
     if (!done) usleep(1000);
-    for (int p = 0; p < size && !done; ++p) silent = silent || pulses->is_silent(p);
+    for (int p = 0; p < world_size && !done; ++p) silent = silent || is_silent(p);
   }
   if (error != MPI_SUCCESS || !done) return 1;
   pulses.reset();
-  MPI_Finalize();
+  MPI_Finalize();  // all are through: what fails now is nobody's loss
   return 0;
 }
 

@@ -395,6 +395,50 @@ TEST(WeightsOfFewRows, HaveAProductOfTheirOwn) {
       EXPECT_GT(ops::sum_stretch(inner, dtype), 0) << inner << " " << name_of(dtype);
 }
 
+// oneDNN's AMX products may choose blocks of 48, 32 or 16 columns for weights of few columns,
+// though it chose 64 where the stretch was looked for.
+TEST(WeightsOfFewRows, AreNotReadInBlocksOfOtherWidths) {
+  constexpr int64_t kInner = 384, kColumns = 192;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    if (ops::has_f32_products(dtype)) continue;  // there is no layout but the engine's own
+    const int64_t pair = dtype == DType::bf16 ? 2 : 1;
+    const auto layout = [&](int64_t width) {
+      const int64_t block = 16 * pair;
+      return ops::PackLayout{.inner = kInner,
+                             .cols = kColumns,
+                             .k_block = block,
+                             .n_block = width,
+                             .k_stride = block * width,
+                             .n_stride = kInner * width,
+                             .pair = pair,
+                             .bytes = static_cast<size_t>(kInner * kColumns) * size_of(dtype)};
+    };
+    EXPECT_EQ(ops::row_stretch(layout(64), dtype), ops::sum_stretch(kInner, dtype));
+    for (const int64_t width : {16, 32, 48})
+      EXPECT_EQ(ops::row_stretch(layout(width), dtype), 0) << width << " " << name_of(dtype);
+  }
+}
+
+TEST(WeightsOfFewRows, AreTheSumsForAnyWidth) {
+  Arena arena;
+  moe::Run run(2);
+  constexpr int64_t kInner = 128;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t out : {1, 16, 17, 32, 48, 63, 64, 65, 80, 96, 112, 144, 160, 176}) {
+      Twins t = draw_twins(arena, dtype, 1, out, kInner);
+      const Tensor x = draw(arena, dtype, {2, kInner}, 5), y = arena.alloc(DType::f32, {2, out});
+      ops::matmul_forward(run, y, x, t.weight, Offsets{0, 2});
+      std::vector<double> want;
+      for (int64_t r = 0; r < 2; ++r)
+        for (int64_t n = 0; n < out; ++n) {
+          want.push_back(0);
+          for (int64_t k = 0; k < kInner; ++k)
+            want.back() += static_cast<double>(get(x, r, k)) * get(t.master.value.at(0), n, k);
+        }
+      expect_near(values(y), want, 1e-5, fmt::format("{} columns of {}", out, name_of(dtype)));
+    }
+}
+
 // Weights and gradients in somebody else's memory, each expert's where it likes.
 TEST(WeightsOfFiles, HaveTheirGradientsWhereTheyAreBound) {
   Arena arena;

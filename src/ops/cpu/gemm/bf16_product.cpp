@@ -122,8 +122,7 @@ int64_t fetched_stretch(const ProductShape& s) {
   if (s.add || s.in != DType::bf16 || s.weights != DType::bf16 || !has_bf16_products() ||
       has_tiles())
     return 0;
-  const bool reads = reads_layout(weights_layout(s.inner, s.cols, DType::bf16), DType::bf16);
-  return reads ? sum_stretch(s.inner, DType::bf16) : 0;
+  return row_stretch(weights_layout(s.inner, s.cols, DType::bf16), DType::bf16);
 }
 
 void multiply_bf16(const ProductShape& shape, const PackLayout& layout, void* out, const void* in,

@@ -172,9 +172,10 @@ void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
 RowProduct row_product_of(const Part& p) {
   const bool forward = p.w.copy == Copy::forward;
   const bool out_fits = p.out.dtype == DType::f32 || p.out.dtype == p.compute;
-  return {.layout = &weights_layout(p.in.cols(), p.out.cols(), p.w.dtype),
+  const PackLayout& layout = weights_layout(p.in.cols(), p.out.cols(), p.w.dtype);
+  return {.layout = &layout,
           .dtype = p.w.dtype,
-          .stretch = forward && !p.add && out_fits ? sum_stretch(p.in.cols(), p.w.dtype) : 0,
+          .stretch = forward && !p.add && out_fits ? row_stretch(layout, p.w.dtype) : 0,
           .row = {},
           .rows = 0,
           .packed = nullptr,

@@ -47,7 +47,8 @@ bool take_large(int64_t bytes) {
 
 }  // namespace
 
-Pages::Pages(size_t bytes) {
+// After Pages(), so that what throws in here is followed by the destructor.
+Pages::Pages(size_t bytes) : Pages() {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return;

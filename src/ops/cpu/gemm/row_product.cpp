@@ -148,9 +148,10 @@ int64_t sum_stretch(int64_t inner, DType dtype) {
   static std::mutex mutex;
   static auto& known = *new std::map<std::pair<int64_t, DType>, int64_t>;
   const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known.try_emplace({inner, dtype}, 0);
-  if (is_new) entry->second = find_stretch(inner, dtype);
-  return entry->second;
+  if (const auto found = known.find({inner, dtype}); found != known.end()) return found->second;
+  const int64_t stretch = find_stretch(inner, dtype);  // may throw: nothing is known then
+  known.emplace(std::pair(inner, dtype), stretch);
+  return stretch;
 }
 
 void run_rows(const RowProduct& product, int64_t begin, int64_t end) {
@@ -167,5 +168,10 @@ int64_t sum_stretch(int64_t, DType) { return 0; }
 void run_rows(const RowProduct&, int64_t, int64_t) {}
 
 #endif
+
+int64_t row_stretch(const PackLayout& layout, DType dtype) {
+  const bool reads = has_f32_products(dtype) || reads_layout(layout, dtype);
+  return reads ? sum_stretch(layout.inner, dtype) : 0;
+}
 
 }  // namespace moe::ops

@@ -24,10 +24,14 @@ int64_t sum_stretch(int64_t inner, DType dtype);
 // without gaps.
 bool reads_layout(const PackLayout& layout, DType dtype);
 
+// sum_stretch() of weights in weights_layout(); 0 too where run_rows() cannot read them. Their
+// columns decide: for few of them oneDNN's AMX products may choose narrower blocks than for many.
+int64_t row_stretch(const PackLayout& layout, DType dtype);
+
 struct RowProduct {
   const PackLayout* layout;
   DType dtype;      // of weights; of rows too, but where has_f32_products(dtype) they are f32
-  int64_t stretch;  // sum_stretch(layout->inner, dtype)
+  int64_t stretch;  // row_stretch(*layout, dtype), above 0
   const void* row[kMostSingleRows];
   int64_t rows;
   const void* packed;

@@ -162,8 +162,29 @@ bool is_new(const CallWeight& c, int64_t expert) {
   return std::exchange(c.kept->met[static_cast<size_t>(expert)], uint8_t{1}) == 0;
 }
 
+// What a call has taken of budgets for copies that do not stand yet, and gives back where one that
+// should have been packed was not. For who holds the lock.
+class Taken {
+ public:
+  Taken() = default;
+  ~Taken() {
+    for (const CallWeight* c : of_) c->budget->add(-c->expert_bytes);
+  }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+  void add(const CallWeight& c) {
+    of_.push_back(&c);
+    c.budget->add(c.expert_bytes);
+  }
+  // The copies stand.
+  void keep() { of_.clear(); }
+
+ private:
+  std::vector<const CallWeight*> of_;  // once for each copy
+};
+
 // Room for one more copy, or null. For who holds the lock.
-char* room_for(const CallWeight& c, int64_t expert) {
+char* room_for(const CallWeight& c, int64_t expert, Taken& taken) {
   ExpertCopies& kept = *c.kept;
   const bool takes = c.budget != nullptr && kept.version_of(expert) == 0;
   if (takes && !c.budget->has_room(c.expert_bytes)) return nullptr;
@@ -175,7 +196,7 @@ char* room_for(const CallWeight& c, int64_t expert) {
     if (kept.room.empty()) return nullptr;
     std::atomic_ref(kept.begun).store(true, std::memory_order_release);
   }
-  if (takes) c.budget->add(c.expert_bytes);
+  if (takes) taken.add(c);
   return kept.room.data() + expert * c.expert_bytes;
 }
 
@@ -231,13 +252,14 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
   if (missing.empty()) return;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
+  Taken taken;
   std::vector<Job> jobs;
   std::vector<CallExpert> packed;
   for (const CallExpert& m : missing) {
     const char* copy = find_copy(*m.weight, m.expert);  // another thread's, by now
     if (copy == nullptr) {
       if (is_new(*m.weight, m.expert)) continue;
-      char* room = room_for(*m.weight, m.expert);
+      char* room = room_for(*m.weight, m.expert, taken);
       if (room == nullptr) continue;
       jobs.push_back(job_of(*m.weight, m.expert, room));
       packed.push_back(m);
@@ -249,6 +271,7 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
   for (const CallExpert& p : packed)
     std::atomic_ref(p.weight->kept->version[static_cast<size_t>(p.expert)])
         .store(p.weight->w->version, std::memory_order_release);
+  taken.keep();
 }
 
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,

@@ -76,13 +76,17 @@ void apply_folder(Tokenizer& tokenizer, const std::string& folder) {
   if (const auto bos = named(tokenizer, config, "bos_token")) special.bos = bos;
   if (reader.has("add_bos_token"))
     special.add_bos = reader.get<bool>("add_bos_token") && special.bos;
+  const auto said = named(tokenizer, config, "eos_token");
+  std::vector<int32_t> listed;
+  add_ends(tokenizer, folder + "/generation_config.json", listed);
+  add_ends(tokenizer, folder + "/config.json", listed);
   std::vector<int32_t> ends = special.ends;
-  if (const auto eos = named(tokenizer, config, "eos_token")) {
-    if (!special.eos) special.eos = eos;
-    ends.push_back(*eos);
-  }
-  add_ends(tokenizer, folder + "/generation_config.json", ends);
-  add_ends(tokenizer, folder + "/config.json", ends);
+  for (const std::optional<int32_t>& end : {special.eos, said})
+    if (end) ends.push_back(*end);
+  ends.insert(ends.end(), listed.begin(), listed.end());
+  // The first one: as the files list them, before what is known by its name.
+  if (!listed.empty()) special.eos = listed[0];
+  if (!special.eos) special.eos = said;
   if (!special.eos && !ends.empty()) special.eos = ends[0];
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
@@ -101,7 +105,11 @@ std::string generation_json(const Tokenizer& tokenizer) {
                                by_name = end_by_name(tokenizer);
   std::vector<int32_t> ends = special.ends;
   if (special.eos) ends.insert(ends.begin(), *special.eos);
-  if (std::ranges::all_of(ends, [&](int32_t id) { return id == said || id == by_name; })) return "";
+  if (ends.empty()) return "";
+  const std::optional<int32_t> first = by_name ? by_name : said;
+  if (first == ends[0] &&
+      std::ranges::all_of(ends, [&](int32_t id) { return id == said || id == by_name; }))
+    return "";
   const Json ids = ends.size() == 1 ? Json(ends[0]) : Json(ends);
   return Json{{kEnds, ids}}.dump(2) + "\n";
 }

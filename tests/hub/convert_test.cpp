@@ -310,6 +310,33 @@ TEST(Convert, EveryTokenThatEndsATextIsKept) {
   }
 }
 
+TEST(Convert, TheFirstTokenThatEndsATextStaysTheFirst) {
+  using Ids = std::vector<int32_t>;
+  Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
+  for (const char* name : {"<|endoftext|>", "<|im_end|>"})
+    json["added_tokens"].push_back({{"id", 256 + json["added_tokens"].size()},
+                                    {"content", name},
+                                    {"special", true},
+                                    {"normalized", false}});
+  ModelConfig config = block_config();
+  config.vocab = 258;
+  // <|endoftext|> (256) is known by its name, wherever it is listed
+  for (const Ids& ends : {Ids{257}, Ids{257, 256}, Ids{257, 65, 256}, Ids{256, 257}}) {
+    TempFolder folder;
+    save_model(folder / "in", *drawn_model(config), *parse_tokenizer(json.dump(), "t"));
+    put(folder / "in/generation_config.json", Json{{"eos_token_id", ends}}.dump());
+    for (const auto& [first, second] : kWays) {
+      converted(folder / "in", folder / first);
+      converted(folder / first, folder / second);
+      for (const std::string name : {"in", first, second}) {
+        const LoadedModel model = open_model(folder / name, {});
+        EXPECT_EQ(model.tokenizer->special().eos, ends[0]) << name;
+        for (const int32_t id : ends) EXPECT_TRUE(model.tokenizer->ends_text(id)) << name;
+      }
+    }
+  }
+}
+
 TEST(Convert, AnEndThatLlamaCppCannotBeToldIsNoted) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));

@@ -11,6 +11,7 @@
 #include "text/byte_alphabet.h"
 #include "text/chat.h"
 #include "text/ggml_pre.h"
+#include "text/tokenizer_config.h"
 
 namespace moe::test {
 namespace {
@@ -193,6 +194,33 @@ TEST(GgmlVocab, TellsWhichTokensEndAText) {
   EXPECT_EQ(again.eos, 2);
   EXPECT_EQ(again.eot, 259);
   EXPECT_EQ(again.eom, 260);
+}
+
+// As SmolLM2's file has them: <|endoftext|> is no end there, or not the first one, but is known by
+// its name in a folder.
+TEST(GgmlVocab, KeepsTheFirstEndThroughAFolder) {
+  GgmlVocab vocab = over_bytes("smollm", {"a b"});
+  add(vocab, "<|endoftext|>", 3);
+  add(vocab, "<|im_end|>", 3);
+  const int32_t by_name = 257, first = 258;
+  vocab.eos = first;
+  for (const std::optional<int32_t> second : {std::optional<int32_t>(), std::optional(by_name)}) {
+    vocab.eot = second;
+    const auto of_file = make_ggml_tokenizer(vocab, "m.gguf");
+    ASSERT_EQ(of_file->special().eos, first);
+    const Json listed = parse_json(generation_json(*of_file), "g").at("eos_token_id");
+    EXPECT_EQ(listed, second ? Json({first, by_name}) : Json(first));
+    TempFolder folder;
+    put(folder / "tokenizer.json", of_file->to_json());
+    put(folder / "tokenizer_config.json", of_file->config_json());
+    put(folder / "generation_config.json", generation_json(*of_file));
+    const auto of_folder = load_tokenizer(folder.path());
+    EXPECT_EQ(of_folder->special().eos, first);
+    EXPECT_EQ(of_folder->special().ends, Ids{by_name});
+    const GgmlVocab again = ggml_vocab_of(*of_folder);
+    EXPECT_EQ(again.eos, first);
+    EXPECT_EQ(again.eot, by_name);
+  }
 }
 
 // Those whose text llama.cpp knows leave the keys to others.

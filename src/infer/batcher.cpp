@@ -452,7 +452,6 @@ void Batcher::show_prompt_logprobs(const Part& part) {
 
 void Batcher::deliver(const Part& part) {
   Text& text = *part.text;
-  if (text.request.routing) show_routing(part);
   if (text.reads()) {
     if (text.request.prompt_logprobs) show_prompt_logprobs(part);
     ++text.pieces;
@@ -539,6 +538,8 @@ void Batcher::run_and_deliver(const Step& step) {
     }
     return;
   }
+  for (const Part& part : step.parts)  // drawing puts others in the place of the ids that were read
+    if (part.text->request.routing) show_routing(part);
   const std::vector<std::exception_ptr> errors = draw_all(step);
   for (size_t i = 0; i < step.parts.size(); ++i) {
     const Part& part = step.parts[i];

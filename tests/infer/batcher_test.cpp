@@ -235,11 +235,13 @@ TEST_P(BatcherTest, LogprobsAreOfTheModelsLogits) {
 }
 
 TEST_P(BatcherTest, RoutingIsShownAndReplayed) {
-  TextRequest r = request(some_ids(90, 5), 2);
+  TextRequest r = request(some_ids(90, 5), 6);
   r.routing = true;
   const Outcome shown = alone(r);
   const int64_t tokens = std::ssize(shown.routing.ids);
-  ASSERT_EQ(tokens, std::ssize(r.prompt) + std::ssize(shown.ids) - 1);
+  std::vector<int32_t> read = r.prompt;
+  read.insert(read.end(), shown.ids.begin(), shown.ids.end() - 1);
+  EXPECT_EQ(shown.routing.ids, read);
   ASSERT_EQ(std::ssize(shown.routing.experts), tokens * 2 * 2);  // 2 layers, 2 experts a token
   for (size_t i = 0; i < shown.routing.experts.size(); i += 2) {
     EXPECT_NE(shown.routing.experts[i], shown.routing.experts[i + 1]);

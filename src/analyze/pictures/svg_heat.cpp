@@ -128,8 +128,11 @@ void draw_names(std::string& out, const HeatMap& m, const Cells& at) {
     const svg::Axis x = svg::make_axis(
         m.from, m.to, at.left, at.left + at.width * static_cast<double>(m.columns.size()), 4);
     const double step = x.ticks.size() > 1 ? x.ticks[1] - x.ticks[0] : 1;
-    for (const double tick : x.ticks)
-      out += svg::text(x(tick), at.top - 5, "ax m", tick_number(tick, step));
+    for (const double tick : x.ticks) {
+      const std::string number = tick_number(tick, step);
+      const bool leaves = x(tick) + svg::width_of(number) / 2 > m.width;  // what is cut off there
+      out += svg::text(x(tick), at.top - 5, leaves ? "ax e" : "ax m", number);
+    }
   }
   for (size_t c = 0; c < m.columns.size() && m.to <= m.from; c += across)
     out += svg::text(at.left + at.width * (static_cast<double>(c) + 0.5) - at.gap / 2, at.top - 5,

@@ -42,6 +42,7 @@ std::vector<double> factor_ticks(double low, double high) {
 struct Height {
   Axis axis;
   bool log = false;
+  double step = 0;  // of ticks evenly apart; 0: they are factor_ticks
   double operator()(double value) const { return axis(log ? std::log(value) : value); }
 };
 
@@ -60,7 +61,12 @@ Height make_height(const PointChart& c, double low, double high) {
             .from = bottom,
             .to = kTop,
             .ticks = {}};
-  h.axis.ticks = factor_ticks(std::exp(h.axis.low), std::exp(h.axis.high));
+  const double least = std::exp(h.axis.low), most = std::exp(h.axis.high);
+  h.axis.ticks = factor_ticks(least, most);
+  if (h.axis.ticks.size() >= 2) return h;
+  // Within a few hundredths of each other: there a plain axis has numbers, and bends little.
+  h.axis.ticks = svg::make_axis(least, most, bottom, kTop, 5).ticks;
+  if (h.axis.ticks.size() >= 2) h.step = h.axis.ticks[1] - h.axis.ticks[0];
   return h;
 }
 
@@ -69,9 +75,10 @@ void draw_levels(std::string& out, const Height& y, double left, double right) {
   for (const double tick : y.axis.ticks) {
     out += svg::line(left, y(tick), right, y(tick), "gr");
     const double power = std::pow(10.0, std::floor(std::log10(tick) + 1e-9)), first = tick / power;
-    out += svg::text(
-        left - 6, y(tick) + 4, "ax e",
-        tick_number(tick, std::abs(first - std::round(first)) < 1e-6 ? power : power / 10));
+    const double step = y.step > 0                                   ? y.step
+                        : std::abs(first - std::round(first)) < 1e-6 ? power
+                                                                     : power / 10;
+    out += svg::text(left - 6, y(tick) + 4, "ax e", tick_number(tick, step));
   }
 }
 

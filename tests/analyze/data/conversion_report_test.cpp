@@ -291,6 +291,44 @@ TEST(Conversion, TheFrontierIsAChartOfFactors) {
     EXPECT_NE(body.find(tick), std::string::npos) << tick;
 }
 
+// Values close together, as after a conversion that changed little, still have numbers beside them,
+// each another one.
+TEST(Conversion, AChartOfFactorsHasNumbersHoweverCloseItsPointsAre) {
+  for (const auto& [low, high] : {std::pair{755.6, 755.8},
+                                  {18.0, 18.0},
+                                  {1.31, 1.33},
+                                  {9.9e3, 1e4},
+                                  {1.0, 1.0},
+                                  {14.2, 15.1}}) {
+    PointChart chart{.label = "p", .x_title = "speed", .y_title = "perplexity", .points = {}};
+    chart.points = {{1, low, "p", "p", "q2"}, {2, high, "p", "p", "q2"}};
+    const std::string body = draw_points(chart).body;
+    std::vector<std::string> numbers;
+    const std::string beside = "<text x=\"38\"";  // the right end of the y axis's numbers
+    for (size_t at = body.find(beside); at != std::string::npos; at = body.find(beside, at + 1)) {
+      const size_t from = body.find('>', at) + 1;
+      numbers.push_back(body.substr(from, body.find('<', from) - from));
+    }
+    EXPECT_GE(numbers.size(), 2u) << low << " to " << high;
+    std::sort(numbers.begin(), numbers.end());
+    EXPECT_EQ(std::adjacent_find(numbers.begin(), numbers.end()), numbers.end())
+        << low << " to " << high;
+  }
+}
+
+// Steps 0 to 300 over the whole width: the last number ends at the edge, where a centred one would
+// be cut off.
+TEST(Conversion, TheLastNumberOverAHeatMapStaysInside) {
+  HeatMap map;
+  map.label = "m", map.caption = "steps", map.rows = {"0"};
+  map.from = 0, map.to = 300;
+  map.columns.assign(30, "");
+  map.value = {.rows = 1, .cols = 30, .at = std::vector<double>(30, 0.5)};
+  const std::string body = draw_heat(map).body;
+  EXPECT_NE(body.find("class=\"ax e\">300<"), std::string::npos) << body;
+  EXPECT_NE(body.find("class=\"ax m\">200<"), std::string::npos) << body;
+}
+
 // Where names would lie over each other only some are drawn: the one that matters and the one
 // before always.
 TEST(Conversion, NamesOfThePointsDoNotOverlap) {

@@ -131,7 +131,7 @@ void print_lengths(const ModelTimings& t) {
 
 int run_model(const Flags& f) {
   if (f.model.model.empty())
-    fail_usage("moe bench is followed by peak, ops, train, network or a MODEL");
+    fail_usage("moe bench is followed by peak, ops, train, layer, network or a MODEL");
   const ModelTimings t = bench_model(f.model, on_screen());
   if (f.model_json) {
     print_json(to_json(t));

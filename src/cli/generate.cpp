@@ -188,6 +188,15 @@ void check_samples(const Flags& f) {
         f.samples);
 }
 
+// Where a text goes beyond the model's context, or ends there.
+void tell_of_length(const ModelConfig& config, int64_t prompt, int64_t max_tokens) {
+  const int64_t tokens = prompt + max_tokens - 1;
+  tell_of_context(config, tokens, on_screen());
+  if (config.positions == Positions::learned && prompt <= config.context && tokens > config.context)
+    tell("note: the text ends at {} tokens, as many as the model has learned positions for\n",
+         config.context);
+}
+
 int run_generate(const Flags& f, const comm::World& world) {
   const comm::Group& group = world.group();
   const GenerateOptions& options = f.generate;
@@ -205,8 +214,7 @@ int run_generate(const Flags& f, const comm::World& world) {
   Run run(thread_count(world.threads_of(f.compute.threads)), compute_dtype(f.compute, model),
           ops::device_of(f.compute.device));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
-  if (group.is_first())
-    tell_of_context(model.config(), std::ssize(ids) + options.max_tokens - 1, on_screen());
+  if (group.is_first()) tell_of_length(model.config(), std::ssize(ids), options.max_tokens);
   GenerateOptions said = options;
   check_same_launch(group, fields(said), [&] {
     return comm::Facts{{"--samples", std::to_string(f.samples)},

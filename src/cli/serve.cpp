@@ -73,7 +73,7 @@ int run_serve(const Flags& f) {
       serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights);
   const bool large = prepare_memory(
       f.model, use(tokens), {}, f.memory,
-      "lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model", on_screen());
+      marked("lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model"), on_screen());
   loaded.model->move_to(run.device);
   serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,

@@ -48,11 +48,16 @@ constexpr CarveMethod kMethods[] = {
 
 template <class Row, size_t N>
 const Row& find(const Row (&rows)[N], std::string_view name, const char* what,
-                const char* name_of_field) {
+                const char* name_of_field, const std::vector<std::string>& offered) {
   for (const Row& row : rows)
-    if (row.name == name) return row;
+    if (row.name == name && std::ranges::find(offered, name) != offered.end()) return row;
   fail_usage("{}: no {} of carving is called '{}'{}", field(name_of_field), what, name,
-             suggestion(std::string(name), names_of(rows)));
+             suggestion(std::string(name), offered));
+}
+template <class Row, size_t N>
+const Row& find(const Row (&rows)[N], std::string_view name, const char* what,
+                const char* name_of_field) {
+  return find(rows, name, what, name_of_field, names_of(rows));
 }
 
 }  // namespace
@@ -98,10 +103,11 @@ bool draws(const CarveOptions& options) { return carve_stages(options).partition
 
 CarveStages carve_stages(const CarveOptions& options) {
   const CarveMethod& method = find_carve_method(options.method);
-  return {
-      &find(kPartitions, method.partition, "partition", "method"),
-      &find(kRouters, options.router.empty() ? method.router : options.router, "router", "router"),
-      &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "fit")};
+  return {&find(kPartitions, method.partition, "partition", "method"),
+          options.router.empty()
+              ? &find(kRouters, method.router, "router", "router")
+              : &find(kRouters, options.router, "router", "router", carve_routers()),
+          &find(kFits, options.fit.empty() ? method.fit : options.fit, "fit", "fit")};
 }
 
 }  // namespace moe

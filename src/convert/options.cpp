@@ -36,9 +36,10 @@ FieldList fields(CarveOptions& o) {
            "FFN that a decoded token reads, the sketch among them (0.75, 0.5, 0.25)");
   add_layers(list, o.layers);
   list.add("method", o.method, methods_help()).values(carve_method_names());
-  list.add("router", o.router, "another router than the method's: analytic, similarity or learned")
+  list.add("router", o.router,
+           "another router than the method's: analytic, similarity, learned or energy")
       .values(carve_routers());
-  list.add("fit", o.fit, "another fit of what the experts give than the method's")
+  list.add("fit", o.fit, "another fit of what the experts give than the method's: none or refit")
       .values(carve_fits());
   list.add_choice("profile", o.profile, profile_names(),
                   "where the method or the router marks the strongest neurons of a token, by what: "

@@ -87,9 +87,12 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
     wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1,
                                   model.model->config(), options.importance != nullptr)
                     : asked->dtype;
+  constexpr int64_t kNumbers = 256;  // whole blocks of any type
   TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
   if (asked && choice.why.empty() && choice.dtype != asked->dtype)
-    choice.why = "the mix gives it more bits";
+    choice.why = bytes_of(choice.dtype, kNumbers) > bytes_of(asked->dtype, kNumbers)
+                     ? "the mix gives it more bits"
+                     : "the mix gives it fewer bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
   as_stored = as_stored && !stored.mixed && choice.dtype == stored.dtype;
   return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};

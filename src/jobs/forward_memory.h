@@ -36,7 +36,8 @@ inline bool prepare_memory(const std::string& path, const ForwardUse& use, const
 // Throws where work without a forward does not fit; tells what is foretold where the options ask.
 void check_memory(const MemoryNeed&, const MemoryOptions&, const std::string& advice, const Watch&);
 
-// Tells where so many tokens in one text are more than the model was made for.
+// Tells where so many tokens in one text are more than the model was made for; with learned
+// positions there are no more.
 void tell_of_context(const ModelConfig&, int64_t tokens, const Watch&);
 
 // A line for each share.

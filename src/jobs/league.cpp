@@ -601,7 +601,7 @@ FieldList fields(LeagueOptions& o) {
   list.add(std::move(minutes));
   list.add("rates", o.rates,
            "learning rates of each arm, factors of 2 around @lr; where the best is at an end, more "
-           "are tried on that side");
+           "are tried on that side; 1: @lr alone");
   list.add("seeds", o.seeds, "seeds of the dense twin and the finalists, from @seed on");
   list.add("finalists", o.finalists, "arms of the lowest loss that are run with all seeds");
   list.add("times", o.times, "FFNs of the dense twin that the experts of an arm hold together");

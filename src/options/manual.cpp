@@ -107,6 +107,9 @@ failed; one line on standard error says what, where and what to do
 .TP
 2
 wrong usage
+.TP
+130
+interrupted; what was done of a run is saved
 )";
 
 }  // namespace

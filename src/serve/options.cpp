@@ -15,7 +15,8 @@ FieldList fields(ServeOptions& o) {
            "requests need it as Authorization: Bearer KEY; may be given more than once")
       .one_each();
   list.add("cors", o.cors, "pages of this origin may ask too; *: of any");
-  list.add("name", o.name, "what the model is called in replies; default: its path's last part");
+  list.add("name", o.name,
+           "what the model is called in replies; default: its path's last part, without .gguf");
   list.add("chat_template_kwargs", o.template_kwargs, kTemplateKwargsHelp);
   list.add("parallel", o.parallel, "replies at the same time").also({"np"});
   list.add("queue", o.queue, "replies that may wait for their turn; more are refused");

@@ -190,9 +190,10 @@ void add_tuning(FieldList& list, TrainOptions& o) {
 
 void add_bookkeeping(FieldList& list, TrainOptions& o) {
   list.group("");
-  list.add("hold_out", o.hold_out,
-           "hold out this share of the documents of @data, chosen by a hash of their content; "
-           "0.05: a twentieth");
+  list.add(
+      "hold_out", o.hold_out,
+      "hold out this share of the text of @data, in blocks of up to 8 KiB that are chosen by a "
+      "hash of their content; 0.05: a twentieth");
   list.add("mix", o.mix,
            "how often a domain is visited beside the others: german=2 twice as often, notes=0 not "
            "at all; not named: 1")

@@ -122,7 +122,7 @@ TEST_F(BenchModel, FewerExpertsReadFewerBytes) {
 }
 
 TEST_F(BenchModel, IsToldFromTheOtherWords) {
-  expect_refused({"bench"}, 2, {"peak, ops, train, network or a MODEL"});
+  expect_refused({"bench"}, 2, {"peak, ops, train, layer, network or a MODEL"});
   expect_refused({"bench", "paek"}, 1, {"paek"});
   expect_refused({"bench", "--prompt", "5", "peak"}, 2, {"--prompt", "'peak'"});
   expect_refused({"bench", model(), "--prompt", "0"}, 2, {"--prompt is 0"});

@@ -443,6 +443,8 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   CarveOptions o = options("cmoe", 1, 2, 6);
   o.router = "analytical";
   has(refused(o), "analytic");
+  o.router = "sketch";  // of single neurons
+  has(refused(o), "no router of carving is called 'sketch'");
   o = options("cmoe", 1, 2, 6);
   o.fit = "refitt";
   has(refused(o), "refit");

@@ -249,10 +249,10 @@ std::vector<Fact> facts_of(const ConversionReport& r) {
                                  human_count(r.before.flops_per_token))});
   }
   for (const TextView& t : texts_of(r))
-    facts.push_back(
-        {r.others.empty() ? "KL to before" : fmt::format("KL to before, {}", t.name),
-         compact(t.figures.kl),
-         fmt::format("nats a token; the same likeliest token at {}", percent(t.figures.same_top))});
+    facts.push_back({r.others.empty() ? "KL to before" : fmt::format("KL to before, {}", t.name),
+                     compact(t.figures.kl),
+                     fmt::format("nats a token; the same likeliest token at {}",
+                                 fine_percent(t.figures.same_top))});
   return facts;
 }
 

@@ -187,7 +187,10 @@ std::vector<Fact> league_rules(const League& league) {
                                  : ""),
        ""},
       {"Training", m.schedule, ""},
-      {"Rates", fmt::format("{} a factor of 2 apart, more where the best is at an end", m.rates),
+      {"Rates",
+       m.rates == 1
+           ? "1"
+           : fmt::format("{} a factor of 2 apart, more where the best is at an end", m.rates),
        ""},
       {"Seeds",
        fmt::format("{} of the dense twin and of the best {}, one of the others", m.seeds,

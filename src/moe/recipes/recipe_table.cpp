@@ -501,7 +501,7 @@ Recipe qwen2_moe() {
 Recipe qwen3_moe() {
   Recipe r = mixtral();
   r.name = "qwen3-moe";
-  r.title = "token choice renormalised over the chosen, balance over the whole optimizer step";
+  r.title = "token choice renormalised over the chosen, balance over the optimizer step so far";
   r.source =
       "Qwen team 2025, arXiv 2505.09388, section 2; Qiu et al. 2025, arXiv 2501.11873; github "
       "huggingface/transformers, models/qwen3_moe";

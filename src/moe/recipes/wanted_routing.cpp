@@ -38,9 +38,9 @@ FieldList fields(WantedRouting& w) {
            "buffer of an expert in training, for recipes that drop; where experts choose, how many "
            "take a token on average");
   list.add("capacity_factor_eval", w.capacity_factor_eval, "the same when evaluated as-trained");
-  list.add(
-      "norm_topk_prob", w.norm_topk_prob,
-      "true or false: renormalise the chosen weights, where the recipe leaves it open (olmoe)");
+  list.add("norm_topk_prob", w.norm_topk_prob,
+           "true or false: renormalise the chosen weights, where the recipe leaves it open (olmoe, "
+           "qwen2-moe)");
   list.add("expert_groups", w.expert_groups,
            "groups of neighbouring experts, for grouped selection (deepseek-v2, deepseek-v3)")
       .also({"n_group"});

@@ -256,6 +256,13 @@ TEST(QuantMix, AConvertedModelHasThem) {
       said = said || (row.to == DType::q6_k && row.why == "the mix gives it more bits");
     EXPECT_TRUE(said);
     EXPECT_GT(open_model(folder / "m.gguf", {}).model->params().size(), 0u) << "and is read";
+    if (experts == 0) continue;
+    const ConvertReport fewer = convert_model(loaded, folder / "in", folder / "fewer.gguf",
+                                              {.dtype = mix("mxfp4_moe"), .threads = 2});
+    int64_t banks = 0;
+    for (const ConvertedRow& row : fewer.rows)
+      if (row.to == DType::mxfp4) banks += row.why == "the mix gives it fewer bits";
+    EXPECT_GT(banks, 0) << "4.25 where others have 8.5";
   }
 }
 

@@ -23,8 +23,7 @@ namespace {
 
 // The first line alone is what the manual page has under NAME.
 constexpr const char* kWhatItIs =
-    "Train, look inside and run Mixture-of-Experts language models on the CPU, and on "
-    "a GPU.\n"
+    "Train, look inside and run Mixture-of-Experts language models on the CPU, and on a GPU.\n"
     "Your own, made from any text in minutes, or other people's.";
 
 constexpr const char* kFirstSteps =

@@ -380,7 +380,7 @@ void Batcher::LayerChoices::take(const MoeLayerSaved& saved) {
         saved.plan.weight.as<float>()[r];
 }
 
-void Batcher::show_routing(const Part& part) {
+void Batcher::show_routing(const Part& part) const {
   TokenRouting& routing = part.text->progress.routing;
   routing.ids.insert(routing.ids.end(), part.rows.ids.begin(), part.rows.ids.end());
   for (int64_t n = 0; n < std::ssize(part.rows.ids); ++n)
@@ -403,6 +403,7 @@ std::span<const float> Batcher::logits_of(const Part& part, int64_t row, int64_t
 // the text.
 void Batcher::draw(const Part& part) const {
   Text& text = *part.text;
+  if (text.request.routing) show_routing(part);  // what is drawn takes the place of the ids read
   const int64_t read = std::ssize(part.rows.ids);
   if (text.reads() && text.read + read < text.prompt_tokens()) return;
   const int64_t rows = text.reads() ? 1 : part.rows.logits, first = part.rows.logits - rows;
@@ -538,8 +539,6 @@ void Batcher::run_and_deliver(const Step& step) {
     }
     return;
   }
-  for (const Part& part : step.parts)  // drawing puts others in the place of the ids that were read
-    if (part.text->request.routing) show_routing(part);
   const std::vector<std::exception_ptr> errors = draw_all(step);
   for (size_t i = 0; i < step.parts.size(); ++i) {
     const Part& part = step.parts[i];

@@ -120,7 +120,7 @@ class Batcher {
   std::span<const float> logits_of(const Part&, int64_t row, int64_t rows) const;
   void draw(const Part&) const;
   std::vector<std::exception_ptr> draw_all(const Step&) const;
-  void show_routing(const Part&);
+  void show_routing(const Part&) const;
   void show_prompt_logprobs(const Part&);
   void deliver(const Part&);
   void flush(Text&);

@@ -210,7 +210,7 @@ HWY_INLINE void multiply_half(__m256 (&sum)[kRows][kVectors], const Weights& w,
   multiply_step<kType, kStep + 3, false, kRows>(kApart ? late : total, w, x);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     [[maybe_unused]] const __m256i start =
-        _mm256_set1_epi32(kShift < 0 ? 0 : x[r]->minus_sum[kHalf] * (1 << (kShift & 31)));
+        _mm256_slli_epi32(_mm256_set1_epi32(x[r]->minus_sum[kHalf]), kShift & 31);
     MOE_UNROLL for (int v = 0; v < kVectors; ++v) {
       __m256i all = total[r][v];
       if constexpr (!kSigned<kType>) {

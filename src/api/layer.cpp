@@ -181,7 +181,7 @@ FieldList fields(LayerOptions& o) {
   list.add("hidden_size", o.hidden_size, "numbers of a token; 0: it routes logits and has no x");
   list.add("moe_intermediate_size", o.moe_intermediate_size,
            "width of an expert; 0: it routes and has no experts");
-  list.add_choice("activation", o.activation, activation_names(), "silu, gelu, gelu_tanh or relu");
+  list.add_choice("activation", o.activation, activation_names(), listed(activation_names()));
   list.add("gated", o.gated,
            "true or false: experts are act(gate x) * (up x), or act(up x); default: true");
   list.add("bias", o.bias, "experts have biases");

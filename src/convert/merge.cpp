@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "convert/condition.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "hub/folder/rope_fields.h"
+#include "hub/wanted_model.h"
 
 namespace moe {
 namespace {
@@ -20,18 +23,6 @@ struct SameField {
   std::string value;
   bool decides;  // models that differ in it cannot be merged; else the base's is taken
 };
-
-const char* act_name(ops::Act act) {
-  switch (act) {
-    case ops::Act::silu: return "silu";
-    case ops::Act::gelu: return "gelu";
-    case ops::Act::gelu_tanh: return "gelu_tanh";
-    case ops::Act::relu: return "relu";
-    case ops::Act::swiglu_oai: return "swiglu_oai";
-    case ops::Act::sigmoid: return "sigmoid";
-  }
-  return "";
-}
 
 std::string listed(const std::vector<int64_t>& layers) {
   return fmt::format("{}", fmt::join(layers, ", "));
@@ -56,51 +47,33 @@ const char* qk_norm_name(QkNorm norm) {
   return "";
 }
 
-const char* scaling_name(RopeScaling::Kind kind) {
-  switch (kind) {
-    case RopeScaling::Kind::none: return "none";
-    case RopeScaling::Kind::linear: return "linear";
-    case RopeScaling::Kind::llama3: return "llama3";
-    case RopeScaling::Kind::yarn: return "yarn";
-    case RopeScaling::Kind::proportional: return "proportional";
-    case RopeScaling::Kind::longrope: return "longrope";
-  }
-  return "";
-}
-
-// What its kind reads of it.
-std::string scaling_in_words(const RopeScaling& s) {
-  using Kind = RopeScaling::Kind;
-  std::string words = scaling_name(s.kind);
-  const auto add = [&](const char* name, const auto& value) {
-    words += fmt::format(", {} {}", name, value);
+// Its kind, and what config.json says of it otherwise than of `beside`: of a list, which may fill
+// the screen, the first number that differs.
+std::string scaling_in_words(const RopeScaling& s, const RopeScaling& beside) {
+  if (s.kind == RopeScaling::Kind::none) return "none";
+  const Json own = rope_scaling_json(s), other = rope_scaling_json(beside);
+  const char* kind = "rope_type";
+  std::string words = own.at(kind).get<std::string>();
+  const auto add = [&](const std::string& name, const Json& x) {  // dump() has 2.0 for 2
+    words += fmt::format(", {} {}", name,
+                         x.is_number_float() ? fmt::format("{}", x.get<double>()) : x.dump());
   };
-  if (s.kind != Kind::none) add("factor", s.factor);
-  if (s.kind == Kind::proportional) add("share", s.share);
-  if (s.kind == Kind::llama3 || s.kind == Kind::yarn || s.kind == Kind::longrope)
-    add("original context", s.original_context);
-  if (s.kind == Kind::llama3) {
-    add("low_freq_factor", s.low_freq_factor);
-    add("high_freq_factor", s.high_freq_factor);
-  }
-  if (s.kind == Kind::yarn) {
-    add("beta_fast", s.beta_fast);
-    add("beta_slow", s.beta_slow);
-    add("mscale", s.score_mscale);
-    add("truncate", s.truncate);
-  }
-  if (s.kind == Kind::yarn || s.kind == Kind::longrope) add("attention factor", s.attention_factor);
-  if (s.kind == Kind::longrope) {
-    add("that of long texts", s.long_attention_factor);
-    // a list of them would fill the screen
-    add("short factors of the sum",
-        std::accumulate(s.short_factors.begin(), s.short_factors.end(), 0.0));
-    add("long ones of", std::accumulate(s.long_factors.begin(), s.long_factors.end(), 0.0));
+  for (const auto& [key, value] : own.items()) {
+    const Json theirs = other.value(key, Json());
+    if (key == kind || value == theirs) continue;
+    if (!value.is_array()) {
+      add(key, value);
+      continue;
+    }
+    size_t i = 0;
+    while (i < value.size() && i < theirs.size() && value[i] == theirs[i]) ++i;
+    if (i < value.size()) add(fmt::format("{}[{}]", key, i), value[i]);
   }
   return words;
 }
 
-std::vector<SameField> fields_of(const ModelConfig& c) {
+// As they stand beside those of `beside`.
+std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside) {
   std::vector<SameField> fields;
   const auto decides = [&](const char* name, const auto& value) {
     fields.push_back({name, fmt::format("{}", value), true});
@@ -112,7 +85,7 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("the width (hidden_size)", c.width);
   decides("the number of layers (num_hidden_layers)", c.layers);
   decides("the FFN's width (intermediate_size)", c.dense_width);
-  decides("the activation (hidden_act)", act_name(c.act));
+  decides("the activation (hidden_act)", activation_names().at(static_cast<size_t>(c.act)));
   decides("whether FFNs have gates", c.gated);
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
@@ -120,7 +93,8 @@ std::vector<SameField> fields_of(const ModelConfig& c) {
   decides("whether norms have biases (norm_bias)", c.norm_bias);
   decides("the positions (position_embedding_type)",
           c.positions == Positions::rope ? "rotary" : "learned");
-  decides("the scaling of rotary positions (rope_scaling)", scaling_in_words(c.rope_scaling));
+  decides("the scaling of rotary positions (rope_scaling)",
+          scaling_in_words(c.rope_scaling, beside.rope_scaling));
   decides("the norm of queries and keys (qk_norm)", qk_norm_name(c.qk_norm));
   decides("whether queries, keys and values have biases (attention_bias)", c.attention_bias);
   decides("whether the projection back has a bias (attention_out_bias)", c.attention_out_bias);
@@ -167,7 +141,7 @@ void check_shape(const ModelConfig& base, const MergeExpert& expert,
   const ModelConfig& config = expert.model->config();
   if (config.moe_layer_count() > 0)
     fail_usage("{} has experts already; each expert is made of a dense model", expert.name);
-  const std::vector<SameField> want = fields_of(base), got = fields_of(config);
+  const std::vector<SameField> want = fields_of(base, config), got = fields_of(config, base);
   for (size_t i = 0; i < want.size(); ++i) {
     if (want[i].value == got[i].value) continue;
     if (want[i].decides)

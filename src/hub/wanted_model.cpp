@@ -149,7 +149,8 @@ void set_losses(RoutingOptions& options, WantedModel w) {
 }
 
 const std::vector<std::string>& activation_names() {
-  static const std::vector<std::string> names = {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"};
+  static const std::vector<std::string> names = {"silu", "gelu",       "gelu_tanh",
+                                                 "relu", "swiglu_oai", "sigmoid"};
   return names;
 }
 

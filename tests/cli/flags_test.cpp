@@ -230,6 +230,18 @@ TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
       2);
 }
 
+// Every one that its help names, in the order of ops::Act.
+TEST(MakeConfig, TakesEveryActivation) {
+  RunOptions o;
+  const std::string help = fields(o).at("activation").help;
+  for (const char* name : {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid"}) {
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+    const ModelConfig c = Line({"--activation", name}).config();
+    EXPECT_EQ(activation_names().at(static_cast<size_t>(c.act)), name);
+  }
+  EXPECT_EQ(Line({"--activation", "sigmoid"}).config().act, ops::Act::sigmoid);
+}
+
 // Shared experts are the recipe's unless the flags say otherwise, and count towards the width that
 // a token meets.
 TEST(MakeConfig, SharedExpertsAreTheRecipes) {

@@ -303,6 +303,18 @@ TEST(Merge, RefusesWhatTheBaseHasOtherwise) {
   });
   refused(yarn, changed(yarn, [](ModelConfig& c) { c.rope_scaling.truncate = false; }),
           {"(rope_scaling) is yarn", "truncate false", "truncate true"});
+  // of the same sum
+  const ModelConfig longrope = changed(plain, [](ModelConfig& c) {
+    c.rope_scaling.kind = RopeScaling::Kind::longrope;
+    c.rope_scaling.original_context = 8;
+    c.rope_scaling.short_factors = c.rope_scaling.long_factors = {1, 1, 1, 1, 2, 3, 4, 5};
+  });
+  refused(longrope,
+          changed(longrope,
+                  [](ModelConfig& c) {
+                    std::swap(c.rope_scaling.long_factors[4], c.rope_scaling.long_factors[5]);
+                  }),
+          {"(rope_scaling) is longrope, long_factor[4] 3, the base's longrope, long_factor[4] 2"});
   const ModelConfig layer = changed(plain, [](ModelConfig& c) { c.norm = NormKind::layer; });
   refused(layer, changed(layer, [](ModelConfig& c) { c.norm_bias = true; }),
           {"(norm_bias) is true, the base's false"});

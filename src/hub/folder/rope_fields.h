@@ -11,8 +11,8 @@ namespace moe {
 
 // Fills rope_theta and rope_scaling; its score_mscale only in a model of latent attention. Fails
 // where the key that says the base is missing, except in configs of transformers before 4.33, which
-// had no such key: the base was 10000 for all of them. Scalings other than linear, llama3 and yarn
-// are refused by name. `share` of a head turns; a key that says another share is refused.
+// had no such key: the base was 10000 for all of them. Scalings other than those of RopeScaling are
+// refused by name. `share` of a head turns; a key that says another share is refused.
 void read_rope(const JsonReader&, ModelConfig&, double share = 1);
 // Both forms.
 void write_rope(Json&, const ModelConfig&, double share = 1);

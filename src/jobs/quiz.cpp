@@ -22,10 +22,9 @@ Document said(std::span<const Message> messages) {
 std::string text_of(const SourceFile& file) {
   if (!is_jsonl(file.path)) return std::string(file.bytes.text()) + '\n';
   std::string text;
-  JsonlReader reader(file.bytes.text(), file.path, said);
+  JsonlReader reader(file.bytes.text(), file.path, said, nullptr);
   Document document;
   while (reader.next(document)) {
-    if (!document.rejected.empty()) fail_pairs(file.path);
     text += document.text + '\n';
     document = {};
   }
@@ -61,6 +60,34 @@ QuizResult result_of(const std::string& model, const std::vector<QuizAnswer>& an
           share_of(answers, &first, &QuizAnswer::word)};
 }
 
+// A model, and the questions as it reads them.
+struct AskedModel {
+  LoadedModel loaded;
+  DType dtype;
+  std::vector<AskedQuestion> questions;
+
+  AskedModel(const std::string& path, const QuizJob& job, std::span<const Question> quiz)
+      : loaded(open_model(path, job.memory.limits)),
+        dtype(compute_dtype(job.compute, *loaded.model)),
+        questions(as_asked(quiz, *loaded.tokenizer, loaded.model->config().context)) {}
+  ForwardUse use() { return quiz_use(*loaded.model, questions, dtype); }
+};
+
+const char* const kQuizAdvice = "lower @context or @words";
+
+// What would be refused of one model once the others before it have answered.
+void check_to_be_asked(const std::string& path, const QuizJob& job,
+                       std::span<const Question> quiz) {
+  AskedModel asked(path, job, quiz);
+  const ForwardUse use = asked.use();
+  try {
+    check_memory(plan_memory(std::span(&use, 1), {}, job.memory.limits).need, job.memory.limits,
+                 marked(kQuizAdvice));
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(fmt::format("{}: {}", path, e.marked()));
+  }
+}
+
 Json to_json(const Mean& s) { return {{"value", s.value}, {"error", s.error}}; }
 
 }  // namespace
@@ -82,18 +109,15 @@ FieldList fields(QuizJob& job) {
 QuizReply quiz_models(const QuizJob& job, const Watch& watch) {
   const std::vector<Question> quiz = make_quiz(whole_text(job.text), job.quiz);
   QuizReply reply{job.text, job.quiz, {}};
+  for (size_t i = 1; i < job.models.size(); ++i) check_to_be_asked(job.models[i], job, quiz);
   std::vector<QuizAnswer> first;
   for (const std::string& path : job.models) {
-    const LoadedModel loaded = open_model(path, job.memory.limits);
-    const DType dtype = compute_dtype(job.compute, *loaded.model);
-    const std::vector<AskedQuestion> asked =
-        as_asked(quiz, *loaded.tokenizer, loaded.model->config().context);
-    prepare_memory(path, quiz_use(*loaded.model, asked, dtype), {}, job.memory,
-                   marked("lower @context or @words"), watch);
-    Run run(thread_count(job.compute.threads), dtype);
+    AskedModel asked(path, job, quiz);
+    prepare_memory(path, asked.use(), {}, job.memory, marked(kQuizAdvice), watch);
+    Run run(thread_count(job.compute.threads), asked.dtype);
     const Progress progress = watch.begin();
     const std::vector<QuizAnswer> answers =
-        take_quiz(*loaded.model, run, asked, [&](int64_t done, int64_t total) {
+        take_quiz(*asked.loaded.model, run, asked.questions, [&](int64_t done, int64_t total) {
           if (watch.stopped()) fail("interrupted after {} of {} questions", done, total);
           progress(done, total, "questions of " + path);
         });

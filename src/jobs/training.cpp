@@ -354,7 +354,8 @@ void Training::fit(int64_t afterwards, const std::atomic<bool>& stop) {
 
 void Training::read_texts() {
   if (options_.train.hold_out > 0) {
-    SplitCorpus parts = Corpus::split(options_.data, tokenizer(), options_.train.hold_out);
+    SplitCorpus parts =
+        Corpus::split(options_.data, tokenizer(), options_.train.hold_out, Pairs::taken);
     corpus_.emplace(std::move(parts.train));
     held_out_.emplace(std::move(parts.held_out));
   } else {

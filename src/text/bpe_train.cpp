@@ -227,8 +227,9 @@ std::unique_ptr<Tokenizer> choose_tokenizer(const std::string& spec,
     BpeLearner learner;
     bool dialogues = false;
     const auto bytes = make_tokenizer("bytes");
+    mark_dialogues(*bytes);  // who reads the text after this says what it may hold
     const auto learn = [&](SourceFile&& file) {
-      each_run(file.path, file.bytes.text(), *bytes, 0, [&](TextRun&& run) {
+      each_run(file.path, file.bytes.text(), *bytes, 0, Pairs::taken, [&](TextRun&& run) {
         learner.add(run.text());
         dialogues |= !run.all_trained;
       });

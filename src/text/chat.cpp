@@ -67,7 +67,7 @@ DialogueWriter pair_writer(const Tokenizer& tokenizer) {
     if (chat_template_of(tokenizer).empty())
       fail(
           "the model has no chat template to write lists of messages by; give \"prompt\", "
-          "\"chosen\" and \"rejected\" as strings, or train it on dialogues first");
+          "\"chosen\" and \"rejected\" as strings, or take a model that was trained on dialogues");
     return write(messages);
   };
 }

@@ -30,9 +30,9 @@ Corpus::Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer
 }
 
 SplitCorpus Corpus::split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                          double hold_out) {
+                          double hold_out, Pairs pairs) {
   SplitCorpus parts{Corpus(), Corpus()};
-  parts.train.read(paths, tokenizer, Pairs::taken, hold_out, &parts.held_out);
+  parts.train.read(paths, tokenizer, pairs, hold_out, &parts.held_out);
   for (const Corpus* part : {&parts.train, &parts.held_out})
     if (part->size() == 0)
       fail(
@@ -74,8 +74,7 @@ void Corpus::read(const std::vector<std::string>& paths, const Tokenizer& tokeni
       const bool held = run.held_out;
       side(held).add_run(std::move(run), width);
     });
-    each_run(source.path, file->text(), tokenizer, hold_out, [&](TextRun&& run) {
-      if (run.in_pair && pairs == Pairs::refused) fail_pairs(source.path);
+    each_run(source.path, file->text(), tokenizer, hold_out, pairs, [&](TextRun&& run) {
       if (std::string& first = run.in_pair ? pairs_in : texts_in; first.empty())
         first = source.path;
       if (tokenizer.ids_are_bytes() && !run.owns) side(run.held_out).add_view(file, run);

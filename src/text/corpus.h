@@ -36,9 +36,6 @@ struct Domain {
 
 struct SplitCorpus;
 
-// Whether a text may hold preference pairs.
-enum class Pairs { refused, taken };
-
 // Owns the mapped files and the ids. Immutable once built, so any number of threads may read.
 class Corpus {
  public:
@@ -49,10 +46,10 @@ class Corpus {
   Corpus(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
          Pairs pairs = Pairs::refused);
   // The same text in two parts: the blocks of documents that is_held_out names, and the others
-  // (text/source.h says how they are cut); pairs are taken. Fails when one part is empty; shards
-  // cannot be split any more.
+  // (text/source.h says how they are cut). Fails when one part is empty; shards cannot be split any
+  // more.
   static SplitCorpus split(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
-                           double hold_out);
+                           double hold_out, Pairs pairs = Pairs::refused);
   // Ids already made (tests, `score`): one document.
   explicit Corpus(std::vector<int32_t> ids);
   // `ends`: one past the last token of each document, ascending, the last being the end;

@@ -29,6 +29,13 @@ constexpr size_t kShownKeys = 12;
       keys.empty() ? "no keys" : printable(fmt::format("{}", fmt::join(keys, ", ")), 400));
 }
 
+[[noreturn]] void fail_pairs(const std::string& path) {
+  fail(
+      "{} holds preference pairs, which only @data and @eval_data of `moe train` take; name a file "
+      "of texts or dialogues",
+      path);
+}
+
 Document dialogue_of(const JsonReader& object, const DialogueWriter& write) {
   const std::vector<Message> messages = messages_of(object, "messages");
   try {
@@ -41,10 +48,13 @@ Document dialogue_of(const JsonReader& object, const DialogueWriter& write) {
   }
 }
 
-Document document_of(const Json& line, const std::string& where, const DialogueWriter& write,
-                     const DialogueWriter& write_pair) {
+Document document_of(const Json& line, const std::string& path, const std::string& where,
+                     const DialogueWriter& write, const DialogueWriter& write_pair) {
   const JsonReader object(line, where);
-  if (is_pair(object)) return pair_of(object, write_pair);
+  if (is_pair(object)) {
+    if (!write_pair) fail_pairs(path);
+    return pair_of(object, write_pair);
+  }
   const bool text = object.has("text"), messages = object.has("messages");
   if (text && messages)
     fail("{}: \"text\" and \"messages\" are both there; a document is one of them", where);
@@ -76,7 +86,7 @@ bool JsonlReader::next(Document& document) {
     if (line.size() > kJsonMaxBytes)
       fail("{}: it has {} bytes; a line may have {}", where, line.size(), kJsonMaxBytes);
     document = document_of(parse_json(line, where_, kJsonMaxBytes, static_cast<size_t>(line_)),
-                           where, write_, write_pair_);
+                           where_, where, write_, write_pair_);
     if (!document.text.empty()) return true;
   }
   return false;

@@ -15,8 +15,8 @@ namespace moe {
 
 class JsonlReader {
  public:
-  // `bytes` outlive the reader; `where` (the file's path) opens every message.
-  // `write_pair`: for the dialogues of preference pairs.
+  // `bytes` outlive the reader; `where` (the file's path) opens every message. `write_pair`: for
+  // the dialogues of preference pairs; null: pairs are refused, for who has no use for them.
   JsonlReader(std::string_view bytes, std::string where, DialogueWriter write = chat_document,
               DialogueWriter write_pair = chat_document);
   // The next document, false at the end. Fails naming file, line and what is wrong with it; a

@@ -121,9 +121,8 @@ Document pair_of_dialogues(const JsonReader& object, const DialogueWriter& write
 
 }  // namespace
 
-bool is_pair(const JsonReader& object) { return object.has("chosen") || object.has("rejected"); }
-
-Document pair_of(const JsonReader& object, const DialogueWriter& write) {
+bool is_pair(const JsonReader& object) {
+  if (!object.has("chosen") && !object.has("rejected")) return false;
   for (const char* field : {"chosen", "rejected"})
     if (!object.has(field))
       fail("{}: \"{}\" is missing; a preference pair has \"chosen\" and \"rejected\"",
@@ -132,6 +131,10 @@ Document pair_of(const JsonReader& object, const DialogueWriter& write) {
     if (object.has(field))
       fail("{}: \"{}\" stands beside \"chosen\" and \"rejected\"; a line is a document or a pair",
            object.where(), field);
+  return true;
+}
+
+Document pair_of(const JsonReader& object, const DialogueWriter& write) {
   const bool lists = is_list(object, "chosen");
   if (lists != is_list(object, "rejected"))
     fail(

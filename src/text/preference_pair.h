@@ -16,11 +16,12 @@
 
 namespace moe {
 
-// Whether an object is meant as one: it has "chosen" or "rejected".
+// Whether an object is meant as one: it has "chosen" or "rejected". Fails, naming the object's
+// place and the field, where it has only one of them, or a document stands beside them.
 bool is_pair(const JsonReader& object);
-// The chosen text, with the rejected one in it; trained are the replies behind the prompt. Fails,
-// naming the object's place and the field, for what is no pair: a field that is missing or of
-// another form, replies that are the same, dialogues that answer no common prompt.
+// Of an object that is one: the chosen text, with the rejected one in it; trained are the replies
+// behind the prompt. Fails likewise for a field of another form, replies that are the same,
+// dialogues that answer no common prompt.
 Document pair_of(const JsonReader& object, const DialogueWriter& write);
 
 // A list of {"role": "...", "content": "..."}.

@@ -64,8 +64,8 @@ void visit_folder(const std::string& folder, const SourceVisitor& visit, Skipped
   for (const char* part : {"train", "valid"})
     if (holds_tokens(folder + "/" + part))
       fail_usage(
-          "{} holds tokens in two parts; name {}/train to train on and {}/valid as held-out text "
-          "(@eval_data)",
+          "{} holds tokens in two parts; name one of them: {}/train, or {}/valid, which is held "
+          "out",
           folder, folder, folder);
   const Skipped before = skipped;
   bool any = false;
@@ -196,8 +196,9 @@ void emit_document(Document&& document, double hold_out,
 }
 
 void each_line(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
-               double hold_out, const std::function<void(TextRun&&)>& emit) {
-  JsonlReader reader(bytes, path, dialogue_writer(tokenizer), pair_writer(tokenizer));
+               double hold_out, Pairs pairs, const std::function<void(TextRun&&)>& emit) {
+  JsonlReader reader(bytes, path, dialogue_writer(tokenizer),
+                     pairs == Pairs::taken ? pair_writer(tokenizer) : nullptr);
   Document document;
   while (reader.next(document)) {
     emit_document(std::move(document), hold_out, emit);
@@ -234,13 +235,6 @@ std::string binary_reason(std::string_view bytes, int64_t* broken_bytes) {
   if (broken_bytes != nullptr) *broken_bytes = broken;
   if (broken * 10 <= std::ssize(sample)) return "";
   return fmt::format("{} of its first {} bytes are not valid UTF-8", broken, sample.size());
-}
-
-void fail_pairs(const std::string& path) {
-  fail(
-      "{} holds preference pairs, which only @data and @eval_data of `moe train` take; name a file "
-      "of texts or dialogues",
-      path);
 }
 
 // FNV-1a, finished as SplitMix64 is, so that short contents spread over the whole range.
@@ -285,8 +279,8 @@ int64_t source_bytes(const std::vector<std::string>& paths) {
 }
 
 void each_run(const std::string& path, std::string_view text, const Tokenizer& tokenizer,
-              double hold_out, const std::function<void(TextRun&&)>& emit) {
-  if (is_jsonl(path)) return each_line(path, text, tokenizer, hold_out, emit);
+              double hold_out, Pairs pairs, const std::function<void(TextRun&&)>& emit) {
+  if (is_jsonl(path)) return each_line(path, text, tokenizer, hold_out, pairs, emit);
   if (hold_out <= 0) return emit_text(text, 0, text.size(), false, emit);
   const std::string mark = tokenizer.eos_id() ? tokenizer.piece(*tokenizer.eos_id()) : "";
   each_side(text, mark, hold_out, [&](size_t begin, size_t end, bool held_out) {

@@ -61,6 +61,9 @@ struct TextRun {
   bool held_out = false;
 };
 
+// Whether a text may hold preference pairs.
+enum class Pairs { refused, taken };
+
 // Hands out a whole file, `bytes` being what lies at `path`, in order; `bytes` outlive the runs.
 // Plain text comes in runs of at most 16 MiB, cut at line ends, which bounds the memory of
 // encoding. With `hold_out` above 0 every document (a file, what ends at an end-of-text token, a
@@ -68,10 +71,7 @@ struct TextRun {
 // is_held_out judges, and a run also ends where the side changes; a dialogue is one block, and so
 // is a preference pair.
 void each_run(const std::string& path, std::string_view bytes, const Tokenizer& tokenizer,
-              double hold_out, const std::function<void(TextRun&&)>& emit);
-
-// Refuses a file of preference pairs, for who has no use for them.
-[[noreturn]] void fail_pairs(const std::string& path);
+              double hold_out, Pairs pairs, const std::function<void(TextRun&&)>& emit);
 
 // Whether a block of this content is held out when a `share` of all is. White space does not count.
 bool is_held_out(std::string_view content, double share);

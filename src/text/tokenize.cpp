@@ -103,10 +103,8 @@ TokenizeResult tokenize(const TokenizeJob& job, const Tokenizer& tokenizer,
       (run.held_out ? *held_out : train).add(run);
       if (progress) progress(std::min(before + done, total), total);
     });
-    each_run(file.path, file.bytes.text(), tokenizer, job.hold_out, [&](TextRun&& run) {
-      if (run.in_pair) fail_pairs(file.path);
-      encoder.add(std::move(run));
-    });
+    each_run(file.path, file.bytes.text(), tokenizer, job.hold_out, Pairs::refused,
+             [&](TextRun&& run) { encoder.add(std::move(run)); });
     encoder.flush();
     before += static_cast<int64_t>(file.bytes.size());
   };

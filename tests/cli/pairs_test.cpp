@@ -90,6 +90,9 @@ TEST_F(PairsCommand, ListsAreWrittenByTheModelsTemplate) {
   has(r.err, "data: 60 preference pairs");
   expect_refused(train("of-text.txt", "lists.jsonl", "no"), 1,
                  {"lists.jsonl: line 1", "no chat template", "strings"});
+  for (const char* data : {"pairs.jsonl", "lists.jsonl"})
+    expect_refused({"score", at("of-text.txt"), "--text", at(data)}, 1,
+                   {std::string(data) + " holds preference pairs, which only --data and "});
 }
 
 // SIGKILL in the midst of the steps, whatever is trained.

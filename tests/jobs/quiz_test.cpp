@@ -1,7 +1,9 @@
-// Of which words of a text `moe quiz` makes its questions.
+// Of which words of a text `moe quiz` makes its questions, and what it refuses before it asks them.
 #include "jobs/quiz.h"
 
+#include "hub/hub.h"
 #include "support/files.h"
+#include "support/tiny_model.h"
 
 namespace moe {
 namespace {
@@ -38,6 +40,33 @@ TEST(QuizJob, RefusesWhatIsNoText) {
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "preference pairs", refusal(folder / "pairs.jsonl"));
   put(folder / "bad.jsonl", "{\"text\": 3}\n");
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "bad.jsonl: line 1", refusal(folder / "bad.jsonl"));
+}
+
+// The second is opened when the first has answered.
+TEST(QuizJob, WhatIsWrongWithAModelIsSaidBeforeAnyIsAsked) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += fmt::format("w{} of v{} ", i, i * i);
+  put(folder / "text.txt", text);
+  ModelConfig short_config = plain_config();
+  short_config.context = 8;
+  save_model(folder / "first", *fresh(plain_config()), *make_tokenizer("bytes"));
+  save_model(folder / "short", *fresh(short_config), *make_tokenizer("bytes"));
+  QuizJob job;
+  job.text = folder / "text.txt";
+  job.quiz = {.questions = 4, .context = 3, .words = 3};
+  bool begun = false;
+  Watch watch;
+  watch.begin = [&] {
+    begun = true;
+    return [](int64_t, int64_t, std::string_view) {};
+  };
+  for (const auto& [model, part] :
+       {std::pair("none", "none"), {"short", "and the model's context is 8"}}) {
+    job.models = {folder / "first", folder / model};
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, part, message_of([&] { quiz_models(job, watch); }));
+    EXPECT_FALSE(begun) << model;
+  }
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST(ChatTraining, ATokenizersTemplateWritesItsJsonLines) {
   const auto tokenizer = make_tokenizer("bytes");
   const auto runs = [&](const std::string& bytes) {
     std::vector<std::string> out;
-    each_run("a.jsonl", bytes, *tokenizer, 0, [&](TextRun&& run) {
+    each_run("a.jsonl", bytes, *tokenizer, 0, Pairs::refused, [&](TextRun&& run) {
       out.push_back(std::string(run.text()));
       EXPECT_EQ(run.all_trained, run.trained.empty());
     });

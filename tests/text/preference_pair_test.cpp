@@ -3,8 +3,10 @@
 #include "text/preference_pair.h"
 
 #include "support/files.h"
+#include "text/bpe_train.h"
 #include "text/corpus.h"
 #include "text/jsonl.h"
+#include "text/tokenize.h"
 
 namespace moe::test {
 namespace {
@@ -159,7 +161,7 @@ TEST_F(PairsOfAFile, StayOnOneSideOfASplit) {
   for (int i = 0; i < 200; ++i)
     lines += fmt::format("{{\"prompt\": \"{}\", \"chosen\": \"{}!\", \"rejected\": \"?{}\"}}\n", i,
                          i, i);
-  const SplitCorpus parts = Corpus::split({write("a.jsonl", lines)}, *bytes_, 0.2);
+  const SplitCorpus parts = Corpus::split({write("a.jsonl", lines)}, *bytes_, 0.2, Pairs::taken);
   EXPECT_EQ(parts.train.pairs() + parts.held_out.pairs(), 200);
   EXPECT_GT(parts.held_out.pairs(), 20);
   for (const Corpus* part : {&parts.train, &parts.held_out}) {
@@ -183,6 +185,22 @@ TEST_F(PairsOfAFile, AreNotMixedWithOtherText) {
                pairs + " holds preference pairs and " + text + " other text");
   EXPECT_FAILS(Corpus({both}, *bytes_, Pairs::taken), "other text");
   EXPECT_FAILS(Corpus({pairs}, *bytes_), pairs + " holds preference pairs, which only data and ");
+}
+
+// Whatever else is wrong with them: no other form of them would be taken.
+TEST_F(PairsOfAFile, AreRefusedWhereTheyHaveNoUse) {
+  const std::string lists = write("l.jsonl", of_lists("[" + kUser + "]", kGood, kBad)),
+                    refusal = lists + " holds preference pairs, which only data and eval_data of";
+  EXPECT_FAILS(Corpus({lists}, *bytes_), refusal);
+  EXPECT_FAILS(Corpus::split({lists}, *bytes_, 0.5), refusal);
+  TokenizeJob job;
+  job.paths = {lists};
+  job.out = folder_ / "out";
+  EXPECT_FAILS(tokenize(job, *bytes_, {}), refusal);
+  const auto learned = choose_tokenizer("bpe:300", {lists});
+  EXPECT_FAILS(tokenize(job, *learned, {}), refusal);
+  EXPECT_FAILS(Corpus({write("h.jsonl", R"({"text": "a", "chosen": "b"})")}, *bytes_),
+               "\"rejected\" is missing");
 }
 
 TEST_F(PairsOfAFile, ListsNeedATemplate) {

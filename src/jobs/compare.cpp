@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "analyze/pages/conversion_page.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/words.h"
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
 #include "jobs/calibration.h"
@@ -38,27 +40,57 @@ struct Running {
   }
 };
 
-void prepare_to_compare(const NamedModel& before, const NamedModel& after, const CompareJob& job,
-                        int64_t window, const Watch& watch) {
-  std::vector<ForwardUse> uses;
+// What comparing takes of memory.
+struct ComparingUse {
+  std::vector<ForwardUse> models;
+  MemoryNeed beside;
+  std::string advice;  // what to lower
+};
+
+ComparingUse comparing_use(const NamedModel& before, const NamedModel& after, const CompareJob& job,
+                           int64_t window) {
+  ComparingUse use;
   for (const NamedModel* m : {&before, &after}) {
     const int64_t top_k = m == &after ? job.top_k_experts : 0,
                   timed = job.no_speed ? 0 : job.speed.prompt;
     const DType dtype = dtype_of(m->loaded, job);
     Model& model = *m->loaded.model;
-    uses.push_back(session_use(model, timed_options(model.config(), top_k), dtype, timed,
-                               job.no_speed ? 0 : job.speed.prompt + job.speed.tokens));
-    uses.back().shape.tokens = std::max(uses.back().shape.tokens, window);
+    use.models.push_back(session_use(model, timed_options(model.config(), top_k), dtype, timed,
+                                     job.no_speed ? 0 : job.speed.prompt + job.speed.tokens));
+    use.models.back().shape.tokens = std::max(use.models.back().shape.tokens, window);
   }
-  MemoryNeed beside;
-  beside.add("comparing",
-             comparing_bytes(before.loaded.model->config(), after.loaded.model->config(), window));
-  prepare_memory(before.name, uses, beside, job.memory,
-                 fmt::format("lower the tokens of a window (now {})", window), watch);
+  use.beside.add("comparing", comparing_bytes(before.loaded.model->config(),
+                                              after.loaded.model->config(), window));
+  use.advice = fmt::format("lower the tokens of a window (now {})", window);
+  return use;
 }
 
 void check_comparable(const LoadedModel& before, const LoadedModel& after) {
   check_same_vocabulary(*before.model, *before.tokenizer, *after.model, *after.tokenizer);
+}
+
+// What the options cannot mean for a model.
+void check_options(const NamedModel& m, const CompareJob& job, int64_t top_k, int64_t window) {
+  const ModelConfig& config = m.loaded.model->config();
+  if (!job.no_speed) validate(job.speed, config);
+  evaluation_spec(config, std::nullopt, top_k);
+  if (config.positions == Positions::learned && window > config.context)
+    fail_usage("@window is {}, but {} has learned {}; give at most that", window, m.name,
+               counted(config.context, "position"));
+}
+
+// All that would be refused of one of the further models once its turn comes.
+void check_other(const NamedModel& before, const NamedModel& other, CompareJob job) {
+  job.top_k_experts = 0;
+  const int64_t window = job.options.window;
+  check_options(other, job, 0, window);
+  const ComparingUse use = comparing_use(before, other, job, window);
+  try {
+    check_memory(plan_memory(use.models, use.beside, job.memory.limits).need, job.memory.limits,
+                 use.advice);
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(fmt::format("{}: {}", other.name, e.marked()));
+  }
 }
 
 // Each of the further models held against the first one on the first text, beside the report's.
@@ -91,7 +123,7 @@ FieldList measuring_fields(CompareJob& job, const std::string& group) {
   list.add(verifies ? "verify_windows" : "windows", job.options.windows,
            "at most so many windows of the text; 0: all");
   list.add(verifies ? "verify_window" : "window", job.options.window,
-           "tokens a window, as in moe score; default: 2048, or the shorter of the two contexts")
+           "tokens a window, as in moe score; default: 2048, or the shortest of the contexts")
       .no_default();
   list.add("no_speed", job.no_speed,
            "leave the speeds out; without it both models are timed in turns");
@@ -120,12 +152,11 @@ ConversionReport compare_models(const NamedModel& before, const NamedModel& afte
                                 const CompareJob& job, std::span<const ComparedText> texts,
                                 const Watch& watch, const std::string& interrupted) {
   check_comparable(before.loaded, after.loaded);
-  for (const NamedModel* m : {&before, &after}) {
-    if (!job.no_speed) validate(job.speed, m->loaded.model->config());
-    evaluation_spec(m->loaded.model->config(), std::nullopt, m == &after ? job.top_k_experts : 0);
-  }
   const int64_t window = texts.front().options.window;
-  prepare_to_compare(before, after, job, window, watch);
+  check_options(before, job, 0, window);
+  check_options(after, job, job.top_k_experts, window);
+  const ComparingUse use = comparing_use(before, after, job, window);
+  prepare_memory(before.name, use.models, use.beside, job.memory, use.advice, watch);
   ConversionReport report{.kind = "Comparison", .text = texts.front().name};
   Running first(before.loaded, job, 0), second(after.loaded, job, job.top_k_experts);
   const Progress progress = watch.begin();
@@ -172,12 +203,25 @@ ConversionReport compare_files(const std::string& before_path, const std::string
     fail_usage("@also sets quality against speed, which @no_speed leaves out; give one of them");
   LoadedModel before = open_model(before_path, job.memory.limits),
               after = open_model(after_path, job.memory.limits);
-  if (job.options.window == 0)
-    job.options.window =
-        std::min(default_window(before.model->config()), default_window(after.model->config()));
   check_comparable(before, after);
-  for (const std::string& path : job.also)  // before anything is measured
-    check_comparable(before, open_model(path, job.memory.limits));
+  const auto each_other = [&](const std::function<void(LoadedModel&, const std::string&)>& f) {
+    for (const std::string& path : job.also) {
+      LoadedModel other = open_model(path, job.memory.limits);
+      f(other, path);
+    }
+  };
+  if (job.options.window == 0) {
+    int64_t window =
+        std::min(default_window(before.model->config()), default_window(after.model->config()));
+    each_other([&](const LoadedModel& other, const std::string&) {
+      window = std::min(window, default_window(other.model->config()));
+    });
+    job.options.window = window;
+  }
+  each_other([&](LoadedModel& other, const std::string& path) {  // before anything is measured
+    check_comparable(before, other);
+    check_other({before_path, before}, {path, other}, job);
+  });
   std::vector<ComparedText> texts = {read_compared_text(job.text, job, before)};
   for (const std::string& other : job.others)
     texts.push_back(read_compared_text(other, job, before));

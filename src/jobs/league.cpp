@@ -29,6 +29,7 @@
 #include "ops/ops.h"
 #include "options/common.h"
 #include "text/bpe_train.h"
+#include "train/memory.h"
 #include "train/run_lock.h"
 
 namespace moe {
@@ -72,6 +73,16 @@ Texts read_texts(const LeagueOptions& o) {
   return out;
 }
 
+LeagueKey key_of(const LeagueRun& run) { return {run.arm, run.lr, run.seed}; }
+
+double loss_of(const LeagueRun& run) { return run.diverged.empty() ? run.loss : kNoLoss; }
+
+std::map<LeagueKey, double> losses_of_runs(const std::vector<LeagueRun>& runs) {
+  std::map<LeagueKey, double> losses;
+  for (const LeagueRun& run : runs) losses[key_of(run)] = loss_of(run);
+  return losses;
+}
+
 // One league, its options complete.
 class LeagueRunner {
  public:
@@ -83,6 +94,8 @@ class LeagueRunner {
   void complete_shape();
   std::vector<MatchedArm> entering() const;
   void check_arms();
+  // That each arm which is still to be timed or trained fits.
+  void check_memory_of_arms() const;
   // Makes the folder: only once all is read and checked, so that what is refused leaves none.
   void begin();
   // A tokenizer that has to be learned is learned once: all runs read the one in OUT, which is that
@@ -106,6 +119,7 @@ class LeagueRunner {
   void time_steps() const;
   void forget_models(const std::string& folder) const;
   const MatchedArm& arm(const std::string& name) const;
+  std::vector<std::string> names_of_arms() const;
   LeagueMatch match() const;
   LeagueArm entered(const MatchedArm&) const;
   League write(const std::vector<LeagueRun>&, bool done) const;
@@ -148,6 +162,7 @@ LeagueRunner::LeagueRunner(LeagueOptions options, Given given, const LeagueWatch
                         data_print(*texts_.held_out).hash};
   check_text(o.out, text);
   check_arms();
+  check_memory_of_arms();
   if (must_fit) fit_steps();
   if (!goes_on) begin();
   settle_tokenizer();
@@ -179,6 +194,36 @@ void LeagueRunner::check_arms() {
     validate(resolved(training_of(one, t.steps)));
     if (std::ranges::find(one.sets, "lr") != one.sets.end())
       rules_.middles[one.name] = one.train.lr;
+  }
+}
+
+void LeagueRunner::check_memory_of_arms() const {
+  const auto check = [&](const MatchedArm& one, const MatchedArm* beside) {
+    const auto training = [&](const MatchedArm& of) {
+      return resolved(training_of(of, options_.setup.train.steps));
+    };
+    const auto config = [&](const MatchedArm& of) {
+      return make_config(of.wanted, texts_.tokenizer->vocab_size(), options_.setup.train.context);
+    };
+    check_before_weights(config(one), training(one), options_.memory);
+    if (!beside) return;
+    MemoryNeed need = training_need(config(one), training(one), Held::nothing);
+    need.add("the dense twin that is timed beside it",
+             training_need(config(*beside), training(*beside), Held::nothing).total());
+    check_memory(need, options_.memory,
+                 marked("lower @batch and raise @accumulate, add @recompute, or take a smaller "
+                        "model or more memory"));
+  };
+  const std::vector<std::string> to_run =
+      arms_to_run(rules_, names_of_arms(), losses_of_runs(read_runs(options_.out, arms_)));
+  for (const MatchedArm& one : arms_) {
+    const bool is_timed = !read_clock(options_.out, one.name);
+    if (!is_timed && std::ranges::find(to_run, one.name) == to_run.end()) continue;
+    try {
+      check(one, is_timed ? &arm(std::string(kTwin)) : nullptr);
+    } catch (const OutOfMemory& e) {
+      throw OutOfMemory(fmt::format("{}: {}", one.name, e.marked()));
+    }
   }
 }
 
@@ -244,6 +289,12 @@ const MatchedArm& LeagueRunner::arm(const std::string& name) const {
                        [&](const MatchedArm& one) { return one.name == name; });
 }
 
+std::vector<std::string> LeagueRunner::names_of_arms() const {
+  std::vector<std::string> names;
+  for (const MatchedArm& one : arms_) names.push_back(one.name);
+  return names;
+}
+
 int64_t LeagueRunner::steps_of(const MatchedArm& one,
                                const std::optional<LeagueClock>& clock) const {
   const int64_t twin = options_.setup.train.steps;
@@ -302,9 +353,7 @@ void LeagueRunner::fit_steps() {
   o.minutes = t.minutes;
   o.eval_every = 0;
   o = resolved(o);
-  const ModelConfig config = make_config(twin.wanted, texts_.tokenizer->vocab_size(), o.context);
-  check_before_weights(config, o, options_.memory);
-  Model model(config);
+  Model model(make_config(twin.wanted, texts_.tokenizer->vocab_size(), o.context));
   model.initialise(o.seed);
   const Deadline deadline{steady_seconds, steady_seconds() + 60 * t.minutes,
                           (kEvaluations - 1) * evaluation_tokens(*texts_.held_out, o)};
@@ -547,20 +596,15 @@ League LeagueRunner::write(const std::vector<LeagueRun>& runs, bool done) const 
 
 League LeagueRunner::run() {
   std::vector<LeagueRun> runs = read_runs(options_.out, arms_);
-  std::vector<std::string> names;
-  for (const MatchedArm& one : arms_) names.push_back(one.name);
-  std::map<LeagueKey, double> losses;
-  const auto count = [&](const LeagueRun& run) {
-    losses[{run.arm, run.lr, run.seed}] = run.diverged.empty() ? run.loss : kNoLoss;
-  };
-  for (const LeagueRun& run : runs) count(run);
+  const std::vector<std::string> names = names_of_arms();
+  std::map<LeagueKey, double> losses = losses_of_runs(runs);
   time_steps();
   while (const auto key = next_run(rules_, names, losses)) {
     if (watch_.watch.stopped()) return write(runs, false);
     const auto run = train_one(*key, std::ssize(losses) + 1, planned_runs(rules_, names, losses));
     if (!run) return write(runs, false);
     runs.push_back(*run);
-    count(*run);
+    losses[key_of(*run)] = loss_of(*run);
     write(runs, false);
   }
   return write(runs, true);

@@ -181,6 +181,21 @@ std::optional<LeagueKey> next_run(const LeagueRules& rules, const std::vector<st
   return {};
 }
 
+std::vector<std::string> arms_to_run(const LeagueRules& rules, const std::vector<std::string>& arms,
+                                     const std::map<LeagueKey, double>& losses) {
+  std::vector<std::string> left;
+  for (const std::string& arm : arms)
+    if (next_rate(rules.of(arm), losses_of(arm, rules.first_seed, losses))) left.push_back(arm);
+  if (!left.empty()) return left;
+  for (const Standing& one : finalists_of(rules, arms, losses))
+    for (int64_t i = 1; i < rules.seeds; ++i)
+      if (!losses.contains({one.arm, one.lr, rules.first_seed + static_cast<uint64_t>(i)})) {
+        left.push_back(one.arm);
+        break;
+      }
+  return left;
+}
+
 int64_t planned_runs(const LeagueRules& rules, const std::vector<std::string>& arms,
                      const std::map<LeagueKey, double>& losses) {
   int64_t runs = 0, others = 0;

@@ -72,6 +72,10 @@ std::optional<double> next_rate(const LeagueRules&, const std::map<double, doubl
 // finite where they diverged.
 std::optional<LeagueKey> next_run(const LeagueRules&, const std::vector<std::string>& arms,
                                   const std::map<LeagueKey, double>& losses);
+// The arms that some run to come is of, whatever it gives: those with a rate left, and once none
+// has one those of the other seeds.
+std::vector<std::string> arms_to_run(const LeagueRules&, const std::vector<std::string>& arms,
+                                     const std::map<LeagueKey, double>& losses);
 // How many runs a league has at least, given those that are done.
 int64_t planned_runs(const LeagueRules&, const std::vector<std::string>& arms,
                      const std::map<LeagueKey, double>& losses);

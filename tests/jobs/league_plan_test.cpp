@@ -212,6 +212,22 @@ TEST(LeaguePlan, GoesOnWithWhatIsMissing) {
   EXPECT_EQ(rest, std::vector<LeagueKey>(runs.begin() + 5, runs.end()));
 }
 
+TEST(LeaguePlan, KnowsWhichArmsHaveARunToCome) {
+  using Names = std::vector<std::string>;
+  const Names arms = {"dense", "a", "b"};
+  const std::vector<LeagueKey> runs = whole(arms, bowl);
+  std::map<LeagueKey, double> done;
+  const auto left_after = [&](size_t count) {
+    while (done.size() < count) done[runs[done.size()]] = bowl(runs[done.size()]);
+    return arms_to_run(kRules, arms, done);
+  };
+  EXPECT_EQ(left_after(0), arms);
+  EXPECT_EQ(left_after(5), (Names{"a", "b"}));
+  EXPECT_EQ(left_after(9), (Names{"dense", "b"})) << "a is no finalist";
+  EXPECT_EQ(left_after(11), Names{"b"});
+  EXPECT_EQ(left_after(13), Names());
+}
+
 TEST(LeaguePlan, AnArmThatDivergesIsNoFinalist) {
   for (const LeagueKey& key :
        whole({"dense", "b"}, [](const LeagueKey& k) { return k.arm == "b" ? kDiverged : bowl(k); }))

@@ -1,4 +1,5 @@
-// A league as a program runs it: stopped wherever that is, it ends as one that was not.
+// A league as a program runs it: stopped wherever that is, it ends as one that was not; and what it
+// cannot run it refuses before anything is run.
 #include "jobs/league.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,9 @@
 #include <sstream>
 
 #include "core/json.h"
+#include "core/memory.h"
 #include "support/files.h"
+#include "train/memory.h"
 
 namespace moe::test {
 namespace {
@@ -96,6 +99,74 @@ TEST_F(LeagueJob, ARunThatIsDoneWithoutItsLastEvaluationIsEvaluatedAnew) {
   put(run + "/metrics.jsonl", metrics);
   EXPECT_TRUE(run_league(o, {}, {}).done);
   EXPECT_EQ(results("out"), before);
+}
+
+// Of an arm that comes last, and whose runs would too.
+TEST_F(LeagueJob, AnArmThatDoesNotFitIsRefusedBeforeAnyIsTimed) {
+  put(folder_ / "wide.json",
+      R"({"time": 1, "recipe": "dense", "width": 1024, "dense_width": 4096, "heads": 2})");
+  LeagueOptions o = league("out");
+  o.entries = {folder_ / "wide.json"};
+  o.memory.all = taken_memory() + (int64_t{100} << 20);
+  bool begun = false;
+  LeagueWatch watch;
+  watch.watch.begin = [&] {
+    begun = true;
+    return [](int64_t, int64_t, std::string_view) {};
+  };
+  for (const double minutes : {0.0, 0.01}) {
+    SCOPED_TRACE(minutes);
+    o.setup.train.minutes = minutes;
+    const std::string said = message_of([&] { run_league(o, {}, watch); });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "wide: this needs ", said);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "are left of memory", said);
+    EXPECT_FALSE(begun);
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+  }
+}
+
+// A clock has two models, and what is done needs none.
+TEST_F(LeagueJob, WhatAClockHoldsIsCountedAndWhatIsDoneIsNot) {
+  LeagueOptions o = league("out");
+  o.recipes = {"dense"};
+  o.setup.model.width = 256;
+  o.setup.train.steps = 2;
+  const ModelConfig twin = [&] {
+    WantedModel m = o.setup.model;
+    m.architecture = "olmoe";
+    m.routing.recipe = "dense";
+    m.dense_width = 4 * m.width;
+    return make_config(m, 256, o.setup.train.context);
+  }();
+  const int64_t one = training_need(twin, resolved(o.setup.train), Held::nothing).total();
+  o.memory.all = taken_memory() + one + one / 2;
+  const std::string said = message_of([&] { run_league(o, {}, {}); });
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "dense: this needs ", said);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "the dense twin that is timed beside it ", said);
+  o.memory.all.reset();
+  EXPECT_TRUE(run_league(o, {}, {}).done);
+  o.memory.all = 1;
+  EXPECT_TRUE(run_league(o, {}, {}).done);
+}
+
+// They move a model that answers already, which no arm is: one way to hold text out as the other.
+TEST_F(LeagueJob, PreferencePairsAreRefusedWithWhatALeagueReads) {
+  std::string pairs;
+  for (int i = 0; i < 100; ++i)
+    pairs += fmt::format(R"({{"prompt": "line {}:", "chosen": " yes", "rejected": " no"}})"
+                         "\n",
+                         i);
+  put(folder_ / "pairs.jsonl", pairs);
+  LeagueOptions o = league("out");
+  o.data = {folder_ / "pairs.jsonl"};
+  for (const double hold_out : {0.0, 0.5}) {
+    SCOPED_TRACE(hold_out);
+    o.setup.train.hold_out = hold_out;
+    if (hold_out > 0) o.eval_data.clear();
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "pairs.jsonl holds preference pairs, which only ",
+                        message_of([&] { run_league(o, {}, {}); }));
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+  }
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ Figure league_cost_figure(const League& league, const FigureOptions& o) {
                    .x_unit = Unit::ratio,
                    .points = {},
                    .log_y = false,
+                   .joined = false,
                    .width = o.width};
   if (o.width > kPanelWidth) chart.height = 330;
   int64_t i = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 
 #include "analyze/pages/markup.h"
 #include "analyze/pictures/svg_chart.h"
@@ -82,48 +84,159 @@ void draw_levels(std::string& out, const Height& y, double left, double right) {
   }
 }
 
+struct Spot {
+  double x = 0, y = 0;
+};
+
+double apart(Spot a, Spot b) { return std::hypot(a.x - b.x, a.y - b.y); }
+
 struct Label {
-  double left = 0, top = 0, width = 0;
+  double left = 0, top = 0, width = 0;  // top: where its letters stand
   bool touches(const Label& other) const {
     constexpr double kLabelHeight = 13;
     return left < other.left + other.width && other.left < left + width &&
            std::abs(top - other.top) < kLabelHeight;
   }
+  Spot nearest_to(Spot p) const {
+    constexpr double kAscent = 9, kDescent = 2;
+    return {std::clamp(p.x, left, left + width), std::clamp(p.y, top - kAscent, top + kDescent)};
+  }
+  double from(Spot p) const { return apart(nearest_to(p), p); }
+};
+
+// From a point to its name.
+struct Lead {
+  Spot begin, end;
+  Spot at(double share) const {
+    return {begin.x + share * (end.x - begin.x), begin.y + share * (end.y - begin.y)};
+  }
+  template <class Close>
+  bool any_place(Close&& close) const {
+    constexpr int kPlaces = 24;
+    for (int i = 0; i <= kPlaces; ++i)
+      if (close(at(static_cast<double>(i) / kPlaces))) return true;
+    return false;
+  }
 };
 
 // Under and to the right of its point, where a rising line does not run; at the right edge above
 // and to the left; names that stand apart above. Where no line runs there are other places too.
-std::vector<Label> labels_of(const Point& p, double x, double y, double right, bool joined) {
+std::vector<Label> labels_of(const Point& p, Spot at, double right, bool joined) {
   const double width = svg::width_of(shortened(p.name, kLongest));
-  if (p.above) return {{x - 4, y - 10, width}};
-  const Label left = {x - 10 - width, y - 7, width};
-  if (x + 9 + width > right) return {left};
-  std::vector<Label> places = {{x + 9, y + 14, width}};
+  if (p.above) return {{at.x - 4, at.y - 10, width}};
+  const Label left = {at.x - 10 - width, at.y - 7, width};
+  const bool has_right = at.x + 9 + width <= right;
+  if (joined && !has_right) return {left};
+  std::vector<Label> places;
+  if (has_right) places.push_back({at.x + 9, at.y + 14, width});
   if (joined) return places;
-  places.push_back({x + 9, y - 7, width});
-  if (left.left > kLeft) places.push_back(left);
+  if (has_right) places.push_back({at.x + 9, at.y - 7, width});
+  if (left.left > kLeft || !has_right) {
+    places.push_back(left);
+    places.push_back({left.left, at.y + 14, width});
+  }
   return places;
 }
+
+// Further away, for names that a line leads to.
+std::vector<Label> far_labels_of(const Point& p, Spot at, double right, double bottom) {
+  const double width = svg::width_of(shortened(p.name, kLongest));
+  std::vector<Label> places;
+  for (const double away : {26.0, 42.0, 60.0})
+    for (const double x : {at.x + 14, at.x - 14 - width, at.x - width / 2})
+      for (const double y : {at.y - away + 4, at.y + away + 4})
+        if (x > kLeft && x + width < right && y > kTop + 9 && y < bottom - 4)
+          places.push_back({x, y, width});
+  return places;
+}
+
+// Where names stand: none over another, and each nearest to its own point, or led to.
+class NamePlaces {
+ public:
+  explicit NamePlaces(std::vector<Spot> points) : points_(std::move(points)) {}
+
+  struct Place {
+    Label label;
+    std::optional<Lead> lead;
+  };
+  // The first of `near` that needs no lead; else the first of `far` that a lead gets to; else what
+  // there is of `near`, but over another point only `whatever` happens.
+  std::optional<Place> take(size_t point, const std::vector<Label>& near,
+                            const std::vector<Label>& far, bool whatever) {
+    std::optional<Label> beside, over;
+    for (const Label& label : near) {
+      if (!is_free(label)) continue;
+      const double others = from_others(point, label);
+      if (others > label.from(points_[point]) + kClearly) return keep({label, {}});
+      std::optional<Label>& first = others > kDot ? beside : over;
+      if (!first) first = label;
+    }
+    for (const Label& label : far) {
+      const Lead lead = lead_to(point, label);
+      if (is_free(label) && from_others(point, label) > kFarDot && is_free(point, lead))
+        return keep({label, lead});
+    }
+    if (!beside && whatever) beside = over;
+    if (!beside) return {};
+    return keep({*beside, lead_to(point, *beside)});
+  }
+
+ private:
+  static constexpr double kClearly = 3, kDot = 5, kFarDot = 8;
+
+  double from_others(size_t point, const Label& label) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < points_.size(); ++i)
+      if (i != point) least = std::min(least, label.from(points_[i]));
+    return least;
+  }
+  bool is_free(const Label& label) const {
+    return std::none_of(placed_.begin(), placed_.end(), [&](const Place& other) {
+      return label.touches(other.label) ||
+             (other.lead && other.lead->any_place([&](Spot at) { return label.from(at) < 1; }));
+    });
+  }
+  bool is_free(size_t point, const Lead& lead) const {
+    return !lead.any_place([&](Spot at) {
+      for (size_t i = 0; i < points_.size(); ++i)
+        if (i != point && apart(points_[i], at) < kDot) return true;
+      return std::any_of(placed_.begin(), placed_.end(),
+                         [&](const Place& other) { return other.label.from(at) < 1; });
+    });
+  }
+  Lead lead_to(size_t point, const Label& label) const {
+    return {points_[point], label.nearest_to(points_[point])};
+  }
+  Place keep(Place place) {
+    placed_.push_back(place);
+    return place;
+  }
+
+  std::vector<Spot> points_;
+  std::vector<Place> placed_;
+};
 
 // Those that matter first; a name that would lie over another is left to the pointer.
 std::string draw_names(const std::vector<Point>& points, const Axis& x, const Height& y,
                        bool joined) {
+  std::vector<Spot> spots;
+  for (const Point& p : points) spots.push_back({x(p.x), y(p.y)});
+  const auto matters = [&](size_t i) { return points[i].ringed || points[i].above || i == 0; };
   std::vector<size_t> order;
   for (const bool first : {true, false})
     for (size_t i = 0; i < points.size(); ++i)
-      if (first == (points[i].ringed || points[i].above || i == 0)) order.push_back(i);
-  std::vector<Label> placed;
+      if (first == matters(i)) order.push_back(i);
+  NamePlaces places(spots);
   std::string out;
   for (const size_t i : order) {
-    const std::vector<Label> places =
-        labels_of(points[i], x(points[i].x), y(points[i].y), x.to, joined);
-    const auto label = std::find_if(places.begin(), places.end(), [&](const Label& place) {
-      return std::none_of(placed.begin(), placed.end(),
-                          [&](const Label& other) { return place.touches(other); });
-    });
-    if (label == places.end()) continue;
-    placed.push_back(*label);
-    out += svg::text(label->left, label->top, "lb", shortened(points[i].name, kLongest));
+    const Point& p = points[i];
+    std::vector<Label> far;
+    if (!joined) far = far_labels_of(p, spots[i], x.to, y.axis.from);
+    const auto place = places.take(i, labels_of(p, spots[i], x.to, joined), far, matters(i));
+    if (!place) continue;
+    if (const auto& lead = place->lead)
+      out += svg::line(lead->begin.x, lead->begin.y, lead->end.x, lead->end.y, "ld");
+    out += svg::text(place->label.left, place->label.top, "lb", shortened(p.name, kLongest));
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -15,9 +16,11 @@
 #include "analyze/page_check.h"
 #include "analyze/pages/markup.h"
 #include "analyze/pictures/conversion_figures.h"
+#include "analyze/pictures/svg_parts.h"
 #include "analyze/texts/conversion_findings.h"
 #include "analyze/texts/tables.h"
 #include "core/error.h"
+#include "core/rng.h"
 #include "support/tiny_model.h"
 
 namespace moe::test {
@@ -342,6 +345,60 @@ TEST(Conversion, NamesOfThePointsDoNotOverlap) {
   EXPECT_LT(count(body, ">point "), 12u);
   for (const char* name : {">point 0<", ">point 13<", ">before<"})
     EXPECT_NE(body.find(name), std::string::npos) << name;
+}
+
+// What a drawing has: numbers behind `key`, of each element that begins with `element`.
+std::vector<double> numbers_of(const std::string& body, const std::string& element,
+                               const std::string& key) {
+  std::vector<double> numbers;
+  for (size_t at = body.find(element); at != std::string::npos; at = body.find(element, at + 1))
+    numbers.push_back(std::stod(body.substr(body.find(key, at) + key.size())));
+  return numbers;
+}
+
+// Models of `moe compare --also`, wherever they lie.
+TEST(Conversion, ANameIsNearestToItsPointOrALineLeadsToIt) {
+  size_t named = 0, points = 0, led = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    PointChart chart{
+        .label = "p", .x_title = "speed", .y_title = "perplexity", .points = {}, .joined = false};
+    const RngKey key = RngKey::from_seed(seed);
+    const uint64_t count = 2 + seed % 7;
+    for (uint64_t i = 0; i < count; ++i)
+      chart.points.push_back({1 + static_cast<double>(uniform(key, 2 * i)),
+                              10 + 3 * static_cast<double>(uniform(key, 2 * i + 1)),
+                              fmt::format("m{}-{}.gguf", i, std::string(i % 5, 'q')), "p", "q2",
+                              i == 0});
+    const std::string body = draw_points(chart).body;
+    const std::vector<double> x = numbers_of(body, "<circle class=\"dt", "cx=\""),
+                              y = numbers_of(body, "<circle class=\"dt", "cy=\"");
+    ASSERT_EQ(x.size(), count);
+    for (uint64_t i = 0; i < count; ++i) {
+      ++points;
+      const size_t end = body.find(">" + chart.points[i].name + "<");
+      if (end == std::string::npos) continue;
+      ++named;
+      const std::string text = body.substr(body.rfind("<text", end));
+      const double left = numbers_of(text, "<text", "x=\"")[0],
+                   baseline = numbers_of(text, "<text", " y=\"")[0],
+                   right = left + svg::width_of(chart.points[i].name);
+      const auto away = [&](uint64_t p) {
+        return std::hypot(x[p] - std::clamp(x[p], left, right),
+                          y[p] - std::clamp(y[p], baseline - 9, baseline + 2));
+      };
+      double others = 1e9;
+      for (uint64_t p = 0; p < count; ++p)
+        if (p != i) others = std::min(others, away(p));
+      if (others > away(i) + 1) continue;
+      ++led;
+      const std::string lead =
+          fmt::format("<path class=\"ld\" d=\"M{} {}L", coordinate(x[i]), coordinate(y[i]));
+      EXPECT_NE(body.find(lead), std::string::npos) << chart.points[i].name << "\n" << body;
+    }
+  }
+  EXPECT_GT(led, 50u) << "as many that lie close prove something";
+  EXPECT_GT(named, points * 95 / 100);
 }
 
 TEST(Conversion, JsonHasEveryFigure) {

@@ -152,6 +152,23 @@ def test_all_recipes_are_the_commands(tmp_path: Path, command: Callable[..., Any
             "noise": drawn(12, 4, 4),
         },
         {
+            "recipe": "cmoe",
+            "top_k": 2,
+            "x": drawn(12, 6),
+            "weight": drawn(4, 6, 2),
+            "up_weight": drawn(4, 6, 3),
+            "scale": drawn(1, 4, 4)[0],
+            "coef": {"z": 0.1},
+        },
+        {
+            "recipe": "carved",
+            "top_k": 2,
+            "x": drawn(12, 6),
+            "weight": drawn(4, 6, 2),
+            "logit_bias": drawn(1, 4, 3)[0],
+            "coef": {"z": 0.1},
+        },
+        {
             "recipe": "deepseek-v3",
             "top_k": 2,
             "logits": drawn(12, 8),

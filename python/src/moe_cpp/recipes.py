@@ -16,8 +16,18 @@ from moe_cpp.options import RouteOptions, takes_options
 
 _LOSSES = ("balance", "z", "device", "communication", "importance", "load")
 _EVENNESS = ("max_vio", "cv2", "entropy")
-_GRADIENTS = ("dlogits", "dclean", "dsigma", "dx", "dweight", "dnoise_weight")
-_MATRICES = ("logits", "x", "weight", "noise", "sigma", "noise_weight")
+_GRADIENTS = (
+    "dlogits",
+    "dclean",
+    "dsigma",
+    "dscale",
+    "dx",
+    "dweight",
+    "dup_weight",
+    "dlogit_bias",
+    "dnoise_weight",
+)
+_MATRICES = ("logits", "x", "weight", "up_weight", "noise", "sigma", "noise_weight")
 _COUNTS = ("ids", "sequences", "step_counts")
 
 
@@ -46,7 +56,8 @@ class RouteResult:
         "max_vio" (max / mean - 1 of the counts), "cv2", "entropy" (over that of an even load).
     gradients : dict of str to ndarray of float32
         "dlogits" [T, E] and, by recipe and input, "dclean", "dsigma" [T, E], "dx" [T, D],
-        "dweight", "dnoise_weight" [E, D]; empty without `coef` and `dweights`.
+        "dweight", "dup_weight", "dnoise_weight" [E, D], "dlogit_bias", "dscale" [E]; empty
+        without `coef` and `dweights`.
     """
 
     experts: NDArray[np.int32]
@@ -68,11 +79,14 @@ def route(
     *,
     x: ArrayLike | None = None,
     weight: ArrayLike | None = None,
+    up_weight: ArrayLike | None = None,
+    logit_bias: ArrayLike | None = None,
     noise_weight: ArrayLike | None = None,
     noise: ArrayLike | None = None,
     sigma: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     threshold: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
     ids: ArrayLike | None = None,
     sequences: ArrayLike | None = None,
     step_counts: ArrayLike | None = None,
@@ -92,12 +106,17 @@ def route(
         Experts a token takes; default: the recipe's own (8 for olmoe).
     x, weight : numbers [T, D], [E, D]
         The router's input and matrix; logits are their product.
+    up_weight, logit_bias : numbers [E, D], [E]
+        Of the recipes that have them: the up rows beside the gate rows that `weight` then holds,
+        and what is added to the logits.
     noise_weight : numbers [E, D]
         Matrix of learned noise.
     noise, sigma : numbers [T, E]
         A draw of the noise, and its scale where there is no x.
     bias, threshold : numbers [E]
         Of the selection, and of expert choice evaluated by thresholds.
+    scale : numbers [E]
+        What experts' weights are scaled by, in the recipes that learn it.
     ids : whole numbers [T]
         Token ids, for hash routing.
     sequences : whole numbers
@@ -113,11 +132,14 @@ def route(
         "logits": logits,
         "x": x,
         "weight": weight,
+        "up_weight": up_weight,
+        "logit_bias": logit_bias,
         "noise": noise,
         "sigma": sigma,
         "noise_weight": noise_weight,
         "bias": bias,
         "threshold": threshold,
+        "scale": scale,
         "ids": ids,
         "sequences": sequences,
         "step_counts": step_counts,

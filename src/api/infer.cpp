@@ -63,11 +63,12 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     read_caller_options(fields(asked), options);
     validate(asked);
     const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
+    Model& weights = *m.loaded.model;
     settle(m,
-           session_use(*m.loaded.model, asked.session, m.run.compute, std::ssize(ids),
-                       std::ssize(ids) + asked.max_tokens),
+           session_use(weights, asked.session, m.run.compute, std::ssize(ids),
+                       text_capacity(weights.config(), std::ssize(ids), asked.max_tokens)),
            kAdvice);
-    Session session = session_for(*m.loaded.model, m.run, ids, asked);
+    Session session = session_for(weights, m.run, ids, asked);
     const Generated out =
         generate(session, *m.loaded.tokenizer, ids, asked, [&](const std::string& piece) {
           return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0;

@@ -226,7 +226,7 @@ int run_generate(const Flags& f, const comm::World& world) {
     large = prepare_memory(
         f.model,
         session_use(model, options.session, run.compute, std::ssize(ids),
-                    std::ssize(ids) + options.max_tokens),
+                    text_capacity(model.config(), std::ssize(ids), options.max_tokens)),
         {}, memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
   });
   model.move_to(run.device);

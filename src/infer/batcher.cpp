@@ -81,6 +81,9 @@ bool all_read(const TextRequest& request) {
   return request.routing || request.prompt_logprobs || request.recorded;
 }
 
+// What is shown of a prompt's tokens is what drawn ones would have (Pass::only_read).
+bool only_reads(const TextRequest& request) { return !request.routing && !request.prompt_logprobs; }
+
 }  // namespace
 
 struct Batcher::Text {
@@ -281,7 +284,7 @@ void Batcher::add_rows(Step& step, Text& text, int64_t most) const {
   step.add(
       text, position,
       std::span(request.prompt).subspan(static_cast<size_t>(text.read), static_cast<size_t>(count)),
-      request.prompt_logprobs ? count : last, !request.prompt_logprobs && !step.replayed);
+      request.prompt_logprobs ? count : last, only_reads(request) && !step.replayed);
 }
 
 // Every reply goes on by a token. Of the prompts those that were begun on least go first, so that a
@@ -458,14 +461,20 @@ void Batcher::deliver(const Part& part) {
     ++text.pieces;
     text.read += std::ssize(part.rows.ids);
     if (text.reads()) return flush(text);
-    if (!text.request.recorded)
-      prefixes_.keep(text.slot, text.request.prompt, text.request.adapter);
+    keep_prefix(text, text.request.prompt);
     text.wrote = Clock::now();
   }
   if (text.ends) return end(text, nullptr);
   KvCache& cache = runner_.cache();
   cache.truncate(text.slot, cache.length(text.slot) - text.generation.rejected());
   flush(text);
+}
+
+// For others, whose prompts begin so and would be read alike.
+void Batcher::keep_prefix(const Text& text, std::span<const int32_t> ids) {
+  const TextRequest& request = text.request;
+  if (request.recorded || (runner_.model().config().by_neuron() && !only_reads(request))) return;
+  prefixes_.keep(text.slot, ids, request.adapter);
 }
 
 void Batcher::flush(Text& text) {
@@ -483,12 +492,11 @@ void Batcher::end(Text& text, const std::exception_ptr& error, const char* finis
   } catch (...) {
     failure = std::current_exception();
   }
-  if (!text.request.recorded) {
-    std::vector<int32_t> held = text.request.prompt;
-    held.insert(held.end(), out.ids.begin(), out.ids.end());
-    held.resize(static_cast<size_t>(cache.length(text.slot)));
-    prefixes_.keep(text.slot, held, text.request.adapter);
-  }
+  std::vector<int32_t> held = text.request.prompt;
+  held.insert(held.end(), out.ids.begin(), out.ids.end());
+  // What was drawn last is not read; behind it the cache may have guesses.
+  if (!out.ids.empty()) held.pop_back();
+  keep_prefix(text, held);
   cache.close(text.slot);
   const Clock::time_point now = Clock::now();
   out.read_tokens = text.read - text.cached;

@@ -123,6 +123,7 @@ class Batcher {
   void show_routing(const Part&) const;
   void show_prompt_logprobs(const Part&);
   void deliver(const Part&);
+  void keep_prefix(const Text&, std::span<const int32_t> ids);
   void flush(Text&);
   // `finish`: what the text is said to have ended by; null: what it did end by.
   void end(Text&, const std::exception_ptr& error, const char* finish = nullptr);

@@ -13,19 +13,6 @@ namespace {
 // keeps positions and the size of the cache far from overflow
 constexpr int64_t kMaxTokens = int64_t{1} << 24;
 
-// Of a session for a prompt and what follows. The last token written takes no room, as nothing
-// follows it. Learned positions end with the context.
-int64_t capacity_for(const ModelConfig& config, int64_t prompt_tokens, int64_t asked) {
-  const int64_t wanted = std::max<int64_t>(prompt_tokens, 1) + std::max<int64_t>(asked, 1) - 1;
-  if (config.positions != Positions::learned) return wanted;
-  if (prompt_tokens > config.context)
-    fail(
-        "the prompt has {} tokens, but the model has learned positions for {} only; shorten the "
-        "prompt",
-        prompt_tokens, config.context);
-  return std::min(wanted, config.context);
-}
-
 GenerateOptions with_room(GenerateOptions options, int64_t room) {
   options.max_tokens = std::min(options.max_tokens, room);
   return options;
@@ -39,6 +26,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 int64_t text_vocab(const ModelConfig& config, const Tokenizer& tokenizer) {
   return std::min(config.vocab, tokenizer.vocab_size());
+}
+
+// The last token written takes no room, as nothing follows it.
+int64_t text_capacity(const ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens) {
+  const int64_t wanted = std::max<int64_t>(prompt_tokens, 1) + std::max<int64_t>(max_tokens, 1) - 1;
+  if (config.positions != Positions::learned) return wanted;
+  if (prompt_tokens > config.context)
+    fail(
+        "the prompt has {} tokens, but the model has learned positions for {} only; shorten the "
+        "prompt",
+        prompt_tokens, config.context);
+  return std::min(wanted, config.context);
 }
 
 void validate(const GenerateOptions& options) {
@@ -135,7 +134,7 @@ Session session_for(Model& model, Run& run, std::span<const int32_t> prompt,
                     const GenerateOptions& options) {
   check_asked_for(model.config(), options.session.routing);
   validate(options);
-  return Session(model, run, capacity_for(model.config(), std::ssize(prompt), options.max_tokens),
+  return Session(model, run, text_capacity(model.config(), std::ssize(prompt), options.max_tokens),
                  options.session);
 }
 
@@ -171,8 +170,7 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
   if (interrupted) out.finish = "interrupted";
   out.prompt_seconds = prompt_seconds;
   out.read_tokens = read_tokens;
-  if (interrupted) return out;
-  out.decode_seconds = seconds_since(middle);
+  out.decode_seconds = interrupted ? 0 : seconds_since(middle);
   out.expert_rows = session.runner().expert_rows();
   return out;
 }

@@ -28,6 +28,9 @@ struct GenerateOptions {
 
 // The ids that texts have, from 0 on: a model may have more rows than its tokenizer has tokens.
 int64_t text_vocab(const ModelConfig&, const Tokenizer&);
+// Of a session for a prompt and what follows: learned positions end with the context. Fails where
+// the prompt goes beyond them.
+int64_t text_capacity(const ModelConfig&, int64_t prompt_tokens, int64_t max_tokens);
 
 // Throws (usage) on values outside their range.
 void validate(const GenerateOptions&);

@@ -21,12 +21,13 @@ bool is_expert_matrix(const Param& param) {
   return param.part == Part::experts && param.is_matrix();
 }
 
-// One expert's matrices in a layer.
+// One expert's matrices in a layer. Neurons are rows of one network.
 int64_t expert_bytes(const Model& model, int64_t layer) {
+  const bool by_neuron = model.config().by_neuron();
   int64_t bytes = 0;
   for (const Param* param : model.params())
     if (is_expert_matrix(*param) && param->layer == layer)
-      bytes += param->value.bytes() / param->value.shape[0];
+      bytes += param->value.bytes() / (by_neuron ? param->value.rows() : param->value.shape[0]);
   return bytes;
 }
 
@@ -183,13 +184,15 @@ HotSet hot_set(const Model& model, const std::vector<std::vector<int64_t>>& rows
   struct Expert {
     int64_t rows, bytes;
   };
+  const ModelConfig& config = model.config();
+  const std::vector<int64_t> unread(static_cast<size_t>(config.routing.experts));
   std::vector<Expert> experts;
   HotSet out;
   size_t index = 0;
-  for (int64_t layer = 0; layer < model.config().layers && index < rows.size(); ++layer) {
-    if (!model.config().is_moe(layer)) continue;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    if (!config.is_moe(layer)) continue;
     const int64_t bytes = expert_bytes(model, layer);
-    for (const int64_t n : rows[index]) {
+    for (const int64_t n : index < rows.size() ? rows[index] : unread) {
       experts.push_back({n, bytes});
       out.rows += n;
       out.bytes += bytes;

@@ -77,7 +77,8 @@ struct HotSet {
   int64_t experts = 0, bytes = 0, rows = 0;  // of all MoE layers together
   std::vector<Part> parts;                   // 50, 90 and 99%
 };
-// `rows`: of each expert [E] of each MoE layer in order (ModelRunner::expert_rows).
+// `rows`: of each expert [E] of each MoE layer in order (ModelRunner::expert_rows); empty: no text
+// was read.
 HotSet hot_set(const Model&, const std::vector<std::vector<int64_t>>& rows);
 
 }  // namespace moe

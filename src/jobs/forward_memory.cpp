@@ -58,6 +58,7 @@ void tell_of_context(const ModelConfig& config, int64_t tokens, const Watch& wat
 void tell_hot_set(const HotSet& hot, const Watch& watch) {
   if (hot.experts == 0)
     return watch.tell("hot set: the model is dense, every weight is used by every token");
+  if (hot.rows == 0) return watch.tell("hot set: no token was read, so no expert was used");
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   for (const HotSet::Part& part : hot.parts)
     watch.tell(fmt::format("hot set: {} of {} experts ({} of {}) took {:.0f}% of the tokens",

@@ -10,7 +10,9 @@
 
 #include "api/call.h"
 #include "core/json.h"
+#include "hub/hub.h"
 #include "support/command.h"
+#include "support/tiny_model.h"
 
 namespace moe::test {
 namespace {
@@ -452,6 +454,24 @@ TEST_F(Api, WhatDoesNotFitFailsBeforeItStarts) {
   EXPECT_EQ(moe_logits(little, ids, 4, logits.data()), MOE_OK) << moe_last_error();
   moe_close(little);
   expect_usage(moe_load(&little, folder().c_str(), "{\"memory\": \"lots\"}"), "lots");
+}
+
+// A text takes no memory beyond the positions that there are, however long it may be: 32 here,
+// where as many tokens as are asked for would take 8 GiB.
+TEST_F(Api, ATextTakesNoMoreThanItsLearnedPositions) {
+  const TempFolder learned;
+  ModelConfig config = plain_config();
+  config.positions = Positions::learned;
+  save_model(learned / "m", *fresh(config), *make_tokenizer("bytes"));
+  moe_model* model = nullptr;
+  ASSERT_EQ(moe_load(&model, (learned / "m").c_str(), "{\"memory\": \"4G\"}"), MOE_OK)
+      << moe_last_error();
+  char* json = nullptr;
+  EXPECT_EQ(moe_generate(model, "Once", 4, "{\"tokens\": 16777216}", nullptr, nullptr, &json),
+            MOE_OK)
+      << moe_last_error();
+  EXPECT_EQ(parse_json(take(json), "reply").at("tokens"), 32 - 4 + 1);
+  moe_close(model);
 }
 
 // A binding makes its signatures of them, so every one that is told must be taken, under each of

@@ -2,6 +2,7 @@
 // clients take turns, texts that go are forgotten, and what cannot be done is refused at the door.
 #include "infer/batcher.h"
 
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
@@ -427,6 +428,76 @@ TEST_P(BatcherTest, AFailureLeavesTheStatesOfOthers) {
   EXPECT_NE(broken.error, "");
   EXPECT_EQ(fine.error, "");
   EXPECT_EQ(fine.ids, expected.ids);
+}
+
+// A text that ends among its guesses leaves the keys of those that came to nothing; what was drawn
+// in their place has none, for whoever goes on from there.
+TEST_P(BatcherTest, GuessesThatCameToNothingAreNotFoundAgain) {
+  constexpr int32_t kDrawn = 7, kGuessed = 9;
+  std::vector<int32_t> prompt = some_ids(2 * ops::kKeyBlock - 2, 1);
+  std::replace(prompt.begin(), prompt.end(), kDrawn, kGuessed);
+  std::copy_n(std::array{kDrawn, kDrawn, kGuessed, kGuessed}.begin(), 4, prompt.begin() + 20);
+  prompt.back() = kDrawn;
+  TextRequest r = request(prompt, 1, 0);
+  r.options.prompt_lookup = 8;
+  r.options.sampler.logit_bias = {{kDrawn, 1000.0f}};
+  r.options.stop = {std::string(2, kDrawn)};  // of a block's last token
+  ModelRunner runner(*model_, run_, 1024);
+  Batcher batcher(runner, *tokenizer_, 1, kContext);
+  Outcome first, second;
+  add(batcher, r, first);
+  while (batcher.step()) {
+  }
+  ASSERT_EQ(first.ids, std::vector<int32_t>(2, kDrawn));
+  prompt.insert(prompt.end(), {kDrawn, kDrawn, 3, 4});
+  TextRequest on = request(prompt, 1, 0);
+  on.top_logprobs = 0;
+  add(batcher, on, second);
+  while (batcher.step()) {
+  }
+  const Outcome expected = alone(on);
+  EXPECT_EQ(second.ids, expected.ids);
+  ASSERT_EQ(second.logprobs.size(), expected.logprobs.size());
+  for (size_t i = 0; i < second.logprobs.size(); ++i)
+    EXPECT_EQ(second.logprobs[i].token.logprob, expected.logprobs[i].token.logprob) << i;
+}
+
+// Where experts are neurons a prompt is read by all of them, unless it is shown which a token
+// takes.
+TEST_P(BatcherTest, TheNeuronsThatAreShownAreThoseThatWorked) {
+  if (GetParam().weights != DType::f32) GTEST_SKIP() << "the model here is f32";
+  ModelConfig config = model_->config();
+  config.expert_width = 1;
+  config.routing = default_options(find_recipe("sketch"), config.dense_width, 6, 2);
+  model_ = fresh(config);
+  for (Param* p : model_->params())
+    if (is_sketch(*p))
+      for (int64_t i = 0; i < p->value.numel(); ++i)
+        p->value.as<float>()[i] = normal(RngKey::from_seed(3), static_cast<uint64_t>(i));
+  TextRequest plain = request(some_ids(90, 5), 6), r = plain;
+  for (TextRequest* one : {&plain, &r}) one->top_logprobs = 0;
+  r.routing = true;
+  const Outcome shown = alone(r);
+  r.recorded = shared(shown.routing.experts);
+  const Outcome again = alone(r);
+  EXPECT_EQ(again.ids, shown.ids);
+  EXPECT_EQ(again.logprobs.at(0).token.logprob, shown.logprobs.at(0).token.logprob);
+  // Who only reads such a prompt later reads it as if that had not been.
+  const Outcome expected = alone(plain);
+  for (const bool routing : {true, false}) {
+    r = plain;
+    (routing ? r.routing : r.prompt_logprobs) = true;
+    ModelRunner runner(*model_, run_, 1024);
+    Batcher batcher(runner, *tokenizer_, 1, kContext);
+    Outcome first, second;
+    for (const auto& [text, out] : {std::pair{&r, &first}, {&plain, &second}}) {
+      add(batcher, *text, *out);
+      while (batcher.step()) {
+      }
+    }
+    EXPECT_EQ(second.ids, expected.ids);
+    EXPECT_EQ(second.logprobs.at(0).token.logprob, expected.logprobs.at(0).token.logprob);
+  }
 }
 
 // Two that begin as one that is being read wait for it, but not where that was read long before.

@@ -297,6 +297,9 @@ TEST(Generate, StopsWhereLearnedPositionsEnd) {
   EXPECT_EQ(out.finish, "length");
   EXPECT_EQ(f.generate(std::string(32, 'a')).tokens, 1);
   EXPECT_FAILS(f.generate(std::string(33, 'a')), "33");
+  EXPECT_EQ(text_capacity(config, 4, 10), 13);
+  EXPECT_EQ(text_capacity(config, 4, 1 << 24), 32);
+  EXPECT_EQ(text_capacity(plain_config(), 4, 100), 103);
 }
 
 // Half of all bytes are parts of longer characters, in no sensible order.
@@ -336,6 +339,9 @@ TEST(Generate, ReadingOfALongPromptCanBeEnded) {
   EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";
   EXPECT_EQ(out.tokens, 0);
   EXPECT_EQ(out.text, "");
+  ASSERT_EQ(out.expert_rows.size(), 2u) << "what was read counts";
+  for (const std::vector<int64_t>& layer : out.expert_rows)
+    EXPECT_EQ(std::accumulate(layer.begin(), layer.end(), int64_t{0}), 1024 * 2);
 }
 
 }  // namespace

@@ -234,6 +234,28 @@ TEST(HotSet, CountsTheFewestThatTookAShare) {
   EXPECT_EQ(hot.parts[2].bytes, 6 * expert);
 }
 
+// Of one network, each neuron has its rows of the three matrices.
+TEST(HotSet, ANeuronHasItsRows) {
+  ModelConfig config = plain_config();
+  config.expert_width = 1;
+  config.routing = default_options(find_recipe("sketch"), config.dense_width, 20, 2);
+  const auto model = fresh(config);
+  std::vector<std::vector<int64_t>> rows(2, std::vector<int64_t>(48, 0));
+  rows[0][5] = 10;
+  const HotSet hot = hot_set(*model, rows);
+  EXPECT_EQ(hot.experts, 2 * 48);
+  EXPECT_EQ(hot.bytes, 2 * 48 * 3 * 32 * 4);
+  EXPECT_EQ(hot.parts[2].experts, 1);
+  EXPECT_EQ(hot.parts[2].bytes, 3 * 32 * 4);
+}
+
+TEST(HotSet, ModelsThatReadNothingAreNotDense) {
+  const HotSet hot = hot_set(*fresh(plain_config()), {});
+  EXPECT_EQ(hot.experts, 8);
+  EXPECT_EQ(hot.rows, 0);
+  EXPECT_EQ(hot.parts[0].experts, 0);
+}
+
 TEST(HotSet, ASessionCountsItsRows) {
   const auto model = fresh(plain_config());
   moe::Run run(2);

@@ -196,7 +196,12 @@ Figure loss_figure(const TrainingHistory& h, const FigureOptions& o) {
     f.line += ". Held out: " + std::string(definition("eval_ce").line);
   }
   chart.high = calm_top(chart.series[0].y);
-  if (chart.high)
+  // A held-out loss that rises above it, as where a run learns its text by heart, stays inside.
+  const std::vector<double>& steps = chart.series[0].x;
+  for (const auto& [step, ce] : h.eval_ce)
+    if (chart.high && static_cast<double>(step) >= steps[steps.size() / 20])
+      chart.high = std::max(*chart.high, ce);
+  if (chart.high && *chart.high < h.points[0].ce)
     chart.y_title +=
         fmt::format(" (from {} at step {})", compact(h.points[0].ce), h.points[0].step);
   chart.marks = marks_of(h);

@@ -512,6 +512,18 @@ TEST(HtmlReport, LateSpikesStayInTheChart) {
   EXPECT_EQ(html_report(made_report(), &h).find("at step 4)"), std::string::npos);
 }
 
+// Nor is a held-out loss that rises again, whatever the training's does.
+TEST(HtmlReport, AHeldOutLossThatRisesStaysInTheChart) {
+  TrainingHistory h = made_history();
+  const auto held_out = [&] {
+    const std::string body = loss_figure(h, {}).panels.at(0).drawing.body;
+    return count(body, R"(<circle class="dt q6")");
+  };
+  EXPECT_EQ(held_out(), h.eval_ce.size());
+  for (size_t i = 5; i < h.eval_ce.size(); ++i) h.eval_ce[i].second = static_cast<double>(i);
+  EXPECT_EQ(held_out(), h.eval_ce.size());
+}
+
 // Experts that choose: a token has any number of them, or none, and then it is shown as such.
 TEST(HtmlReport, TokensWithoutExpertAreMarked) {
   RoutingReport r =

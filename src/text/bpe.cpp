@@ -260,10 +260,12 @@ class BpeTokenizer : public Tokenizer {
                            (metaspace->prepend == Metaspace::Prepend::first && begins_text);
       if (prepend && !piece.text.starts_with(' ') && !piece.text.starts_with(kSpaceMark))
         steps.push_back({NormalizerStep::Kind::prepend, "", std::string(kSpaceMark)});
-      SourceMap own;
-      const std::string& text =
-          kept.emplace_back(normalize(steps, piece.text, piece.map ? &own : nullptr));
-      if (piece.map) piece.map = &maps.emplace_back(SourceMap::behind(*piece.map, piece.at, own));
+      SourceMap* own = piece.map ? &maps.emplace_back() : nullptr;
+      const std::string& text = kept.emplace_back(normalize(steps, piece.text, own));
+      if (own) {
+        own->put_behind(*piece.map, piece.at);
+        piece.map = own;
+      }
       piece.text = text;
       piece.at = 0;
     }

@@ -23,17 +23,30 @@ size_t cut_of(std::string_view line) {
   return line.size();
 }
 
+// The sentences of one line, long ones in parts. The end of a sentence is looked for once, however
+// often it is cut.
+template <class Take>
+void each_sentence(std::string_view line, const Take& take) {
+  size_t at = 0, stop = 0;
+  while (at < line.size()) {
+    if (at == 0 || stop < at) stop = std::min(line.find(". ", at), line.size() - 1);
+    std::string_view part = line.substr(at, stop + 1 - at);
+    if (part.size() > kLong) part = part.substr(0, cut_of(part));
+    take(part);
+    at += part.size() + 1;
+  }
+}
+
 template <class Take>
 void each_line(std::string_view text, size_t least, const Take& take) {
   while (!text.empty()) {
-    std::string_view line = text.substr(0, text.find('\n'));
-    if (const size_t stop = line.find(". "); stop != std::string_view::npos)
-      line = line.substr(0, stop + 1);
-    if (line.size() > kLong) line = line.substr(0, cut_of(line));
+    const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
-    line = line.substr(0, line.find_last_not_of(kBlank) + 1);
-    if (line.size() >= least) take(line);
+    each_sentence(line, [&](std::string_view part) {
+      part.remove_prefix(std::min(part.find_first_not_of(kBlank), part.size()));
+      part = part.substr(0, part.find_last_not_of(kBlank) + 1);
+      if (part.size() >= least) take(part);
+    });
   }
 }
 

@@ -252,14 +252,7 @@ size_t SourceMap::source(size_t at) const {
     const size_t most = after == step->places.end() ? step->length : after->from;
     at = std::min(before.from + (at - before.to), most);
   }
-  return at;
-}
-
-SourceMap SourceMap::behind(const SourceMap& earlier, size_t at, const SourceMap& later) {
-  SourceMap map = earlier;
-  map.add_step({{0, at}}, std::string::npos);
-  map.steps_.insert(map.steps_.end(), later.steps_.begin(), later.steps_.end());
-  return map;
+  return earlier_ ? earlier_->source(earlier_at_ + at) : at;
 }
 
 std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text,

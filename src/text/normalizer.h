@@ -40,8 +40,12 @@ class SourceMap {
     steps_.push_back({std::move(places), length});
   }
   size_t source(size_t at) const;
-  // `later` begins at byte `at` of what `earlier` leads back from.
-  static SourceMap behind(const SourceMap& earlier, size_t at, const SourceMap& later);
+  // What this leads back to begins at byte `at` of what `earlier`, which lives as long, leads back
+  // from: a text's words share the map of the text.
+  void put_behind(const SourceMap& earlier, size_t at) {
+    earlier_ = &earlier;
+    earlier_at_ = at;
+  }
 
  private:
   struct Step {
@@ -50,6 +54,8 @@ class SourceMap {
     size_t length;  // of the text before the step
   };
   std::vector<Step> steps_;
+  const SourceMap* earlier_ = nullptr;
+  size_t earlier_at_ = 0;
 };
 
 // How many bytes the white space in front has (one character of Unicode's White_Space); 0: none.

@@ -94,13 +94,15 @@ size_t block_end(std::string_view text, size_t at, size_t solid) {
   const size_t from = text.find_first_not_of(kBlanks, at);
   if (from >= solid || solid - from <= kBlock) return text.size();
   const size_t most = std::min(solid, from + 2 * kBlock);
-  for (size_t i = text.find('\n', from + kBlock); i < most; i = text.find('\n', i + 1)) {
+  // No search leaves it: a document may be one line.
+  const std::string_view block = text.substr(from, most - from);
+  for (size_t i = block.find('\n', kBlock); i < block.size(); i = block.find('\n', i + 1)) {
     size_t next = i + 1;
-    if (next < most && text[next] == '\r') ++next;
-    if (next < most && text[next] == '\n') return next + 1;
+    if (next < block.size() && block[next] == '\r') ++next;
+    if (next < block.size() && block[next] == '\n') return from + next + 1;
   }
-  const size_t line = text.substr(0, most).rfind('\n');
-  if (line != std::string_view::npos && line > from) return line + 1;
+  const size_t line = block.rfind('\n');
+  if (line != std::string_view::npos) return from + line + 1;
   return whole_characters(text, from, most);
 }
 
@@ -139,9 +141,9 @@ void emit_text(std::string_view text, size_t begin, size_t end, bool held_out,
   while (begin < end) {
     size_t cut = end;
     if (end - begin > kLongestRun) {
-      const size_t line = text.substr(0, begin + kLongestRun).rfind('\n');
-      cut = line != std::string_view::npos && line > begin
-                ? line + 1
+      const size_t line = text.substr(begin, kLongestRun).rfind('\n');
+      cut = line != std::string_view::npos && line > 0
+                ? begin + line + 1
                 : whole_characters(text, begin, begin + kLongestRun);
     }
     TextRun run;

@@ -155,6 +155,21 @@ TEST(Splitter, SeveralPatternsCutInTurn) {
             (Strings{"I", "'LL", " go", "\t", " to", " ", "123", "45", "!!\n\n", " ", " x"}));
 }
 
+// A line of a genome, a padded file: an expression goes back over all of it before it takes it.
+TEST(Splitter, LongRunsOfOneKindOfCharacterAreCut) {
+  constexpr size_t kLong = 600'000;
+  const std::string spaces = R"(\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+)",
+                    capitals = R"(\p{Lu}*\p{Ll}+|\p{Lu}+\p{Ll}*|\s)";
+  EXPECT_EQ(split({spaces}, std::string(kLong, ' ') + "x"),
+            (Strings{std::string(kLong - 1, ' '), " ", "x"}));
+  EXPECT_EQ(split({capitals}, "aB " + std::string(kLong, 'A')),
+            (Strings{"a", "B", " ", std::string(kLong, 'A')}));
+  EXPECT_EQ(split({"[,;]", capitals}, "--" + std::string(kLong, 'A') + ",A"),
+            (Strings{"--", std::string(kLong, 'A'), ",", "A"}));
+  EXPECT_FAILS(split({"(?:a+)+(?:a+)+(?:a+)+b"}, std::string(kLong, 'a') + "cb"),
+               "cannot be matched");
+}
+
 TEST(Splitter, RefusesWhatTheEnginesReadDifferently) {
   for (const char* pattern : {R"(\w+)", R"(a\b)", R"(\h)", R"([a[b]])", R"([a&&b])", R"([\S])",
                               R"(a{2}+)", R"(a{,2})", R"((?m)a)", R"((?<n>a))", R"((a)\1)",

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+
 namespace moe {
 namespace {
 
@@ -35,6 +36,13 @@ TEST(CommonLines, ATextOfOneLongLineIsCutAtWords) {
         other += "next" + std::to_string(i * 7919 % 4001) + " ";
   EXPECT_GT(shared_lines(text, "in front of it " + text), 0.95);
   EXPECT_EQ(shared_lines(text, other), 0);
+}
+
+// Where each part looked for the end of the sentence again, this would take minutes.
+TEST(CommonLines, ALongLineIsFoundAgain) {
+  std::string text;
+  while (text.size() < size_t{16} << 20) text += "word" + std::to_string(text.size() * 7919) + " ";
+  EXPECT_EQ(shared_lines(text, text), 1);
 }
 
 }  // namespace

@@ -187,6 +187,16 @@ TEST_F(Documents, TheSplitOfPlainTextLosesNothingAndFollowsTheContent) {
     EXPECT_NE(std::find(held_again.begin(), held_again.end(), document), held_again.end());
 }
 
+// Where each block looked through all of the line, this would take minutes.
+TEST_F(Documents, OneLongLineIsSplitWhole) {
+  std::string text;
+  while (text.size() < size_t{32} << 20) text += "word" + std::to_string(text.size() * 7919) + " ";
+  std::string parts;
+  each_run("text8", text, *bytes_, 0.5, Pairs::refused,
+           [&](TextRun&& run) { parts += run.text(); });
+  EXPECT_TRUE(parts == text);
+}
+
 TEST_F(Documents, IdenticalDocumentsFallOnTheSameSide) {
   std::string lines, text;
   for (int i = 0; i < 300; ++i) {

@@ -275,6 +275,12 @@ TEST(GgmlVocab, OurOwnTokenizersCanBeWritten) {
   const auto read = make_ggml_tokenizer(written, "m.gguf");
   EXPECT_EQ(read->encode("the cat<|endoftext|>12"), learned->encode("the cat<|endoftext|>12"));
   EXPECT_EQ(read->eos_id(), learned->eos_id());
+  const std::string rule(3000, '-');  // gives tokens of 1024 bytes and more
+  const std::string_view ruled[] = {rule, rule};
+  const auto long_ones = learned_bpe(ruled, 300);
+  ASSERT_EQ(long_ones->encode(rule).size(), 1u);
+  EXPECT_EQ(make_ggml_tokenizer(ggml_vocab_of(*long_ones), "m.gguf")->encode(rule),
+            long_ones->encode(rule));
 }
 
 TEST(GgmlVocab, RefusesWhatItCannotHonour) {
@@ -302,7 +308,8 @@ TEST(GgmlVocab, RefusesWhatItCannotHonour) {
   expect(
       bytes, [](GgmlVocab& v) { v.tokens[1] = "\xFF"; }, "is not UTF-8");
   expect(
-      bytes, [](GgmlVocab& v) { v.tokens[1] = std::string(1025, 'x'); }, "a token has 1025 bytes");
+      characters, [](GgmlVocab& v) { v.tokens.back() = std::string(1025, 'x'); },
+      "a token has 1025 bytes");
   expect(
       bytes, [](GgmlVocab& v) { v.merges[0] = "ab"; }, "merge 0 is not two tokens");
   expect(

@@ -243,6 +243,23 @@ TEST(UnigramJson, CutsWords) {
   EXPECT_EQ(pieces_of(*parse(split), " the\n\tcat\u3000a "), (Strings{" the", " cat", " ", "a"}));
 }
 
+// What is learned from of a dialogue stands at these places.
+TEST(UnigramJson, WordsOfALongTextShareItsWayBack) {
+  constexpr int64_t kWords = 100'000;
+  Json json = unigram_json();
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}};
+  json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers", {{{"type", "WhitespaceSplit"}}, json["pre_tokenizer"]}}};
+  std::string text;
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < kWords; ++i) {
+    starts.push_back(std::ssize(text));
+    text += "the   ";
+  }
+  EXPECT_EQ(parse(json)->starts(text), starts);
+}
+
 TEST(UnigramJson, NormalisesAsTheFileSays) {
   Json json = unigram_json();
   const std::string map = charsmap_of({{'A', "a"}, {'\t', " "}});

@@ -23,6 +23,10 @@ bool is_compensated(const Param& w) {
   return is_weighed(w) && (w.part != Part::attention || w.kind == ParamKind::o);
 }
 
+bool has_products(const Param& param) {
+  return param.is_matrix() && param.value.rank >= 2 && is_compensated(param);
+}
+
 // Whether the matrices of a bank have products of their own.
 bool apart(const Param& w) { return w.value.rank == 3 && w.kind == ParamKind::down; }
 
@@ -107,11 +111,19 @@ void error_shares(Tensor shares, Tensor products, int64_t rows, std::span<const 
 int64_t input_products_bytes(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params())
-    if (param->is_matrix() && param->value.rank >= 2 && is_compensated(*param)) {
+    if (has_products(*param)) {
       const int64_t cols = param->value.cols();
       bytes += (apart(*param) ? param->value.shape[0] : 1) * cols * cols * 4;
     }
   return bytes;
+}
+
+int64_t error_shares_bytes(const Model& model) {
+  int64_t cols = 0;
+  for (const Param* param : model.params())
+    if (has_products(*param)) cols = std::max(cols, param->value.cols());
+  // the shares, and in double the products and the inverse of their factor
+  return cols * cols * (4 + 8 + 8);
 }
 
 }  // namespace moe

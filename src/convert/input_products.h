@@ -44,8 +44,9 @@ class InputProducts : public ProductObserver, public ErrorShares {
   Made made_;
 };
 
-// Bytes that it holds of a model at most.
+// Bytes that it holds of a model at most, and those that making shares takes beside them.
 int64_t input_products_bytes(const Model&);
+int64_t error_shares_bytes(const Model&);
 
 // shares [n,n] of products [n,n] f32 of so many rows, of which `order` [n] says which column of the
 // products each is. Columns that few rows were seen of lean on the others less: the diagonal is

@@ -248,7 +248,10 @@ class Feed {
       Tensor shares;  // [I,I]
       if (weights != nullptr && options_.shares != nullptr)
         shares = options_.shares->of(p.tensor, m, options_.threads);
-      if (!shares.empty() && begin == 0 && m == 0) ++compensated_;
+      if (!shares.empty() && last_compensated_ != &p) {
+        ++compensated_;
+        last_compensated_ = &p;
+      }
       parallel_for(options_.threads, last - first, 1, [&](int64_t r0, int64_t r1, int) {
         const int64_t r = first + r0;
         char* out = out_.data() + r * row_bytes;
@@ -289,7 +292,8 @@ class Feed {
   const ConvertOptions& options_;
   int64_t bytes_;
   int64_t written_ = 0, compensated_ = 0;
-  std::map<std::string, int64_t> done_;  // rows of each tensor
+  const Planned* last_compensated_ = nullptr;  // a tensor's rows come one after another
+  std::map<std::string, int64_t> done_;        // rows of each tensor
   Coverage read_;
   std::vector<float> floats_;
   std::vector<float> weights_;  // of the tensor whose turn it is, [M,I]

@@ -41,7 +41,7 @@ std::vector<float> column_weights(const ColumnSums& sums, const FileTensor& tens
   std::vector<double> all(n, 0.0);
   double rows = 0;
   for (int64_t m = 0; m < matrices; ++m) {
-    rows += sums.rows[static_cast<size_t>(m)];
+    rows += sums.rows_of(m);
     for (size_t i = 0; i < n; ++i) all[i] += sums.squares[static_cast<size_t>(m) * n + i];
   }
   std::vector<float> prior(n, 0.0f);
@@ -54,14 +54,15 @@ std::vector<float> column_weights(const ColumnSums& sums, const FileTensor& tens
   for (int64_t m = 0; m < matrices; ++m) {
     const auto at = static_cast<size_t>(m) * n;
     weigh_matrix(std::span(weights).subspan(at, n), std::span(sums.squares).subspan(at, n),
-                 sums.rows[static_cast<size_t>(m)], prior);
+                 sums.rows_of(m), prior);
   }
   return weights;
 }
 
 void check_fits(const ColumnSums& sums, const FileTensor& tensor, const std::string& where) {
   const auto [matrices, cols] = matrices_of(tensor);
-  if (std::ssize(sums.rows) != matrices || std::ssize(sums.squares) != matrices * cols)
+  if ((std::ssize(sums.rows) != matrices && sums.rows.size() != 1) ||
+      std::ssize(sums.squares) != matrices * cols)
     fail(
         "{}: the importance of \"{}\" is of {} matrices with {} columns in all, and the tensor has "
         "{} with {} each; it is another model's",
@@ -74,7 +75,9 @@ std::vector<LayerRows> rows_of_experts(const Importance& importance,
   for (const FileTensor& tensor : tensors) {
     const Param& param = *tensor.pieces[0].param;
     const auto found = importance.tensors.find(tensor.name);
-    if (param.part != Part::experts || found == importance.tensors.end()) continue;
+    if (param.part != Part::experts || found == importance.tensors.end() ||
+        std::ssize(found->second.rows) != matrices_of(tensor).matrices)
+      continue;
     if (std::any_of(layers.begin(), layers.end(),
                     [&](const LayerRows& known) { return known.layer == param.layer; }))
       continue;

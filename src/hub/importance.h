@@ -17,7 +17,11 @@ namespace moe {
 // Of a tensor of M matrices: one, or those of the experts.
 struct ColumnSums {
   std::vector<float> squares;  // [M,I]: of each matrix's rows x, the sum of x_i^2
-  std::vector<float> rows;     // [M]: how many there were
+  // [M]: how many there were; or one number that stands for all, as in files that do not count the
+  // experts' rows apart
+  std::vector<float> rows;
+
+  float rows_of(int64_t m) const { return rows[rows.size() == 1 ? 0 : static_cast<size_t>(m)]; }
 };
 
 struct Importance {

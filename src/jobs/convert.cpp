@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "convert/input_products.h"
 #include "core/error.h"
 #include "core/nearest.h"
 #include "core/words.h"
@@ -177,7 +178,8 @@ ConvertReply convert_adapter(const ConvertJob& job) {
     fail_usage("{} is an adapter itself; leave @adapter out", job.in);
   if (!is_in && job.adapter.empty())
     fail_usage("{} is a model without an adapter; name one with @adapter", job.in);
-  const LoadedModel model = open_model(is_in ? adapter_base(in) : in, job.memory.limits);
+  const LoadedModel model = open_model(is_in ? adapter_base(in) : in, job.memory.limits, {},
+                                       job.text_only ? BesideText::leave_out : BesideText::refuse);
   const AttachedAdapter attached = attach_adapter(*model.model, is_in ? in : job.adapter, 1);
   if (attached.whole > 0)
     fail(
@@ -185,8 +187,8 @@ ConvertReply convert_adapter(const ConvertJob& job) {
         "into the model instead",
         is_in ? in : job.adapter, counted(attached.whole, "tensor"));
   const AdapterFile file = adapter_on(*model.model);
-  if (is_gguf(job.out) && !is_gguf_adapter(job.out))
-    fail("{} is there and is a model; it is not replaced by an adapter", job.out);
+  if (std::error_code unseen; std::filesystem::exists(job.out, unseen) && !is_gguf_adapter(job.out))
+    fail("{} is there and is no adapter; it is not replaced by one", job.out);
   save_gguf_adapter(job.out, *model.model, file);
   return {.adapter = job.adapter,
           .adapter_alone = WrittenAdapter{static_cast<int64_t>(file.matrices.size()), file.rank,
@@ -229,6 +231,8 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   const int64_t wide = converting_bytes(*before.model) / 2;  // as f32, and in its type
   writing.add("writing",
               wide + (options.dtype ? wide / 1024 * bytes_of(options.dtype->dtype, 256) : wide));
+  if (options.shares != nullptr)
+    writing.add("making errors good", error_shares_bytes(*before.model));
   check_memory(writing, job.memory, "close other programs", watch);
   {
     const Progress progress = watch.begin();

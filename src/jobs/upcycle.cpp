@@ -48,15 +48,8 @@ LogitDifference probe(LoadedModel& dense, Model& moe, int threads) {
   ids.resize(static_cast<size_t>(
       std::min({static_cast<int64_t>(ids.size()), kProbeTokens, dense.model->config().context})));
   Run run(threads, DType::f32);
+  run.widen = true;  // products that round rows to bytes would hide how near the two are
   return compare_logits(*dense.model, moe, run, ids);
-}
-
-// Views of the file, but for quantised ones: products with those round their rows, and so would
-// hide how near the two models are.
-LoadedModel load_dense(const std::string& path, const MemoryLimits& limits) {
-  LoadedModel dense = open_model(path, limits);
-  merge_terms(*dense.model, 1);
-  return mostly_quantised(*dense.model) ? load_model(path) : std::move(dense);
 }
 
 }  // namespace
@@ -91,7 +84,8 @@ void check_given(const UpcycleJob& job, const Given& given) {
 UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
   const int threads = thread_count(job.threads);
   check_result_type(job.type, job.out);
-  LoadedModel dense = load_dense(job.in, job.memory.limits);
+  LoadedModel dense = open_model(job.in, job.memory.limits);
+  merge_terms(*dense.model, threads);
   const ResultType type = result_type(job.type, job.out, dense, job.in);
   const UpcycleOptions options = upcycle_options(job, dense.model->config());
   upcycled_config(dense.model->config(), options);  // usage errors before anything is made
@@ -106,7 +100,14 @@ UpcycleReply upcycle_model(const UpcycleJob& job, const Watch& watch) {
                              {.model = up.model.get(),
                               .shape = {.tokens = 1, .dtype = DType::f32},
                               .once = true}};  // in turn
-  prepare_memory(job.in, uses, {}, job.memory, "take a smaller model", watch);
+  MemoryOptions probing = job.memory;
+  MemoryNeed widened;
+  if (mostly_quantised(*dense.model)) {
+    const ModelConfig& c = dense.model->config();
+    probing.limits.packed = 0;  // what is widened is met once
+    widened.add("packing", 2 * 4 * c.width * c.dense_width);
+  }
+  prepare_memory(job.in, uses, widened, probing, "take a smaller model", watch);
   const LogitDifference difference = probe(dense, *up.model, threads);
   std::vector<ConvertedRow> rows = out.save(*up.model, *dense.tokenizer, type.type, threads);
   return {{job.out, up.model->config(), type, std::move(rows), std::move(up.parts)},

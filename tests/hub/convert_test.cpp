@@ -468,6 +468,34 @@ TEST(Convert, QuantisesAsTheTableSays) {
   EXPECT_EQ(slurp(folder / "m.gguf"), slurp(folder / "one.gguf"));
 }
 
+// Of experts whose text sent nothing to the first.
+TEST(Convert, CountsTensorsOfWhichSomeMatricesAreCompensated) {
+  struct AllButTheFirst : ErrorShares {
+    std::vector<float> none;
+    Tensor of(const FileTensor& tensor, int64_t m, int) override {
+      if (m == 0) return {};
+      const int64_t cols = matrices_of(tensor).cols;
+      none.assign(static_cast<size_t>(cols * cols), 0);
+      return Tensor(none.data(), DType::f32, {cols, cols});
+    }
+  } shares;
+  TempFolder folder;
+  save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
+  LoadedModel in = open_model(folder / "in", {});
+  Importance importance;
+  for (const FileTensor& tensor : gguf_target(*in.model, *in.tokenizer).tensors) {
+    if (tensor.shape.size() < 2 || !tensor.name.starts_with("blk.1.ffn_down")) continue;
+    const auto [matrices, cols] = matrices_of(tensor);
+    importance.tensors[tensor.name] = {std::vector<float>(static_cast<size_t>(matrices * cols), 1),
+                                       std::vector<float>(static_cast<size_t>(matrices), 1)};
+  }
+  const ConvertReport report =
+      convert_model(in, folder / "in", folder / "m.gguf",
+                    {.dtype = DType::q4_0, .importance = &importance, .shares = &shares});
+  EXPECT_EQ(report.weighed, 1);
+  EXPECT_EQ(report.compensated, 1);
+}
+
 TEST(Convert, WhatLlamaCppCannotSayIsQuantisedAsTheRest) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(carved_config()), *make_tokenizer("bytes"));

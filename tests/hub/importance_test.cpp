@@ -92,6 +92,21 @@ TEST(Importance, NoColumnCountsNothing) {
   EXPECT_LT(weights[0], 1e-3f * weights[7]);
 }
 
+// The older form of llama.cpp has one count for all the experts of a layer.
+TEST(Importance, OneCountStandsForAllExperts) {
+  const Case c;
+  const FileTensor& up = c.named("blk.0.ffn_up_exps.weight");
+  const auto [experts, cols] = matrices_of(up);
+  ColumnSums apart = Case::alike(up, std::vector<float>(static_cast<size_t>(experts), 100), 1);
+  apart.squares[static_cast<size_t>(cols + 5)] *= 50;
+  const ColumnSums together{apart.squares, {100}};
+  EXPECT_NO_THROW(check_fits(together, up, "old.dat"));
+  EXPECT_EQ(column_weights(together, up), column_weights(apart, up));
+  Importance importance;
+  importance.tensors["blk.0.ffn_up_exps.weight"] = together;
+  EXPECT_TRUE(rows_of_experts(importance, c.tensors).empty()) << "it does not tell them apart";
+}
+
 TEST(Importance, OfAnotherModelIsRefused) {
   const Case c;
   const FileTensor& tensor = c.named("blk.0.ffn_up_exps.weight");

@@ -3,6 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/models.h"
+#include "core/memory.h"
+#include "core/words.h"
+#include "formats/safetensors.h"
+#include "hub/adapted.h"
+#include "hub/adapter_gguf.h"
 #include "jobs/carve.h"
 #include "jobs/convert.h"
 #include "jobs/merge.h"
@@ -10,6 +15,7 @@
 #include "jobs/upcycle.h"
 #include "support/check.h"
 #include "support/files.h"
+#include "support/limits.h"
 #include "support/tiny_model.h"
 
 namespace moe {
@@ -125,6 +131,69 @@ TEST_F(MakeModel, ARunThatCannotBeginLeavesNothing) {
   prune.out = folder_ / "new/out";
   EXPECT_FAILS(prune_model(prune, {}), "lr is 0");
   EXPECT_EQ(folder_.entries(), before);
+}
+
+// Its numbers in f32 would take 38 MB.
+TEST_F(MakeModel, AQuantisedModelIsUpcycledWhereItLies) {
+  if (!kLimitsWork) GTEST_SKIP() << "what a sanitizer holds back counts as taken";
+  ModelConfig config = dense_config();
+  config.vocab = 256;
+  config.width = 256;
+  config.layers = 8;
+  config.dense_width = config.expert_width = 1536;
+  save("large", config, 1);
+  auto convert = job<ConvertJob>("large");
+  convert.out = folder_ / "large.gguf";
+  convert.quant = "q8_0";
+  convert_model(convert, {});
+  auto upcycle = job<UpcycleJob>("large.gguf");
+  upcycle.routing.experts = 2;
+  upcycle.memory.limits.all = taken_memory() + (int64_t{30} << 20);
+  const UpcycleReply reply = upcycle_model(upcycle, {});
+  EXPECT_LT(reply.difference.largest, 1e-4 * reply.difference.largest_logit);
+}
+
+TEST_F(MakeModel, MakingErrorsGoodIsForetold) {
+  auto convert = job<ConvertJob>("dense");
+  convert.out = folder_ / "out.gguf";
+  convert.quant = "q4_0";
+  convert.importance.calibration = {.text = folder_ / "text.txt", .windows = 2, .window = 8};
+  convert.importance.gptq = true;
+  convert.memory.show = true;
+  std::string said;
+  const Watch watch{.tell = [&](const std::string& line) { said += line + "\n"; }};
+  convert_model(convert, watch);
+  // the most columns are those of down
+  const auto bytes = static_cast<double>(48 * 48 * (4 + 8 + 8));
+  EXPECT_NE(said.find("making errors good " + human_bytes(bytes)), std::string::npos) << said;
+}
+
+TEST_F(MakeModel, AnAdapterAloneIsWrittenBesideWhatIsThere) {
+  ModelConfig config = dense_config();
+  config.vocab = 256;
+  Adapted adapted(config);
+  save_model(folder_ / "base", adapted.model, *make_tokenizer("bytes"));
+  save_adapter(folder_ / "adapter", adapted.model, adapted.file);
+  auto convert = job<ConvertJob>("base");
+  convert.out = folder_ / "adapter.gguf";
+  convert.adapter = folder_ / "adapter";
+  convert.adapter_only = true;
+  put(convert.out, "notes");
+  EXPECT_FAILS(convert_model(convert, {}), "is no adapter; it is not replaced");
+  std::filesystem::remove(convert.out);
+  // and a layer behind the model's own, which predicts further tokens
+  {
+    const Safetensors file = Safetensors::open(folder_ / "base");
+    std::vector<SafetensorsItem> items;
+    for (const NamedTensor& t : file.tensors()) items.push_back({t.name, t.value, t.value.dtype});
+    float number = 0;
+    items.push_back({"model.layers.4.enorm.weight", Tensor(&number, DType::f32, {1}), DType::f32});
+    write_safetensors(folder_ / "base/model.safetensors", items);
+  }
+  EXPECT_FAILS(convert_model(convert, {}), "--text-only");
+  convert.text_only = true;
+  EXPECT_GT(convert_model(convert, {}).adapter_alone->matrices, 0);
+  EXPECT_TRUE(is_gguf_adapter(convert.out));
 }
 
 TEST_F(MakeModel, MessagesNameFields) {

@@ -116,8 +116,8 @@ Importance read_importance(const Gguf& file, const std::string& file_name) {
   return out;
 }
 
-// entries, then of each: name, calls, numbers: calls times the mean squares; then, in newer ones,
-// windows and the name of the text.
+// entries, then of each: name, calls, numbers: calls times the mean squares, of a bank those of all
+// experts one after another; then, in newer ones, windows and the name of the text.
 Importance read_importance_dat(std::span<const std::byte> bytes, const std::string& where) {
   Reader reader(bytes, where);
   Importance out;

@@ -85,6 +85,11 @@ class Walk {
     attend(block, h_);
     Carving c = carving(i, ffn_input(block));
     run_dense(run_, c.a, c.dense);
+    if (!std::isfinite(ops::sum_squares(run_, c.a.out)))
+      fail(
+          "what the FFN of layer {} gives on the calibration text is not finite; a model with such "
+          "weights computes nothing, so there is nothing to carve",
+          i);
     if (!dense_sum.empty()) aim(c, dense_sum);
     stages_.partition->run(c);
     start_map(c);

@@ -88,8 +88,9 @@ struct CarveHooks {
   std::function<void(const CarvedLayer&)> on_layer = {};
 };
 
-// The options with the shape that `budget` comes to where the weights are written in this type; of
-// other methods as they are. Throws (usage) where the sketch alone reads more.
+// The options with the shape that `budget` comes to where the weights are written in this type, or
+// in the next one whose blocks fit into rows; of other methods as they are. Throws (usage) where
+// the sketch alone reads more.
 CarveOptions with_shape(const ModelConfig& dense, const CarveOptions&, DType weights);
 
 // How many tokens of text the options ask for.

@@ -55,31 +55,52 @@ void solve_ridge(Run& run, Tensor rhs, Tensor gram, std::span<const double> ridg
 }
 
 struct LinearFit::System {
-  Tensor x;                  // [N,D]
-  std::vector<double> mean;  // [D] of x
+  Tensor x;                    // [N,D]
+  std::vector<double> mean;    // [D] of x
+  std::vector<double> taken;   // [D] what was taken off the tokens to give x
+  std::vector<float> centred;  // x, where something was
   std::optional<Cholesky> factor;
+
+  bool factorise(Run& run, double ridge) {
+    ArenaScope scope(run.scratch);
+    const double n = static_cast<double>(x.rows());
+    mean = column_means(x);
+    const size_t d = mean.size();
+    std::vector<double> gram = in_double(inner_products(run, run.scratch, x, x));  // [D,D]
+    double trace = 0;
+    for (size_t i = 0; i < d; ++i) {
+      for (size_t j = 0; j < d; ++j) gram[i * d + j] -= n * mean[i] * mean[j];
+      trace += gram[i * d + i];
+    }
+    // The second term keeps the system solvable for tokens that are all alike.
+    for (size_t i = 0; i < d; ++i)
+      gram[i * d + i] += ridge * trace / static_cast<double>(d) + 1e-12 * n;
+    factor.emplace(run.threads, std::move(gram), static_cast<int64_t>(d));
+    return factor->succeeded();
+  }
+  void centre() {
+    const int64_t d = x.cols();
+    taken = mean;
+    centred.resize(static_cast<size_t>(x.numel()));
+    for (int64_t n = 0; n < x.rows(); ++n)
+      for (int64_t i = 0; i < d; ++i) {
+        const float value = x.dtype == DType::bf16 ? to_f32(x.row<bf16>(n)[i]) : x.row<float>(n)[i];
+        centred[static_cast<size_t>(n * d + i)] =
+            static_cast<float>(static_cast<double>(value) - taken[static_cast<size_t>(i)]);
+      }
+    x = Tensor(centred.data(), DType::f32, {x.rows(), d});
+  }
 };
 
 LinearFit::LinearFit(Run& run, Tensor x, double ridge) : system_(std::make_unique<System>()) {
-  ArenaScope scope(run.scratch);
-  const int64_t d = x.cols();
-  const double n = static_cast<double>(x.rows());
   system_->x = x;
-  system_->mean = column_means(x);
-  const std::vector<double>& mean = system_->mean;
-  std::vector<double> gram = in_double(inner_products(run, run.scratch, x, x));  // [D,D]
-  double trace = 0;
-  for (size_t i = 0; i < mean.size(); ++i) {
-    for (size_t j = 0; j < mean.size(); ++j) gram[i * mean.size() + j] -= n * mean[i] * mean[j];
-    trace += gram[i * mean.size() + i];
-  }
-  // The second term keeps the system solvable for tokens that are all alike.
-  for (size_t i = 0; i < mean.size(); ++i)
-    gram[i * mean.size() + i] += ridge * trace / static_cast<double>(d) + 1e-12 * n;
-  system_->factor.emplace(run.threads, std::move(gram), d);
-  if (!system_->factor->succeeded())
+  system_->taken.resize(static_cast<size_t>(x.cols()), 0);
+  if (system_->factorise(run, ridge)) return;
+  // What sets tokens apart that are nearly alike is lost in f32 sums of their own products.
+  system_->centre();
+  if (!system_->factorise(run, ridge))
     fail("a linear fit of {} variables has no solution; are activations of this model not finite?",
-         d);
+         x.cols());
 }
 
 LinearFit::~LinearFit() = default;
@@ -89,7 +110,7 @@ void LinearFit::fit(Run& run, Tensor w, Tensor bias, Tensor y) const {
   const Tensor x = system_->x;
   const auto d = static_cast<size_t>(x.cols()), k = static_cast<size_t>(y.cols());
   const double n = static_cast<double>(x.rows());
-  const std::vector<double>& mx = system_->mean;
+  const std::vector<double>&mx = system_->mean, &taken = system_->taken;
   const std::vector<double> my = column_means(y);
   std::vector<double> map = in_double(inner_products(run, run.scratch, x, y));  // [D,K]
   for (size_t i = 0; i < d; ++i)
@@ -98,7 +119,7 @@ void LinearFit::fit(Run& run, Tensor w, Tensor bias, Tensor y) const {
   for (size_t e = 0; e < k; ++e) {
     double at_mean = my[e];
     for (size_t i = 0; i < d; ++i) {
-      at_mean -= map[i * k + e] * mx[i];
+      at_mean -= map[i * k + e] * (mx[i] + taken[i]);
       w.as<float>()[e * d + i] = static_cast<float>(map[i * k + e]);
     }
     bias.as<float>()[e] = static_cast<float>(at_mean);

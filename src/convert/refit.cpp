@@ -73,6 +73,7 @@ void refit(Carving& c) {
   double mean = 0;
   for (int64_t i = 0; i < columns; ++i)
     mean += static_cast<double>(gram.row<float>(i)[i]) / static_cast<double>(columns);
+  if (mean == 0) return;  // no neuron works for any token
   std::vector<double> ridge(static_cast<size_t>(columns));
   for (int64_t i = 0; i < columns; ++i)
     ridge[static_cast<size_t>(i)] =

@@ -9,6 +9,7 @@
 #include "convert/input_products.h"
 #include "convert/least_squares.h"
 #include "core/threads.h"
+#include "hub/gguf/quant_policy.h"
 #include "model/parameters.h"
 #include "ops/memory.h"
 #include "tensor/quant_compensated.h"
@@ -96,10 +97,13 @@ void sketch_router(Carving& c) {
 // whole where K dense + F sketch is at most budget F dense.
 SketchBytes sketch_bytes(const ModelConfig& dense, DType weights) {
   const int64_t matrices = dense.gated ? 3 : 2;
+  // Where rows are no whole blocks of a type they are written in another. Only a GGUF has blocks.
+  const DType written =
+      choose_type(WeightKind::product, dense.width, DType::f32, weights, Target::gguf).dtype;
   Param sketch;
   sketch.value = Tensor(nullptr, kSketchType, {dense.dense_width, dense.width});
   const double copy = static_cast<double>(ops::forward_copy_bytes(sketch, DType::f32).all);
-  return {static_cast<double>(matrices * bytes_of(weights, dense.width)),
+  return {static_cast<double>(matrices * bytes_of(written, dense.width)),
           static_cast<double>(matrices - 1) * copy / static_cast<double>(dense.dense_width)};
 }
 

@@ -425,6 +425,20 @@ TEST(Carve, StopsWhereTheListenerThrows) {
   EXPECT_EQ(layers, 1);
 }
 
+TEST(Carve, RefusesWeightsThatAreNotFinite) {
+  for (const std::string& method : slice_methods())
+    for (const float bad : {NAN, INFINITY}) {
+      const auto dense = dense_model(kKinds[0]);
+      dense->block(1).ffn.experts.up.value.as<float>()[5] = bad;
+      moe::Run run(2);
+      EXPECT_NE(test::message_of([&] {
+                  carve(run, *dense, text(1), options(method, 1, 2, 6));
+                }).find("what the FFN of layer 1 gives on the calibration text is not finite"),
+                std::string::npos)
+          << method;
+    }
+}
+
 TEST(Carve, RefusesWhatHasNoMeaning) {
   const auto dense = dense_model(kKinds[0]);
   const auto refused = [&](CarveOptions o) {

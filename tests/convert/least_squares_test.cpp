@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "support/check.h"
 #include "support/files.h"
@@ -78,6 +79,41 @@ TEST(LeastSquares, FindsALinearRelationAgain) {
     EXPECT_NEAR(bias.as<float>()[k], b.as<float>()[k], 1e-3);
     for (int64_t d = 0; d < 12; ++d) EXPECT_NEAR(test::get(got, k, d), test::get(w, k, d), 1e-3);
   }
+}
+
+// In f32 sums of products that are far from zero there is nothing left of what sets tokens apart.
+TEST(LeastSquares, TokensMayBeAllAlikeOrNearlySo) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t tokens : {1, 2, 500}) {
+      moe::Run run(2);
+      Arena memory;
+      const Tensor one = test::draw(memory, dtype, {1, 24}, 1);
+      const Tensor x = memory.alloc(dtype, {tokens, 24}), y = memory.alloc(DType::f32, {tokens, 2});
+      for (int64_t n = 0; n < tokens; ++n) {
+        std::memcpy(x.row<char>(n), one.data, static_cast<size_t>(one.row_bytes));
+        for (int64_t k = 0; k < 2; ++k) y.row<float>(n)[k] = 3.0f + static_cast<float>(k);
+      }
+      const Tensor w = memory.alloc(DType::f32, {2, 24}), bias = memory.alloc(DType::f32, {2});
+      LinearFit(run, x, 1e-2).fit(run, w, bias, y);
+      for (int64_t k = 0; k < 2; ++k) {
+        double sum = bias.as<float>()[k];
+        for (int64_t d = 0; d < 24; ++d) sum += test::get(w, k, d) * test::get(x, 0, d);
+        EXPECT_NEAR(sum, 3.0 + static_cast<double>(k), 1e-3) << tokens;
+      }
+    }
+  // y is what little there is of column 3
+  moe::Run run(2);
+  Arena memory;
+  const Tensor x = test::draw(memory, DType::f32, {500, 12}, 5),
+               y = memory.alloc(DType::f32, {500, 1});
+  for (int64_t n = 0; n < 500; ++n)
+    for (int64_t d = 0; d < 12; ++d) {
+      x.row<float>(n)[d] = 1000 + x.row<float>(n)[d] / 64;
+      if (d == 3) y.row<float>(n)[0] = 64 * (x.row<float>(n)[d] - 1000);
+    }
+  const Tensor w = memory.alloc(DType::f32, {1, 12}), bias = memory.alloc(DType::f32, {1});
+  LinearFit(run, x, 1e-6).fit(run, w, bias, y);
+  for (int64_t d = 0; d < 12; ++d) EXPECT_NEAR(test::get(w, 0, d), d == 3 ? 64 : 0, 0.2);
 }
 
 // d/dw of the objective: sum_n (w x_n + b - y_n) x_n^T + ridge * mean(diag C) * N * w = 0, and the

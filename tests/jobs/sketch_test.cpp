@@ -110,6 +110,21 @@ TEST(Sketch, TakesAsManyNeuronsAsTheBudgetPays) {
   }
 }
 
+// Rows of 64 hold no block of 256, so what is asked for as q4_k is written as q5_0.
+TEST(Sketch, CountsTheBytesOfTheTypeThatRowsAreWrittenIn) {
+  const ModelConfig dense = dense_model()->config();
+  CarveOptions o;
+  o.method = "sketch";
+  o.budget = 0.9;
+  for (const auto& [asked, written] :
+       {std::pair{DType::q4_k, DType::q5_0}, std::pair{DType::q6_k, DType::q8_0},
+        std::pair{DType::q2_k, DType::q4_0}}) {
+    const CarveOptions shaped = with_shape(dense, o, asked);
+    EXPECT_EQ(shaped.active, with_shape(dense, o, written).active);
+    EXPECT_DOUBLE_EQ(share_read(dense, shaped, asked), share_read(dense, shaped, written));
+  }
+}
+
 TEST(Sketch, MoreNeuronsLoseLessAndAFitHelps) {
   const auto dense = dense_model();
   double before = INFINITY;
@@ -121,6 +136,22 @@ TEST(Sketch, MoreNeuronsLoseLessAndAFitHelps) {
     EXPECT_LT(error, before);
     EXPECT_LT(error, bare);
     before = error;
+  }
+}
+
+// Of a layer whose neurons never work there is nothing to fit, and nothing to choose by.
+TEST(Sketch, ALayerMayBeSilent) {
+  for (const bool gated : {true, false}) {
+    const auto dense = dense_model(gated);
+    const ExpertBank& bank = dense->block(1).ffn.experts;
+    const Tensor first = (gated ? bank.gate : bank.up).value;
+    std::fill_n(first.as<float>(), first.numel(), 0.0f);
+    moe::Run run(2);
+    const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.5));
+    EXPECT_EQ(carved.layers.size(), 2u);
+    EXPECT_EQ(test::values(carved.model->block(1).ffn.experts.gate.value),
+              test::values(bank.gate.value));
+    EXPECT_EQ(carved.layers[1].error, 0);
   }
 }
 

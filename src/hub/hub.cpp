@@ -2,6 +2,7 @@
 // name or a key means stands in the tables beside.
 #include "hub/hub.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "hub/folder/config_json.h"
 #include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
+#include "hub/tensor_layout.h"
 #include "hub/tensor_map.h"
 #include "model/adapters.h"
 #include "ops/memory.h"
@@ -110,10 +112,25 @@ std::vector<FileTensor> map_of(const TensorNames& names, Model& model, const Nam
   return map;
 }
 
-bool names_stand(const std::vector<FileTensor>& map, const NamedTensors& file) {
-  return std::all_of(map.begin(), map.end(), [&](const FileTensor& tensor) {
-    return tensor.alias || file.contains(tensor.name);
+// How many tensors of the map the file does not have, or in another shape.
+int64_t misfits(const std::vector<FileTensor>& map, const NamedTensors& file) {
+  return std::count_if(map.begin(), map.end(), [&](const FileTensor& tensor) {
+    return !tensor.alias &&
+           !(file.contains(tensor.name) && shape_of(file.get(tensor.name)) == tensor.shape);
   });
+}
+
+// By the names of the architecture that fit the file best, the usual ones where none fit better.
+std::vector<FileTensor> best_map(const FolderConfig& read, Model& model, const NamedTensors& file) {
+  std::vector<FileTensor> best = map_of(*read.names, model, file, read.beside_others);
+  int64_t least = misfits(best, file);
+  for (const TensorNames* names : read.architecture->other_names) {
+    if (least == 0) break;
+    std::vector<FileTensor> map = map_of(*names, model, file, read.beside_others);
+    if (const int64_t wrong = misfits(map, file); wrong < least)
+      best = std::move(map), least = wrong;
+  }
+  return best;
 }
 
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
@@ -135,21 +152,19 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   if (is_adapter(folder)) return read_adapted(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const std::string config_path = folder + "/config.json";
-  const auto [config, architecture, names, packing, beside_others] =
-      read_config(read_text(config_path), config_path);
+  const FolderConfig read = read_config(read_text(config_path), config_path);
+  const ModelConfig& config = read.config;
   const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::shared_ptr<const NamedTensors> file = stored;
-  if (packing.kind != Packing::Kind::none)
-    file = std::make_shared<const UnpackedTensors>(stored, packing);
+  if (read.packing.kind != Packing::Kind::none)
+    file = std::make_shared<const UnpackedTensors>(stored, read.packing);
   check_size(config, *file);
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
   check_vocabulary(*loaded.tokenizer, config, folder);
   loaded.model = std::make_unique<Model>(
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
-  std::vector<FileTensor> map = map_of(*names, *loaded.model, *file, beside_others);
-  if (architecture->other_names != nullptr && !names_stand(map, *file))
-    map = map_of(*architecture->other_names, *loaded.model, *file, beside_others);
+  std::vector<FileTensor> map = best_map(read, *loaded.model, *file);
   loaded.left_out = check_account(map, *file, "config.json", beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);

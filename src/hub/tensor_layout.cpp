@@ -106,6 +106,10 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
     case Layout::linear_heads: return order_of_linear(param.kind, config.linear);
     case Layout::interleaved_experts:
       return {.head = 1, .apart = 2, .before = param.kind == ParamKind::up ? 1 : 0};
+    case Layout::stacked_experts: {
+      const int64_t f = param.whole().shape[1];
+      return {.head = f, .apart = 2 * f, .before = param.kind == ParamKind::up ? f : 0};
+    }
     default: return {};
   }
 }
@@ -181,6 +185,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::fused: return join(map, name, shape, 0, {&param});
     case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
     case Layout::interleaved_experts:
+    case Layout::stacked_experts:
       turn();
       return join_experts(
           map, name, shape, shape.size() - 1,

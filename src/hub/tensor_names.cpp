@@ -244,6 +244,17 @@ constexpr NameRow kQwen35Names[] = {
     {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
 };
 
+// The experts in one tensor alone, as transformers 5 holds Qwen3-MoE's.
+constexpr std::span<const NameRow> kQwen3FusedNames = std::span(kQwen35Names).subspan(2);
+// Qwen3-VL's as they were published: the input dimension first, all gates before all ups.
+constexpr NameRow kQwen3VlMoeNames[] = {
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::stacked_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::stacked_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj", Layout::transposed},
+};
+
 // Granite's own, the experts.
 constexpr NameRow kGraniteNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.router.layer.weight"},
@@ -533,6 +544,10 @@ const TensorNames kQwen35MoeTensors = {"Qwen3.5", kQwen35Names, kTiedHeadName,
                                        {},        {},           kHuggingFaceNames};
 const TensorNames kQwen35MoeApartTensors = {"Qwen3.5", kQwen35ApartNames, kTiedHeadName, {},
                                             {},        kHuggingFaceNames};
+const TensorNames kQwen3MoeFusedTensors = {"Qwen3-MoE", kQwen3FusedNames, kTiedHeadName, {},
+                                           {},          kHuggingFaceNames};
+const TensorNames kQwen3VlMoeTensors = {"Qwen3-VL", kQwen3VlMoeNames, kTiedHeadName, {},
+                                        {},         kHuggingFaceNames};
 const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,

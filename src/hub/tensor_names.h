@@ -31,6 +31,7 @@ enum class Layout {
   fused_experts,        // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
   interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
                         // [E,D,2F]; of biases [E,F] twice as [E,2F]
+  stacked_experts,      // the same, all rows of one behind all of the other
   fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
   linear_heads,         // of linear attention, as fused, but key head by key head
@@ -66,8 +67,8 @@ struct TensorNames {
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
     kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
-    kQwen35MoeApartTensors, kGemma3Tensors, kGemma4Tensors, kGgufGemma4Tensors,
-    kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors;
+    kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
+    kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,
 // together; where the norm before an FFN is

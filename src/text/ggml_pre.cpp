@@ -52,7 +52,7 @@ std::vector<GgmlPre> table() {
       {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, one(kLlama3)},
       {{"qwen2", "deepseek-r1-qwen"}, one(kQwen2), false, true},
       {{"qwen35"}, one(kQwen35), false, true},
-      {{"stablelm2", "hunyuan"}, one(kQwen2)},
+      {{"stablelm2", "hunyuan", "solar-open"}, one(kQwen2)},
       {{"tekken"}, one(kTekken), true},
       {{"gpt-4o", "llama4", "minimax-m2"}, one(kGpt4o)},
       {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},

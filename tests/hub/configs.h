@@ -193,6 +193,12 @@ inline std::vector<NamedConfig> small_families() {
     c.rotary_width = 4;
   });
   add("glm4_moe", "deepseek-v3", shared);
+  add("solar_open", "deepseek-v3", [&](ModelConfig& c) {
+    shared(c);
+    c.dense_width = c.expert_width;  // unused
+    c.head_width = 6;
+    c.attention_bias = true;
+  });
   add("glm4_moe_lite", "deepseek-v3", latent);
   add("dots1", "deepseek-v3", [&](ModelConfig& c) {
     shared(c);

@@ -1,6 +1,7 @@
 // Families of other programs: what they publish is read as what it is, every key that decides about
 // the mathematics is needed, what is saved as a family comes back as it, and a folder with one
 // wrong tensor is refused whatever is wrong with it.
+#include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -223,6 +224,106 @@ TEST(Families, PublishedConfigsOfLaterModels) {
   EXPECT_FAILS(parse(newer), "\"mlp_only_layers\" is [1]; only []");
 }
 
+// Other words of published configs, and of those that other programs leave, for the same models.
+TEST(Families, WordsThatChangeNothing) {
+  const auto same = [](const Json& given, const Json& as) {
+    EXPECT_EQ(config_to_json(parse(given)), config_to_json(parse(as)));
+  };
+  const Json qwen3 = published("qwen3_30b_a3b");
+  Json coder = without(qwen3, "attention_bias");  // Qwen3-Coder's
+  struct Word {
+    const char* key;
+    Json value, other;
+  };
+  for (const Word& word : {Word{"qkv_bias", false, true},
+                           {"shared_expert_intermediate_size", 0, 768},
+                           {"use_qk_norm", true, false}}) {
+    coder[word.key] = word.value;
+    EXPECT_FAILS(parse(with(qwen3, word.key, word.other)),
+                 fmt::format("\"{}\" is {}", word.key, word.other.dump()));
+  }
+  same(coder, qwen3);
+  same(with(with(qwen3, "unsloth_fixed", true), "unsloth_version", "2026.4.5"), qwen3);
+  same(with(qwen3, "_attn_implementation_autoset", true), qwen3);
+  same(with(published("deepseek_v3"), "model_type", "kimi_k2"), published("deepseek_v3"));
+  EXPECT_EQ(parse(with(published("deepseek_v3"), "model_type", "kimi_k2")).model_type,
+            "deepseek_v3");
+  // The words of LFM2 for a tied head.
+  ModelConfig lfm2 = small_config();
+  lfm2.model_type = "lfm2_moe";
+  lfm2.qk_norm = QkNorm::head;
+  lfm2.conv_layers = {0};
+  lfm2.conv_width = 3;
+  lfm2.tied = true;
+  lfm2.routing = default_options(find_recipe("deepseek-v3"), 3, 2, lfm2.layers);
+  lfm2.routing.expert_groups = lfm2.routing.groups_kept = 1;
+  const Json tied = parse_json(config_to_json(lfm2), "x");
+  ASSERT_EQ(tied["model_type"], "lfm2_moe");
+  same(with(without(tied, "tie_word_embeddings"), "tie_embedding", true), tied);
+  EXPECT_FALSE(parse(with(tied, "tie_embedding", false)).tied);
+}
+
+TEST(Families, SolarOpen) {
+  Json json = with(published("glm_4_5_air"), "model_type", "solar_open");
+  json.erase("num_nextn_predict_layers");
+  EXPECT_FAILS(parse(json), "only 0 is of this family");  // a dense layer first
+  json["first_k_dense_replace"] = 0;
+  EXPECT_FAILS(parse(json), "\"partial_rotary_factor\" is 0.5; only 1 is of this family");
+  json["partial_rotary_factor"] = 1.0;
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.moe_layer_count(), c.layers);
+  EXPECT_EQ(c.rotary_width, 0);
+  EXPECT_EQ(c.qk_norm, QkNorm::none);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 1408);
+  for (const char* key : {"first_k_dense_replace", "intermediate_size", "use_qk_norm",
+                          "partial_rotary_factor"})  // as transformers has it
+    EXPECT_EQ(config_to_json(parse(without(json, key))), config_to_json(c)) << key;
+}
+
+// Of models of pictures and text: what stands around the config of the text counts for it, or is of
+// pictures.
+TEST(Families, TextWithinOthers) {
+  const auto within = [](const char* type, const Json& text, const Json& beside = {}) {
+    Json json = {{"model_type", type}, {"text_config", text}, {"vision_config", Json::object()}};
+    if (beside.is_object()) json.update(beside);
+    return json;
+  };
+  const Json qwen3 = published("qwen3_30b_a3b"), air = published("glm_4_5_air");
+  Json text = with(qwen3, "model_type", "qwen3_vl_moe_text");  // Qwen3-VL's
+  for (const char* key : {"tie_word_embeddings", "router_aux_loss_coef", "use_sliding_window",
+                          "sliding_window", "max_window_layers", "output_router_logits"})
+    text.erase(key);
+  text["rope_scaling"] = {
+      {"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}, {"rope_type", "default"}};
+  const ModelConfig pictures =
+      parse(within("qwen3_vl_moe", text, {{"tie_word_embeddings", false}}));
+  ModelConfig plain = parse(qwen3);
+  plain.routing.coef.balance = 0;
+  EXPECT_EQ(config_to_json(pictures), config_to_json(plain));
+  EXPECT_FALSE(parse(within("qwen3_vl_moe", with(text, "tie_word_embeddings", true),
+                            {{"tie_word_embeddings", false}}))
+                   .tied);
+  text = without(without(air, "use_qk_norm"), "num_nextn_predict_layers");  // GLM-4.5V's
+  text["image_token_id"] = 151363;
+  text["rope_scaling"] = {{"mrope_section", {8, 12, 12}}, {"rope_type", "default"}};
+  EXPECT_EQ(config_to_json(parse(within("glm4v_moe", text))), config_to_json(parse(air)));
+
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "gemma4_text") continue;
+    const Json gemma = parse_json(config_to_json(named.config), "x");
+    EXPECT_EQ(
+        config_to_json(parse(within("gemma4", gemma, {{"vision_soft_tokens_per_image", 280}}))),
+        config_to_json(named.config));
+  }
+
+  const Json given = published("qwen3_5_35b_a3b");
+  const auto packed = [&](const Json& how) {
+    return read_config(with(given, "quantization_config", how).dump(), "config.json").packing;
+  };
+  EXPECT_EQ(packed({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}).block_rows, 128);
+  EXPECT_FAILS(packed({{"quant_method", "modelopt"}}), "\"quant_method\" is \"modelopt\"");
+}
+
 // What says which layers are dense: their number, each of them, or both alike.
 TEST(Families, DenseLayersAreSaidInTwoWays) {
   const Json given = with(published("glm_4_7_flash"), "num_hidden_layers", 4);
@@ -269,7 +370,7 @@ TEST(Families, EveryKeyThatDecidesIsNeeded) {
       {"qwen3", {"sliding_window"}},
       {"mixtral", {"head_dim"}},
       {"qwen2_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
-      {"qwen3_moe", {"head_dim", "sliding_window", "mlp_only_layers"}},
+      {"qwen3_moe", {"attention_bias", "head_dim", "sliding_window", "mlp_only_layers"}},
       {"gpt2",
        {"attn_pdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
         "summary_type", "summary_use_proj"}},
@@ -634,6 +735,74 @@ TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
     rewrite([](SafetensorsItem&) { return true; }, {extra("model.layers.x.weight")});
     EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
                  "\"model.layers.x.weight\" is no part of the model");
+  }
+}
+
+// Qwen3-VL's experts stand in one tensor, beside what sees: published with the input dimension
+// first, by transformers 5 with it last.
+TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
+  const std::vector<NamedConfig> families = small_families();
+  const ModelConfig config = std::ranges::find(families, "qwen3_moe", &NamedConfig::name)->config;
+  const int64_t experts = config.routing.experts, f = config.expert_width, d = config.width;
+  for (const bool published : {true, false}) {
+    SCOPED_TRACE(published);
+    std::filesystem::remove_all(folder_.path());
+    start(config);
+    const Safetensors file = Safetensors::open(folder_.path());
+    std::vector<SafetensorsItem> items;
+    std::deque<std::vector<float>> memory;
+    const auto put_bank = [&](const std::string& name, int64_t rows, int64_t cols) {
+      float* numbers =
+          memory.emplace_back(static_cast<size_t>(experts * rows * cols)).data();  // zeros
+      items.push_back({name, Tensor(numbers, DType::f32, {experts, rows, cols}), DType::f32});
+      return numbers;
+    };
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const std::string there = fmt::format("model.language_model.layers.{}.mlp.experts.", i);
+      float* gate_up =
+          put_bank(there + "gate_up_proj", published ? d : 2 * f, published ? 2 * f : d);
+      float* down = put_bank(there + "down_proj", published ? f : d, published ? d : f);
+      for (int64_t e = 0; e < experts; ++e) {
+        const auto weight = [&](const char* which) {
+          return file.get(fmt::format("model.layers.{}.mlp.experts.{}.{}_proj.weight", i, e, which))
+              .as<float>();
+        };
+        const float *gate = weight("gate"), *up = weight("up"), *back = weight("down");
+        for (int64_t j = 0; j < f; ++j)
+          for (int64_t k = 0; k < d; ++k) {
+            const auto place = [&](int64_t r) {
+              return published ? (e * d + k) * 2 * f + r : (e * 2 * f + r) * d + k;
+            };
+            gate_up[place(j)] = gate[j * d + k];
+            gate_up[place(f + j)] = up[j * d + k];
+            down[published ? (e * f + j) * d + k : (e * d + k) * f + j] = back[k * f + j];
+          }
+      }
+    }
+    rewrite(
+        [](SafetensorsItem& item) {
+          if (item.name.starts_with("model.")) item.name.insert(6, "language_model.");
+          return item.name.find(".experts.") == std::string::npos;
+        },
+        items);
+    const Json text = read_json(folder_ / "config.json");
+    put(folder_ / "config.json",
+        Json({{"model_type", "qwen3_vl_moe"}, {"text_config", text}}).dump());
+    for (const bool trained : {true, false}) {
+      const LoadedModel loaded =
+          trained ? load_model(folder_.path()) : open_model(folder_.path(), {});
+      for (size_t i = 0; i < model_->params().size(); ++i) {
+        const Param &got = *loaded.model->params()[i], &want = *model_->params()[i];
+        SCOPED_TRACE(want.name);
+        if (want.value.rank < 3) {
+          EXPECT_EQ(values(got.value), values(want.value));
+          continue;
+        }
+        // An expert's matrix may lie anywhere in the file.
+        for (int64_t e = 0; e < want.value.shape[0]; ++e)
+          EXPECT_EQ(values(got.expert(e)), values(want.expert(e)));
+      }
+    }
   }
 }
 

@@ -122,6 +122,11 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   ModelConfig air = grouped_config();
   air.rotary_width = 4;
   all.push_back({"glm4moe", air});
+  ModelConfig solar = grouped_config();
+  solar.dense_first = 0;
+  solar.dense_width = solar.expert_width;  // unused
+  solar.head_width = 16;
+  all.push_back({"glm4moe", solar});
   ModelConfig dots = grouped_config();
   dots.qk_norm = QkNorm::head;
   dots.kv_heads = dots.heads;

@@ -221,6 +221,14 @@ CASES |= {
         "Glm4MoeConfig",
         dict(SIGMOID, n_group=2, topk_group=1, partial_rotary_factor=0.75),
     ),
+    "solar_open": (
+        "SolarOpenConfig",
+        {
+            key: value
+            for key, value in dict(SIGMOID, num_hidden_layers=2, attention_bias=True).items()
+            if key not in ("intermediate_size", "first_k_dense_replace")
+        },
+    ),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(GLM_LATENT, q_lora_rank=24)),
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),

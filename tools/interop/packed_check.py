@@ -35,7 +35,7 @@ def mxfp4(name, x):
     }
 
 
-def fp8(name, x):
+def fp8(name, x, dtype=torch.float32):
     """[O,I] as E4M3 and a scale for each block."""
     rows, cols = (-(-n // BLOCK) for n in x.shape)
     scales = torch.empty(rows, cols)
@@ -45,7 +45,12 @@ def fp8(name, x):
             at = slice(r * BLOCK, (r + 1) * BLOCK), slice(c * BLOCK, (c + 1) * BLOCK)
             scales[r, c] = x[at].abs().max() / LARGEST
             numbers[at] = x[at] / scales[r, c]
-    return {name: numbers.to(torch.float8_e4m3fn), name + "_scale_inv": scales}
+    return {name: numbers.to(torch.float8_e4m3fn), name + "_scale_inv": scales.to(dtype)}
+
+
+def fp8_of_qwen(name, x):
+    """The same with scales of bf16."""
+    return fp8(name, x, torch.bfloat16)
 
 
 def is_expert(name, x):
@@ -56,6 +61,16 @@ def is_projection(name, x):
     return x.dim() == 2 and name.endswith("proj.weight")
 
 
+FP8 = (
+    {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [BLOCK, BLOCK],
+    },
+    transformers.FineGrainedFP8Config(dequantize=True, weight_block_size=(BLOCK, BLOCK)),
+    "bf16",
+)
 # The family, its matrices that are packed, how, what config.json and transformers are told, and in
 # what type they are compared: FP8 is read as bf16.
 CASES = {
@@ -67,19 +82,8 @@ CASES = {
         transformers.Mxfp4Config(dequantize=True),
         "f32",
     ),
-    "fp8": (
-        "qwen3_moe",
-        is_projection,
-        fp8,
-        {
-            "quant_method": "fp8",
-            "fmt": "e4m3",
-            "activation_scheme": "dynamic",
-            "weight_block_size": [BLOCK, BLOCK],
-        },
-        transformers.FineGrainedFP8Config(dequantize=True, weight_block_size=(BLOCK, BLOCK)),
-        "bf16",
-    ),
+    "fp8": ("qwen3_moe", is_projection, fp8, *FP8),
+    "fp8_of_qwen": ("qwen3_moe", is_projection, fp8_of_qwen, *FP8),
 }
 
 

@@ -29,6 +29,12 @@ TEXT = {
         query_pre_attn_scalar=16,
     ),
     "Gemma4": cases.GEMMA4,
+    "Qwen3VLMoe": dict(cases.EXPERTS, head_dim=16),
+    "Glm4vMoe": dict(
+        cases.SIGMOID,
+        num_key_value_heads=2,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 2]),
+    ),
 }
 PICTURES = {
     "Qwen3_5Moe": dict(
@@ -57,6 +63,25 @@ PICTURES = {
         head_dim=16,
         position_embedding_size=16,
         patch_size=4,
+    ),
+    "Qwen3VLMoe": dict(
+        depth=1,
+        hidden_size=32,
+        intermediate_size=64,
+        num_heads=2,
+        patch_size=4,
+        out_hidden_size=48,
+        num_position_embeddings=16,
+        deepstack_visual_indexes=[0],
+    ),
+    "Glm4vMoe": dict(
+        depth=1,
+        hidden_size=32,
+        intermediate_size=64,
+        num_heads=2,
+        patch_size=4,
+        image_size=16,
+        out_hidden_size=48,
     ),
 }
 

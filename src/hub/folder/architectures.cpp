@@ -85,7 +85,7 @@ std::string why_not_moe_cpp(const ModelConfig&) { return ""; }
 template <const Family& f>
 constexpr Architecture family(std::string_view model_type, std::string_view class_name,
                               const TensorNames& names, const TensorNames* mxfp4_names = nullptr,
-                              const TensorNames* other_names = nullptr) {
+                              std::span<const TensorNames* const> other_names = {}) {
   return {model_type,
           class_name,
           [](const ModelConfig& c) { return why_not_family(c, f); },
@@ -96,6 +96,9 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
           mxfp4_names,
           other_names};
 }
+
+constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFusedTensors};
+constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -108,7 +111,7 @@ constexpr Architecture kArchitectures[] = {
     family<kMixtral>("mixtral", "MixtralForCausalLM", kMixtralTensors),
     family<kPhiMoe>("phimoe", "PhimoeForCausalLM", kMixtralTensors),
     family<kQwen2Moe>("qwen2_moe", "Qwen2MoeForCausalLM", kLlamaTensors),
-    family<kQwen3Moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors),
+    family<kQwen3Moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors, nullptr, kOfQwen3Moe),
     {"gpt2", "GPT2LMHeadModel", why_not_gpt2, read_gpt2, write_gpt2, &kGpt2Tensors, false},
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
@@ -123,10 +126,11 @@ constexpr Architecture kArchitectures[] = {
     family<kGemma4>("gemma4_text", "Gemma4ForCausalLM", kGemma4Tensors),
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
     family<kQwen35Moe>("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35MoeTensors, nullptr,
-                       &kQwen35MoeApartTensors),
+                       kOfQwen35Moe),
     family<kLfm2Moe>("lfm2_moe", "Lfm2MoeForCausalLM", kLfm2Tensors),
     family<kHunYuanMoe>("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", kHunYuanTensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
+    family<kSolarOpen>("solar_open", "SolarOpenForCausalLM", kDeepSeekTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
@@ -138,10 +142,14 @@ constexpr Architecture kArchitectures[] = {
 };
 
 // Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/
-// configuration_gemma3.py).
+// configuration_gemma3.py); the text of GLM-4.5V and Qwen3-VL has no words for what it never has
+// (glm4v_moe/modeling_glm4v_moe.py, qwen3_vl_moe/modeling_qwen3_vl_moe.py).
 constexpr TextWithin kTextWithin[] = {
     {"gemma4", "gemma4_text", "{}"},
     {"qwen3_5_moe", "qwen3_5_moe_text", "{}"},
+    {"qwen3_vl_moe", "qwen3_moe",
+     R"({"use_sliding_window": false, "norm_topk_prob": true, "router_aux_loss_coef": 0})"},
+    {"glm4v_moe", "glm4_moe", R"({"use_qk_norm": false})"},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
          "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
@@ -151,6 +159,11 @@ constexpr TextWithin kTextWithin[] = {
 };
 
 }  // namespace
+
+std::string_view usual_model_type(std::string_view model_type) {
+  // (huggingface moonshotai/Kimi-K2-Instruct, whose class is DeepSeek-V3's)
+  return model_type == "kimi_k2" ? "deepseek_v3" : model_type;
+}
 
 const TextWithin* find_text_within(std::string_view model_type) {
   for (const TextWithin& row : kTextWithin)

@@ -28,8 +28,9 @@ struct Architecture {
                           // it or leaves it
   // The names beside a config that says MXFP4 (hub/folder/packed.h); null: there is none such.
   const TensorNames* mxfp4_names = nullptr;
-  // Names that some of its checkpoints have in place of the first; null: none.
-  const TensorNames* other_names = nullptr;
+  // Names, or the same ones for tensors of other shapes, that some of its checkpoints have in place
+  // of the first.
+  std::span<const TensorNames* const> other_names = {};
 };
 
 std::span<const Architecture> architectures();
@@ -67,6 +68,8 @@ struct TextWithin {
   std::string_view defaults;  // json: of keys that configs were published without
 };
 const TextWithin* find_text_within(std::string_view model_type);
+// The model_type by which other programs know the same model, where a checkpoint says another.
+std::string_view usual_model_type(std::string_view model_type);
 FolderConfig read_config(std::string_view json, const std::string& where);
 
 }  // namespace moe

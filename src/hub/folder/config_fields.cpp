@@ -211,6 +211,7 @@ void write_olmoe(Json& json, const ModelConfig& c) {
 
 const std::vector<std::string>& ignored_config_keys() {
   static const std::vector<std::string> keys = {"_attn_implementation",
+                                                "_attn_implementation_autoset",
                                                 "_commit_hash",
                                                 "_name_or_path",
                                                 "architectures",
@@ -281,6 +282,8 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "transformers.js_config",
                                                 "transformers_version",
                                                 "typical_p",
+                                                "unsloth_fixed",
+                                                "unsloth_version",
                                                 "use_bfloat16",
                                                 "use_cache",
                                                 "use_mtp"};

@@ -21,13 +21,16 @@ namespace {
 Json text_config(const JsonReader& reader, const Json& json, const TextWithin& within) {
   Json text = parse_json(std::string(within.defaults), "the defaults of a config");
   reader.object("text_config");  // it is one
-  text.update(json["text_config"]);
+  for (const auto& [key, value] : json["text_config"].items())
+    if (!key.ends_with("_token_id")) text[key] = value;
   text["model_type"] = within.text_type;
-  if (!text.contains("tie_word_embeddings") && json.contains("tie_word_embeddings"))
-    text["tie_word_embeddings"] = json["tie_word_embeddings"];
+  // What counts for both stands around, and transformers 5 writes the text's own default within.
+  for (const char* key : {"tie_word_embeddings", "quantization_config"})
+    if (reader.has(key)) text[key] = json[key];
   for (const std::string& key : reader.keys())
     if (key.ends_with("_config") || key.ends_with("_token_id") || key.ends_with("_token_index") ||
-        key == "tie_word_embeddings" || key == "initializer_range" || key == "mm_tokens_per_image")
+        key == "tie_word_embeddings" || key == "initializer_range" ||
+        key == "mm_tokens_per_image" || key == "vision_soft_tokens_per_image")
       reader.has(key.c_str());
   return text;
 }
@@ -56,7 +59,7 @@ FolderConfig read_text_model(const JsonReader& reader, const std::string& model_
 FolderConfig read_config(std::string_view text, const std::string& where) {
   const Json json = parse_json(text, where, kMaxConfigBytes);
   const JsonReader reader(json, where);
-  const auto model_type = reader.get<std::string>("model_type");
+  const std::string model_type(usual_model_type(reader.get<std::string>("model_type")));
   const TextWithin* within = find_text_within(model_type);
   if (within == nullptr) return read_text_model(reader, model_type);
   const Json inner = text_config(reader, json, *within);

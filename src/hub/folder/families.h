@@ -14,11 +14,12 @@ namespace moe {
 // Where attention has biases.
 enum class FamilyBiases {
   none,
-  qkv,        // queries, keys and values
-  qkv_bias,   // these, unless "qkv_bias" says otherwise
-  qkv_flag,   // these, as "attention_bias" says
-  flag,       // these and the projection back, as "attention_bias" says
-  flag_later  // the same and of FFNs "mlp_bias"; both keys came later than the family
+  qkv,           // queries, keys and values
+  qkv_bias,      // these, unless "qkv_bias" says otherwise
+  qkv_flag,      // these, as "attention_bias" says
+  flag,          // these and the projection back, as "attention_bias" says
+  flag_or_none,  // the same, none where it is missing, as in some of the family's published configs
+  flag_later     // the same and of FFNs "mlp_bias"; both keys came later than the family
 };
 
 // Whether "head_dim" may be missing: hidden_size / num_attention_heads; latent: the sizes of latent
@@ -51,6 +52,7 @@ enum class FamilyExperts {
   qwen3_next,
   qwen3_5,
   deepseek,
+  solar,
   glm_lite,
   olmo,
   granite,
@@ -91,6 +93,12 @@ struct FamilyKey {
   const char* name;
   std::string_view only;
 };
+// What Qwen3-Coder's configs say of parts that only other families may have, or lack.
+inline constexpr FamilyKey kQwen3MoeKeys[] = {
+    {"qkv_bias", "false"}, {"use_qk_norm", "true"}, {"shared_expert_intermediate_size", "0"}};
+// What of GLM-4.5, of which it is a kind, it never has.
+inline constexpr FamilyKey kSolarKeys[] = {
+    {"first_k_dense_replace", "0"}, {"partial_rotary_factor", "1"}, {"use_qk_norm", "false"}};
 inline constexpr FamilyKey kGlm4MoeLiteKeys[] = {{"partial_rotary_factor", "1"}};
 // What the models before it could do: layers of linear attention, norms of each head, shared
 // experts, windows, factors of what a sublayer adds.
@@ -122,6 +130,8 @@ inline constexpr FamilyKey kHunYuanKeys[] = {{"use_qk_norm", "true"},
                                              {"add_classification_head", "false"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
+inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
+inline constexpr const char* kSolarUnread[] = {"intermediate_size"};
 inline constexpr const char* kMiniMaxUnread[] = {"mlp_intermediate_size"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 inline constexpr const char* kHunYuanUnread[] = {
@@ -161,7 +171,8 @@ struct Family {
   std::span<const char* const> unread = {};
 
   bool out_bias() const {
-    return biases == FamilyBiases::flag || biases == FamilyBiases::flag_later;
+    return biases == FamilyBiases::flag || biases == FamilyBiases::flag_or_none ||
+           biases == FamilyBiases::flag_later;
   }
   bool latent() const { return head_width == HeadWidth::latent; }
   // Whether the experts' number is "num_experts".
@@ -180,6 +191,8 @@ struct Family {
   bool rotary_share() const {
     return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter;
   }
+  // Whether its shared experts are counted, each as wide as a routed one.
+  bool counted_shared() const { return dense_first() || experts == FamilyExperts::solar; }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
@@ -218,10 +231,11 @@ inline constexpr Family kPhiMoe = {.biases = FamilyBiases::flag,
 inline constexpr Family kQwen2Moe = {.biases = FamilyBiases::qkv_bias,
                                      .window = FamilyWindow::never,
                                      .experts = FamilyExperts::qwen2};
-inline constexpr Family kQwen3Moe = {.biases = FamilyBiases::flag,
+inline constexpr Family kQwen3Moe = {.biases = FamilyBiases::flag_or_none,
                                      .window = FamilyWindow::never,
                                      .qk_norm = QkNorm::head,
-                                     .experts = FamilyExperts::qwen3};
+                                     .experts = FamilyExperts::qwen3,
+                                     .keys = kQwen3MoeKeys};
 inline constexpr Family kDeepSeek = {.biases = FamilyBiases::flag,
                                      .experts = FamilyExperts::deepseek};
 inline constexpr Family kDeepSeekV2 = {.biases = FamilyBiases::flag,
@@ -239,7 +253,14 @@ inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
                                     .qk_norm_flag = true,
                                     .rotary = FamilyRotary::half,
                                     .experts = FamilyExperts::deepseek,
-                                    .router = &kDeepSeekV3Router};
+                                    .router = &kDeepSeekV3Router,
+                                    .unread = kGlm4MoeUnread};
+inline constexpr Family kSolarOpen = {.biases = FamilyBiases::qkv_flag,
+                                      .head_width = HeadWidth::must,
+                                      .experts = FamilyExperts::solar,
+                                      .router = &kDeepSeekV3Router,
+                                      .keys = kSolarKeys,
+                                      .unread = kSolarUnread};
 inline constexpr Family kGlm4MoeLite = {.biases = FamilyBiases::flag,
                                         .head_width = HeadWidth::latent,
                                         .experts = FamilyExperts::glm_lite,

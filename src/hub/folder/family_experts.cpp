@@ -36,6 +36,10 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       return v.size("moe_intermediate_size", c.expert_width, 1);
     case FamilyExperts::hunyuan:
     case FamilyExperts::olmo: return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::solar:
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      v.size("n_routed_experts", c.routing.experts, 1);
+      return v.size("n_shared_experts", c.shared_experts, 1);
     case FamilyExperts::lfm2:
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
@@ -393,6 +397,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
                  ? "it has not one shared expert without a gate"
                  : "";
     case FamilyExperts::deepseek:
+    case FamilyExperts::solar:
     case FamilyExperts::glm_lite:
     case FamilyExperts::ernie:
       if (none) return f.router ? "it has no shared experts" : "";
@@ -432,7 +437,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
-  else if (f.dense_first()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  else if (f.counted_shared()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   read_router(reader, c, f);
 }
 

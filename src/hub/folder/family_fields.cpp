@@ -72,6 +72,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyBiases::qkv_bias: return v.flag_or("qkv_bias", c.attention_bias, true);
     case FamilyBiases::qkv_flag:
     case FamilyBiases::flag: return v.flag("attention_bias", c.attention_bias);
+    case FamilyBiases::flag_or_none: return v.flag_or("attention_bias", c.attention_bias, false);
     case FamilyBiases::flag_later:
       v.flag_or("attention_bias", c.attention_bias, false);
       return v.flag_or("mlp_bias", c.ffn_bias, false);

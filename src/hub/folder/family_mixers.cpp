@@ -62,6 +62,7 @@ void read_lfm2(const JsonReader& reader, ModelConfig& c) {
   need_off(reader, "conv_bias", "convolutions with biases are not supported");
   if (reader.get<int64_t>("num_heads", c.heads) != c.heads)
     refuse(reader, "num_heads", "\"num_attention_heads\" is another number");
+  c.tied = reader.get<bool>("tie_embedding", c.tied);
   if (!reader.get<bool>("use_pos_enc", true))
     refuse(reader, "use_pos_enc", "queries and keys of this family are turned, only true");
 }

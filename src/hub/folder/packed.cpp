@@ -8,6 +8,7 @@
 #include "core/nearest.h"
 #include "core/threads.h"
 #include "hub/folder/field_visitors.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -20,10 +21,12 @@ constexpr int64_t kBlock = 32, kBlockBytes = kBlock / 2;
 // What else such a config says: which modules stayed as they were, which shows in the tensors, and
 // how other programs multiply.
 constexpr const char* kOfPrograms[] = {"modules_to_not_convert", "ignored_layers", "dequantize",
-                                       "activation_scheme", "scale_fmt"};
+                                       "activation_scheme",      "act_per_tensor", "scale_fmt"};
 
 Packing read_fp8(const JsonReader& reader) {
   if (reader.has("fmt")) reader.get_one_of("fmt", {"e4m3", "float8_e4m3fn"});  // are the same
+  if (reader.get<bool>("weight_per_tensor", false))
+    refuse(reader, "weight_per_tensor", "only scales of blocks are supported, only false");
   if (!reader.has("weight_block_size"))
     fail("{}: FP8 without \"weight_block_size\" is not supported, only scales of blocks are",
          reader.where());
@@ -129,23 +132,26 @@ void UnpackedTensors::add_fp8(const std::string& name, const Tensor& numbers, co
                               const Packing& packing) {
   const auto parts = [](int64_t n, int64_t block) { return (n + block - 1) / block; };
   const bool fit = numbers.rank == 2 && numbers.numel() > 0 && scales.rank == 2 &&
-                   scales.dtype == DType::f32 &&
+                   holds_weights(scales.dtype) && !is_quantised(scales.dtype) &&
                    scales.rows() == parts(numbers.rows(), packing.block_rows) &&
                    scales.cols() == parts(numbers.cols(), packing.block_cols);
   if (!fit)
-    fail("{}: \"{}\" is {} with scales {}; a matrix is needed and an f32 for each {} x {} of it",
+    fail("{}: \"{}\" is {} with scales {}; a matrix is needed and a number for each {} x {} of it",
          path(), printable(name), describe(numbers), describe(scales), packing.block_rows,
          packing.block_cols);
   std::array<float, 256> value{};
   for (size_t i = 0; i < value.size(); ++i) value[i] = f8_e4m3_to_f32(static_cast<uint8_t>(i));
+  // bf16 or f16 in Qwen's checkpoints, f32 in DeepSeek's
+  std::vector<float> scale(static_cast<size_t>(scales.numel()));
+  dequantise(scale.data(), scales.data, scales.dtype, scales.numel());
   const int64_t rows = numbers.rows(), cols = numbers.cols();
   auto* to = static_cast<bf16*>(allocate(rows * cols * 2));
   const auto* from = static_cast<const uint8_t*>(numbers.data);
   parallel_for(available_threads(), rows, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* scale = scales.row<float>(r / packing.block_rows);
+      const float* of_row = scale.data() + r / packing.block_rows * scales.cols();
       for (int64_t c = 0; c < cols; ++c)
-        to[r * cols + c] = to_bf16(value[from[r * cols + c]] * scale[c / packing.block_cols]);
+        to[r * cols + c] = to_bf16(value[from[r * cols + c]] * of_row[c / packing.block_cols]);
     }
   });
   add(name, Tensor(to, DType::bf16, {rows, cols}), path());

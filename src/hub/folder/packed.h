@@ -22,9 +22,9 @@ Packing read_packing(const JsonReader& config);
 
 // The tensors of a folder with each such pair as one under the name of the weight, in memory of
 // their own: of MXFP4 "X_blocks" [..,R,I/32,16] and "X_scales" [..,R,I/32] as X, mxfp4 [..,R,I]; of
-// FP8 "X" [O,I] and "X_scale_inv" [ceil(O/B),ceil(I/B)] as X, bf16 [O,I], the product rounded
-// once. Gates and ups of "gate_up_proj", which stand in turns, come one behind the other, so that
-// nothing needs to be moved again. The others are views of the file.
+// FP8 "X" [O,I] and "X_scale_inv" [ceil(O/B),ceil(I/B)], f32, bf16 or f16, as X, bf16 [O,I], the
+// product rounded once. Gates and ups of "gate_up_proj", which stand in turns, come one behind the
+// other, so that nothing needs to be moved again. The others are views of the file.
 class UnpackedTensors : public NamedTensors {
  public:
   // Fails, naming the tensor, where the halves of a pair do not fit together or one is missing.

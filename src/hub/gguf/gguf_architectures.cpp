@@ -274,6 +274,12 @@ constexpr GgufArchitecture kRows[] = {
      .expert_width = "expert_feed_forward_length"},
 };
 
+// Files of models of pictures and text hold the model of text, which is another's.
+struct TextOf {
+  std::string_view name, text;
+};
+constexpr TextOf kTextOf[] = {{"qwen3vlmoe", "qwen3moe"}};
+
 }  // namespace
 
 std::span<const GgufArchitecture> gguf_architectures() { return kRows; }
@@ -319,6 +325,10 @@ GgufForm gguf_form_of(const ModelConfig& config) {
 const GgufArchitecture& find_gguf_architecture(std::string_view name, const GgufTraits& file,
                                                const std::string& where) {
   std::vector<std::string> known = {std::string(kOwn.name)};
+  for (const TextOf& with_pictures : kTextOf) {
+    if (with_pictures.name == name) return find_gguf_architecture(with_pictures.text, file, where);
+    known.emplace_back(with_pictures.name);
+  }
   bool is_known = false;
   const GgufArchitecture* first = nullptr;
   for (const GgufArchitecture& row : kRows) {

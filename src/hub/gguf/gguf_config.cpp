@@ -197,7 +197,23 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
                      *kSections = "rope.dimension_sections", *kKeyHeads = "ssm.group_count",
-                     *kFullEvery = "full_attention_interval";
+                     *kFullEvery = "full_attention_interval",
+                     *kRecurrent = "attention.recurrent_layers";
+
+// The layers with linear attention: newer files list them, those that predict further tokens behind
+// them.
+std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
+  const int64_t every = keys.size_or(kFullEvery, 2, 4);
+  if (!keys.has(kRecurrent)) return layers_between(every, c.layers);
+  const std::vector<bool>& flags = keys.flags(kRecurrent);
+  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(flags) != blocks)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kRecurrent), flags.size(),
+         blocks);
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (flags[static_cast<size_t>(i)]) layers.push_back(i);
+  return layers;
+}
 
 void read_linear(GgufKeys& keys, ModelConfig& c) {
   c.linear = {.key_heads = keys.size(kKeyHeads, 1),
@@ -208,8 +224,7 @@ void read_linear(GgufKeys& keys, ModelConfig& c) {
   keys.size(kInner, 1);
   keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
                    "it is that of all value heads, and they are as wide as those of keys");
-  keys.ignore(kSections);
-  c.linear_layers = layers_between(keys.size_or(kFullEvery, 2, 4), c.layers);
+  c.linear_layers = linear_layers(keys, c);
   c.attention_gate = true;
 }
 
@@ -257,6 +272,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
                      .attention = gemma_score_factor(c)};
   if (row.gemma) keys.need_number("final_logit_softcapping", 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
+  keys.ignore(kSections);  // of axes of pictures; in a text all of them count the same
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
   c.rope_theta = keys.number("rope.freq_base", 0);
@@ -324,6 +340,8 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     const int64_t all = keys.size_or(kSharedWidth, 0, 0);
     c.shared_experts = all % c.expert_width == 0 ? all / c.expert_width : 1;
     c.shared_width = c.shared_experts > 0 ? all / c.shared_experts : 0;
+  } else {  // converters copy it where a config says that there are none
+    keys.need_number(kSharedWidth, 0, "it has no shared experts");
   }
   keys.need_number("expert_shared_count", static_cast<double>(c.shared_experts),
                    "its shared experts are so many");
@@ -497,6 +515,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   c.tied = !row.needs_head && !file.contains(kGgufHead);
   keys.ignore("vocab_size");  // the rows of the embedding
   keys.ignore("tensor_data_layout");
+  keys.ignore("n_deepstack_layers");  // what they add is of pictures
   read_attention(file, keys, row, c);
   if (routes) {
     read_experts(keys, row, c);

@@ -174,13 +174,29 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   EXPECT_FAILS(open_model(packed_.path(), {}), "\"fmt\" is \"e5m2\"");
   write(none, {{"quant_method", "fp8"}, {"weight_block_size", {128, 0}}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "two sizes of a block are needed");
+  write(none, {{"quant_method", "fp8"}, {"weight_per_tensor", true}});
+  EXPECT_FAILS(open_model(packed_.path(), {}), "\"weight_per_tensor\" is true; only scales of");
   write(none, {{"quant_method", "mxfp4"}, {"weight_sise", 4}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "weight_sise");
 }
 
+// A scale as it stands in a file.
+float put_scale(const Tensor& scales, int64_t i, float x) {
+  if (scales.dtype == DType::bf16) return to_f32(static_cast<bf16*>(scales.data)[i] = to_bf16(x));
+  if (scales.dtype == DType::f16)
+    return f16_to_f32(static_cast<uint16_t*>(scales.data)[i] = f32_to_f16(x));
+  return static_cast<float*>(scales.data)[i] = x;
+}
+
+class Fp8 : public Packed, public ::testing::WithParamInterface<DType> {};
+
+// DeepSeek's scales are f32, Qwen's bf16 or f16.
+INSTANTIATE_TEST_SUITE_P(Scales, Fp8, ::testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
 // A byte is sign, four bits of exponent and three of fraction; its numbers times their block's
 // scale are rounded to bf16 once.
-TEST_F(Packed, Fp8) {
+TEST_P(Fp8, NumbersTimesScales) {
   ModelConfig config = small_config();
   config.width = 40;
   config.head_width = 10;
@@ -200,10 +216,11 @@ TEST_F(Packed, Fp8) {
     }
     const int64_t rows = x.rows(), cols = x.cols();
     const Tensor bytes = made.put(tensor.name, DType::f8_e4m3, {rows, cols}),
-                 scales = made.put(tensor.name + "_scale_inv", DType::f32,
+                 scales = made.put(tensor.name + "_scale_inv", GetParam(),
                                    {(rows + 15) / 16, (cols + 15) / 16});
+    std::vector<float> scale;
     for (int64_t i = 0; i < scales.numel(); ++i)
-      scales.as<float>()[i] = 0.5f + uniform(key, drawn++);
+      scale.push_back(put_scale(scales, i, 0.5f + uniform(key, drawn++)));
     std::vector<float>& numbers = want[tensor.name];
     for (int64_t i = 0; i < rows * cols; ++i) {
       auto byte = static_cast<uint8_t>(uniform(key, drawn++) * 256);
@@ -213,11 +230,14 @@ TEST_F(Packed, Fp8) {
       const double size =
           exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
       const auto number = static_cast<float>(byte & 0x80 ? -size : size);
-      numbers.push_back(to_f32(to_bf16(number * scales.row<float>(i / cols / 16)[i % cols / 16])));
+      const int64_t block = i / cols / 16 * scales.cols() + i % cols / 16;
+      numbers.push_back(to_f32(to_bf16(number * scale[static_cast<size_t>(block)])));
     }
   }
   write(made, {{"quant_method", "fp8"},
                {"activation_scheme", "dynamic"},
+               {"weight_per_tensor", false},
+               {"act_per_tensor", false},
                {"fmt", "e4m3"},
                {"weight_block_size", {16, 16}}});
   const LoadedModel loaded = load_model(packed_.path());

@@ -416,6 +416,18 @@ TEST_F(Changed, KeysOfLlamaCppsConverter) {
               {"hunyuan-moe.rope.scaling.original_context_length", Type::u32, int64_t{262144}},
               {"hunyuan-moe.expert_shared_count", Type::u32, int64_t{1}}}},
         Case{"ernie4_5-moe", {{"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{2}}}},
+        // Qwen3-Coder's, whose config says that it has none.
+        Case{"qwen3moe", {{"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{0}}}},
+        Case{"qwen35moe",
+             {{"qwen35moe.attention.recurrent_layers", Type::booleans,
+               std::vector<bool>{true, false, true}}}},
+        Case{"qwen3next",
+             {{"qwen3next.attention.recurrent_layers", Type::booleans,
+               std::vector<bool>{true, false, true}}},
+             "qwen3next.full_attention_interval"},
+        // GLM-4.5V's
+        Case{"glm4moe",
+             {{"glm4moe.rope.dimension_sections", Type::i32s, std::vector<int64_t>{1, 1, 2, 0}}}},
         Case{"olmo2", {layers, {"olmo2.rope.scaling.yarn_attn_factor", Type::f32, double{whole}}}},
         Case{"olmo2", {layers, {"olmo2.rope.scaling.attn_factor", Type::f32, double{whole}}}},
         Case{"deepseek2", {}, "deepseek2.expert_gating_func"}}) {
@@ -433,8 +445,30 @@ TEST_F(Changed, KeysOfLlamaCppsConverter) {
   }
 }
 
+// Qwen3-VL's: keys under a name of their own, and some of pictures.
+TEST_F(Changed, TheTextOfAModelOfPictures) {
+  using Type = GgufEntry::Type;
+  start("qwen3moe");
+  for (GgufEntry& entry : target_.metadata)
+    if (entry.key.starts_with("qwen3moe.")) entry.key.insert(5, "vl");
+  set({"general.architecture", Type::string, std::string("qwen3vlmoe")});
+  set({"qwen3vlmoe.rope.dimension_sections", Type::i32s, std::vector<int64_t>{2, 1, 1, 0}});
+  set({"qwen3vlmoe.n_deepstack_layers", Type::u32, int64_t{3}});
+  write();
+  EXPECT_EQ(config_to_json(gguf_config(folder_ / "b.gguf")), config_to_json(gguf_config(path_)));
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*load_model(path_).model));
+}
+
 TEST_F(Changed, KeysThatDisagreeAreRefused) {
   using Type = GgufEntry::Type;
+  start("qwen3moe");
+  set({"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{96}});
+  expect_refused("it has no shared experts, so only 0 is supported");
+  tensors_.clear();
+  start("qwen35moe");
+  set({"qwen35moe.attention.recurrent_layers", Type::booleans, std::vector<bool>{true, false}});
+  expect_refused("key \"qwen35moe.attention.recurrent_layers\" lists 2 layers of 3");
+  tensors_.clear();
   start("ernie4_5-moe");
   set({"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{1}});
   expect_refused("so only 2 is supported");

@@ -309,7 +309,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.masters = kF32 * (params + count.buffers);
   m.gradients = kF32 * params;
   m.moments = 2 * kF32 * params;
-  m.copies = copy_bytes(c, s.a, shape.spread);
+  // In what products are computed in here, which need not be what activations are stored in.
+  m.copies = copy_bytes(c, ops::has_bf16_products() ? s.a : kF32, shape.spread);
 
   const int64_t logits = kept_logits(s);
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() +
@@ -319,9 +320,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch = std::max(widest_scratch, scratch_block(s, layer));
-    if (s.spread(c.is_moe(layer)))
-      widest_scratch = std::max(widest_scratch, scratch_forward(s, true));
+    widest_scratch = std::max({widest_scratch, scratch_block(s, layer),
+                               scratch_forward(s, c.is_moe(layer))});
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;

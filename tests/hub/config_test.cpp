@@ -101,6 +101,18 @@ TEST(Config, SmallOnesSurvive) {
   expect_round_trip(own, "a share of each head turns");
 }
 
+// Families whose configs have a word of their own for the balance over a sequence too.
+TEST(Config, FamiliesSurviveBalanceElsewhere) {
+  for (const NamedConfig& named : small_families()) {
+    ModelConfig c = named.config;
+    if (c.moe_layer_count() == 0 || !train_spec(c.routing).losses.balance) continue;
+    for (BalanceOver over : {BalanceOver::micro_batch, BalanceOver::running, BalanceOver::step}) {
+      c.routing.balance_over = over;
+      expect_round_trip(c, named.name + ", balance elsewhere");
+    }
+  }
+}
+
 TEST(Config, EveryRecipeSurvives) {
   for (const RoutingOptions& routing : small_routings(8, small_config().layers)) {
     ModelConfig c = small_config();

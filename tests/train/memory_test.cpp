@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "model/cost.h"
+#include "ops/memory.h"
 #include "support/check.h"
 #include "support/processes.h"
 #include "support/routings.h"
@@ -110,6 +111,32 @@ TEST(Memory, IsWhatShapesForetell) {
     for (const bool recompute : {false, true})
       expect_foretold(fmt::format("branches with norms {} recompute {}", name_of(dtype), recompute),
                       c, dtype, recompute);
+}
+
+// What many narrow experts give is f32 and wider than all that their backward holds in bf16.
+TEST(Memory, OfNarrowExpertsIsWhatShapesForetell) {
+  ModelConfig c = config_of("olmoe");
+  c.routing = default_options(find_recipe("olmoe"), 48, 24, 3);
+  c.expert_width = 8;
+  for (const bool recompute : {false, true})
+    expect_foretold(fmt::format("narrow experts, recompute {}", recompute), c, DType::bf16,
+                    recompute);
+}
+
+// One for the product forward and one for that backward, of the type that they are computed in.
+TEST(Memory, OfPackedCopiesIsWhatProductsTake) {
+  const ModelConfig c = config_of("olmoe");
+  const Model model(c, Storage::bound);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    int64_t bytes = 0;
+    for (const Param* param : model.params())
+      if (param->is_matrix() && param->part != Part::embedding)
+        bytes += 2 * ops::forward_copy_bytes(*param, dtype, is_multiplied_in_f32(*param)).all;
+    const double ratio = static_cast<double>(bytes) /
+                         static_cast<double>(count_training_memory(c, {.dtype = dtype}).copies);
+    EXPECT_GT(ratio, 0.9) << name_of(dtype);
+    EXPECT_LT(ratio, 1.2) << name_of(dtype);
+  }
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,

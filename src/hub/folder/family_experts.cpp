@@ -295,6 +295,7 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) 
         reader, "aux_loss_alpha", static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
   if (!c.routing.balance_over && !reader.get<bool>("seq_aux", true))
     c.routing.balance_over = BalanceOver::micro_batch;
+  stands(reader, "seq_aux");
 }
 
 void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& router) {

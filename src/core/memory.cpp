@@ -168,6 +168,14 @@ void check_memory(const MemoryNeed& need, const MemoryLimits& limits, const std:
               advice));
 }
 
+void check_memory_of(const std::string& name, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const OutOfMemory& e) {
+    throw OutOfMemory(fmt::format("{}: {}", name, e.marked()));
+  }
+}
+
 int64_t parse_bytes(std::string_view text, std::string_view field_name) {
   double number = 0;
   const char* end = text.data() + text.size();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -60,6 +61,8 @@ struct MemoryLimits {
 // Throws OutOfMemory where the need is more than what is left, with its parts; `advice` says what
 // to lower.
 void check_memory(const MemoryNeed&, const MemoryLimits&, const std::string& advice);
+// Checks one of several: what does not fit is said with its name in front.
+void check_memory_of(const std::string& name, const std::function<void()>& check);
 
 // "4G", "512M", "1.5G", "1000000": a number of bytes, or of KiB, MiB, GiB, TiB behind it. Fails
 // (usage), naming the field.

@@ -123,12 +123,15 @@ int64_t misfits(const std::vector<FileTensor>& map, const NamedTensors& file) {
 // By the names of the architecture that fit the file best, the usual ones where none fit better.
 std::vector<FileTensor> best_map(const FolderConfig& read, Model& model, const NamedTensors& file) {
   std::vector<FileTensor> best = map_of(*read.names, model, file, read.beside_others);
+  if (read.architecture->other_names.empty()) return best;
   int64_t least = misfits(best, file);
   for (const TensorNames* names : read.architecture->other_names) {
     if (least == 0) break;
     std::vector<FileTensor> map = map_of(*names, model, file, read.beside_others);
-    if (const int64_t wrong = misfits(map, file); wrong < least)
-      best = std::move(map), least = wrong;
+    const int64_t wrong = misfits(map, file);
+    if (wrong >= least) continue;
+    best = std::move(map);
+    least = wrong;
   }
   return best;
 }

@@ -76,13 +76,11 @@ int64_t limit_of(const TextRequest& request) {
   return std::ssize(request.prompt) + std::max<int64_t>(request.options.max_tokens, 1) - 1;
 }
 
-// Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
-bool all_read(const TextRequest& request) {
-  return request.routing || request.prompt_logprobs || request.recorded;
-}
-
 // What is shown of a prompt's tokens is what drawn ones would have (Pass::only_read).
 bool only_reads(const TextRequest& request) { return !request.routing && !request.prompt_logprobs; }
+
+// Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
+bool all_read(const TextRequest& request) { return !only_reads(request) || request.recorded; }
 
 }  // namespace
 

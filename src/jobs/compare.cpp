@@ -85,12 +85,7 @@ void check_other(const NamedModel& before, const NamedModel& other, CompareJob j
   const int64_t window = job.options.window;
   check_options(other, job, 0, window);
   const ComparingUse use = comparing_use(before, other, job, window);
-  try {
-    check_memory(plan_memory(use.models, use.beside, job.memory.limits).need, job.memory.limits,
-                 use.advice);
-  } catch (const OutOfMemory& e) {
-    throw OutOfMemory(fmt::format("{}: {}", other.name, e.marked()));
-  }
+  check_forwards(other.name, use.models, use.beside, job.memory.limits, use.advice);
 }
 
 // Each of the further models held against the first one on the first text, beside the report's.

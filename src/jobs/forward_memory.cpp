@@ -47,6 +47,13 @@ bool prepare_memory(const std::string& path, std::span<const ForwardUse> uses,
   return true;
 }
 
+void check_forwards(const std::string& path, std::span<const ForwardUse> uses,
+                    const MemoryNeed& beside, const MemoryLimits& limits,
+                    const std::string& advice) {
+  check_memory_of(path,
+                  [&] { check_memory(plan_memory(uses, beside, limits).need, limits, advice); });
+}
+
 void tell_of_context(const ModelConfig& config, int64_t tokens, const Watch& watch) {
   if (tokens > config.context && config.positions == Positions::rope)
     watch.tell(

@@ -33,6 +33,9 @@ inline bool prepare_memory(const std::string& path, const ForwardUse& use, const
                            const Watch& watch) {
   return prepare_memory(path, std::span(&use, 1), beside, options, advice, watch);
 }
+// Throws what prepare_memory would, for a model whose turn comes later.
+void check_forwards(const std::string& path, std::span<const ForwardUse>, const MemoryNeed& beside,
+                    const MemoryLimits&, const std::string& advice);
 // Throws where work without a forward does not fit; tells what is foretold where the options ask.
 void check_memory(const MemoryNeed&, const MemoryOptions&, const std::string& advice, const Watch&);
 

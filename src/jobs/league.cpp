@@ -219,11 +219,7 @@ void LeagueRunner::check_memory_of_arms() const {
   for (const MatchedArm& one : arms_) {
     const bool is_timed = !read_clock(options_.out, one.name);
     if (!is_timed && std::ranges::find(to_run, one.name) == to_run.end()) continue;
-    try {
-      check(one, is_timed ? &arm(std::string(kTwin)) : nullptr);
-    } catch (const OutOfMemory& e) {
-      throw OutOfMemory(fmt::format("{}: {}", one.name, e.marked()));
-    }
+    check_memory_of(one.name, [&] { check(one, is_timed ? &arm(std::string(kTwin)) : nullptr); });
   }
 }
 

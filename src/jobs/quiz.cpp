@@ -80,12 +80,7 @@ void check_to_be_asked(const std::string& path, const QuizJob& job,
                        std::span<const Question> quiz) {
   AskedModel asked(path, job, quiz);
   const ForwardUse use = asked.use();
-  try {
-    check_memory(plan_memory(std::span(&use, 1), {}, job.memory.limits).need, job.memory.limits,
-                 marked(kQuizAdvice));
-  } catch (const OutOfMemory& e) {
-    throw OutOfMemory(fmt::format("{}: {}", path, e.marked()));
-  }
+  check_forwards(path, std::span(&use, 1), {}, job.memory.limits, marked(kQuizAdvice));
 }
 
 Json to_json(const Mean& s) { return {{"value", s.value}, {"error", s.error}}; }

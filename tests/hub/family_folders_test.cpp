@@ -1,0 +1,264 @@
+// Folders of other programs' families: what is saved as a family comes back as it, older and other
+// forms of its tensors are read, and a folder with one wrong tensor is refused whatever is wrong
+// with it. Their configs: families_test.cpp.
+#include <algorithm>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/rng.h"
+#include "formats/safetensors.h"
+#include "hub/configs.h"
+#include "hub/convert.h"
+#include "hub/folder/config_json.h"
+#include "hub/hub.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe::test {
+namespace {
+
+std::unique_ptr<Model> drawn_model(const ModelConfig& config) {
+  auto model = std::make_unique<Model>(config);
+  uint64_t index = 0;
+  for (Param* param : model->params()) {
+    const RngKey key = RngKey::from_seed(5).fold(index++);
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
+  }
+  return model;
+}
+
+class FamilyFolder : public ::testing::Test {
+ protected:
+  void start(const ModelConfig& config) {
+    model_ = drawn_model(config);
+    save_model(folder_.path(), *model_, *make_tokenizer("bytes"));
+  }
+  void rewrite(const std::function<bool(SafetensorsItem&)>& change,
+               std::vector<SafetensorsItem> also = {}) {
+    const Safetensors file = Safetensors::open(folder_.path());
+    std::vector<SafetensorsItem> items = std::move(also);
+    for (const NamedTensor& tensor : file.tensors()) {
+      SafetensorsItem item{tensor.name, tensor.value, tensor.value.dtype};
+      if (change(item)) items.push_back(item);
+    }
+    write_safetensors(folder_ / "model.safetensors", items);
+  }
+  std::string message() {
+    return message_of([&] { open_model(folder_.path(), {}); });
+  }
+
+  TempFolder folder_;
+  std::unique_ptr<Model> model_;
+};
+
+TEST_F(FamilyFolder, EachComesBackAsItself) {
+  for (const NamedConfig& named : small_families()) {
+    SCOPED_TRACE(named.name);
+    std::filesystem::remove_all(folder_.path());
+    start(named.config);
+    const Json json = read_json(folder_ / "config.json");
+    EXPECT_EQ(json["model_type"], named.name);
+    const LoadedModel loaded = load_model(folder_.path());
+    EXPECT_EQ(config_to_json(loaded.model->config()), config_to_json(named.config));
+    ASSERT_EQ(loaded.model->params().size(), model_->params().size());
+    for (size_t i = 0; i < model_->params().size(); ++i)
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value))
+          << model_->params()[i]->name;
+  }
+}
+
+// One tensor removed, added, twice, transposed, renamed: five refusals.
+TEST_F(FamilyFolder, OneWrongTensor) {
+  for (const NamedConfig& named : small_families()) {
+    SCOPED_TRACE(named.name);
+    const auto again = [&] {
+      std::filesystem::remove_all(folder_.path());
+      start(named.config);
+    };
+    again();
+    std::string victim, vector;
+    const Safetensors file = Safetensors::open(folder_.path());
+    for (const NamedTensor& t : file.tensors()) {
+      if (t.value.rank == 2 && t.value.shape[0] != t.value.shape[1] &&
+          t.name.find(".1.") != std::string::npos)
+        victim = t.name;
+      // in every layer, dense ones too
+      if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos &&
+          t.name.find("correction_bias") == std::string::npos)
+        vector = t.name;
+    }
+    ASSERT_FALSE(victim.empty() || vector.empty());
+    rewrite([&](SafetensorsItem& item) { return item.name != victim; });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "there is no tensor \"" + victim + "\"", message());
+    again();
+    float number = 0;
+    rewrite([](SafetensorsItem&) { return true; },
+            {{"model.layers.1.extra.weight", Tensor(&number, DType::f32, {1}), DType::f32}});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "tensor \"model.layers.1.extra.weight\" is no part of the model",
+                        message());
+    again();
+    std::string bytes = slurp(folder_ / "model.safetensors");
+    const size_t at = bytes.find('"' + vector + '"');
+    ASSERT_NE(at, std::string::npos);
+    bytes[bytes.find(".1.", at) + 1] = '0';
+    put(folder_ / "model.safetensors", bytes);
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "stands twice", message());
+    again();
+    rewrite([&](SafetensorsItem& item) {
+      if (item.name == victim)
+        item.value = item.value.reshape({item.value.shape[1], item.value.shape[0]});
+      return true;
+    });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "it looks transposed", message());
+    again();
+    rewrite([&](SafetensorsItem& item) {
+      if (item.name == victim) item.name += "s";
+      return true;
+    });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "did you mean \"" + victim + "s\"?", message());
+  }
+}
+
+// What lies behind the model's own layers predicts further tokens.
+TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "deepseek_v3") continue;
+    start(named.config);
+    float number = 0;
+    const auto extra = [&](const char* name) {
+      return SafetensorsItem{name, Tensor(&number, DType::f32, {1}), DType::f32};
+    };
+    rewrite([](SafetensorsItem&) { return true; },
+            {extra("model.layers.3.eh_proj.weight"), extra("model.layers.3.enorm.weight"),
+             extra("visual.blocks.0.weight")});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                        "2 tensors of layers that predict further tokens "
+                        "(\"model.layers.3.eh_proj.weight\" ...) lie beside the model of text that "
+                        "config.json describes; `moe convert IN OUT --text-only`",
+                        message());
+    LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+    ASSERT_EQ(loaded.left_out.size(), 2u);
+    EXPECT_EQ(loaded.left_out[0].tensors, 2);
+    EXPECT_EQ(loaded.left_out[1].what, "a tower for pictures");
+    const TempFolder text;
+    convert_model(loaded, folder_.path(), text / "out.gguf", {});
+    EXPECT_TRUE(open_model(text / "out.gguf", {}).left_out.empty());
+    // The account still says what is consumed by nothing else.
+    loaded.left_out.pop_back();
+    EXPECT_FAILS(convert_model(loaded, folder_.path(), text / "again.gguf", {}),
+                 "was consumed 0 times");
+    // What is known to be nothing of the kind is refused all the same.
+    rewrite([](SafetensorsItem&) { return true; }, {extra("model.layers.x.weight")});
+    EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
+                 "\"model.layers.x.weight\" is no part of the model");
+  }
+}
+
+// Qwen3-VL's experts stand in one tensor, beside what sees: published with the input dimension
+// first, by transformers 5 with it last.
+TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
+  const std::vector<NamedConfig> families = small_families();
+  const ModelConfig config = std::ranges::find(families, "qwen3_moe", &NamedConfig::name)->config;
+  const int64_t experts = config.routing.experts, f = config.expert_width, d = config.width;
+  for (const bool published : {true, false}) {
+    SCOPED_TRACE(published);
+    std::filesystem::remove_all(folder_.path());
+    start(config);
+    const Safetensors file = Safetensors::open(folder_.path());
+    std::vector<SafetensorsItem> items;
+    std::deque<std::vector<float>> memory;
+    const auto put_bank = [&](const std::string& name, int64_t rows, int64_t cols) {
+      float* numbers =
+          memory.emplace_back(static_cast<size_t>(experts * rows * cols)).data();  // zeros
+      items.push_back({name, Tensor(numbers, DType::f32, {experts, rows, cols}), DType::f32});
+      return numbers;
+    };
+    for (int64_t i = 0; i < config.layers; ++i) {
+      const std::string there = fmt::format("model.language_model.layers.{}.mlp.experts.", i);
+      float* gate_up =
+          put_bank(there + "gate_up_proj", published ? d : 2 * f, published ? 2 * f : d);
+      float* down = put_bank(there + "down_proj", published ? f : d, published ? d : f);
+      for (int64_t e = 0; e < experts; ++e) {
+        const auto weight = [&](const char* which) {
+          return file.get(fmt::format("model.layers.{}.mlp.experts.{}.{}_proj.weight", i, e, which))
+              .as<float>();
+        };
+        const float *gate = weight("gate"), *up = weight("up"), *back = weight("down");
+        for (int64_t j = 0; j < f; ++j)
+          for (int64_t k = 0; k < d; ++k) {
+            const auto place = [&](int64_t r) {
+              return published ? (e * d + k) * 2 * f + r : (e * 2 * f + r) * d + k;
+            };
+            gate_up[place(j)] = gate[j * d + k];
+            gate_up[place(f + j)] = up[j * d + k];
+            down[published ? (e * f + j) * d + k : (e * d + k) * f + j] = back[k * f + j];
+          }
+      }
+    }
+    rewrite(
+        [](SafetensorsItem& item) {
+          if (item.name.starts_with("model.")) item.name.insert(6, "language_model.");
+          return item.name.find(".experts.") == std::string::npos;
+        },
+        items);
+    const Json text = read_json(folder_ / "config.json");
+    put(folder_ / "config.json",
+        Json({{"model_type", "qwen3_vl_moe"}, {"text_config", text}}).dump());
+    for (const bool trained : {true, false}) {
+      const LoadedModel loaded =
+          trained ? load_model(folder_.path()) : open_model(folder_.path(), {});
+      for (size_t i = 0; i < model_->params().size(); ++i) {
+        const Param &got = *loaded.model->params()[i], &want = *model_->params()[i];
+        SCOPED_TRACE(want.name);
+        if (want.value.rank < 3) {
+          EXPECT_EQ(values(got.value), values(want.value));
+          continue;
+        }
+        // An expert's matrix may lie anywhere in the file.
+        for (int64_t e = 0; e < want.value.shape[0]; ++e)
+          EXPECT_EQ(values(got.expert(e)), values(want.expert(e)));
+      }
+    }
+  }
+}
+
+// GPT-2's own files leave off the prefix and store the causal mask; old Llamas store the angles.
+TEST_F(FamilyFolder, OlderFiles) {
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "gpt2" && named.name != "llama") continue;
+    std::filesystem::remove_all(folder_.path());
+    start(named.config);
+    const bool gpt2 = named.name == "gpt2";
+    std::vector<float> table(16 * 16);
+    rewrite(
+        [&](SafetensorsItem& item) {
+          if (gpt2) item.name = item.name.substr(std::string("transformer.").size());
+          return true;
+        },
+        {gpt2 ? SafetensorsItem{"h.0.attn.bias", Tensor(table.data(), DType::f32, {1, 1, 16, 16}),
+                                DType::f32}
+              : SafetensorsItem{"model.layers.1.self_attn.rotary_emb.inv_freq",
+                                Tensor(table.data(), DType::f32, {1}), DType::f32}});
+    const LoadedModel loaded = load_model(folder_.path());
+    for (size_t i = 0; i < model_->params().size(); ++i)
+      EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model_->params()[i]->value))
+          << model_->params()[i]->name;
+  }
+}
+
+TEST_F(FamilyFolder, WithoutATokenizerThatCanBeRead) {
+  start(small_families()[0].config);
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  put(folder_ / "vocab.json", "{}");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "there is no tokenizer.json in this folder, only vocab.json", message());
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -35,12 +35,14 @@ struct Tensor {
 
   template <class T>
   T* as() const {
-    assert(dtype == dtype_of<T>() && dense());
+    [[maybe_unused]] constexpr DType type = dtype_of<T>();
+    assert(dtype == type && dense());
     return static_cast<T*>(data);
   }
   template <class T>
   T* row(int64_t i) const {
-    assert(dtype == dtype_of<T>());
+    [[maybe_unused]] constexpr DType type = dtype_of<T>();
+    assert(dtype == type);
     return reinterpret_cast<T*>(static_cast<char*>(data) + i * row_bytes);
   }
 

@@ -90,7 +90,7 @@ TEST(LeastSquares, TokensMayBeAllAlikeOrNearlySo) {
       const Tensor one = test::draw(memory, dtype, {1, 24}, 1);
       const Tensor x = memory.alloc(dtype, {tokens, 24}), y = memory.alloc(DType::f32, {tokens, 2});
       for (int64_t n = 0; n < tokens; ++n) {
-        std::memcpy(x.row<char>(n), one.data, static_cast<size_t>(one.row_bytes));
+        std::memcpy(x.at(n).data, one.data, static_cast<size_t>(one.row_bytes));
         for (int64_t k = 0; k < 2; ++k) y.row<float>(n)[k] = 3.0f + static_cast<float>(k);
       }
       const Tensor w = memory.alloc(DType::f32, {2, 24}), bias = memory.alloc(DType::f32, {2});

@@ -67,7 +67,8 @@ void* Arena::alloc_bytes(size_t bytes) {
   while (at_.chunk < chunks_.size() && at_.offset + size > chunks_[at_.chunk].size)
     at_ = {at_.chunk + 1, 0, at_.used};
   if (at_.chunk == chunks_.size()) {
-    size_t wish = std::max({size, min_chunk_, std::min(capacity(), kMaxGrowth)});
+    const size_t growth = chunks_.empty() ? first_chunk_ : std::min(capacity(), kMaxGrowth);
+    size_t wish = std::max({size, min_chunk_, growth});
     auto chunk = take(wish);
     chunks_.push_back({std::move(chunk), wish});
     at_.offset = 0;
@@ -125,6 +126,12 @@ void Arena::rewind(Mark mark) {
   }
 #endif
   at_ = mark;
+  // A large piece skips what is left of the chunks before it. Emptied, all fits into one.
+  const size_t enough = peak_ + peak_ / 8;
+  if (mark.chunk > 0 || mark.offset > 0 || chunks_.size() < 2 || device_ != nullptr) return;
+  if (capacity() <= enough + peak_ / 8) return;
+  chunks_.clear();
+  first_chunk_ = enough;
 }
 
 size_t Arena::capacity() const {

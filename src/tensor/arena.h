@@ -14,8 +14,9 @@
 namespace moe {
 
 // Grows by whole chunks that never move, so views stay valid until their mark is rewound. Chunks
-// are kept for reuse. Memory is not cleared; debug builds fill what was rewound with a signalling
-// pattern.
+// are kept for reuse, but for those of an arena that has been emptied and held far more than was
+// ever in use: it begins again with one. Memory is not cleared; debug builds fill what was rewound
+// with a signalling pattern.
 class Arena {
  public:
   struct Mark {
@@ -73,6 +74,7 @@ class Arena {
   std::vector<Chunk> chunks_;
   Mark at_;
   size_t peak_ = 0;
+  size_t first_chunk_ = 0;  // what the first one has to hold
 };
 
 // Rewinds when it goes out of scope.

@@ -11,7 +11,7 @@
 
 #include "support/files.h"
 
-namespace moe {
+namespace moe::arena_test {
 namespace {
 
 TEST(Arena, AllocationsAreAlignedAndDistinct) {
@@ -57,6 +57,25 @@ TEST(Arena, RewindGivesTheSameMemoryAgain) {
   EXPECT_EQ(arena.capacity(), capacity) << "chunks are kept";
 }
 
+// Large pieces skip what is left of the chunks before them.
+TEST(Arena, EmptyAgainItHoldsHardlyMoreThanWasInUse) {
+  Arena arena;
+  const auto step = [&] {
+    ArenaScope scope(arena);
+    for (const size_t megabytes : {3, 2, 5, 9, 17, 33}) arena.alloc_bytes(megabytes << 20);
+    return arena.capacity();
+  };
+  const size_t first = step();
+  EXPECT_GT(first, arena.peak() + arena.peak() / 4);
+  const size_t second = step();
+  EXPECT_LT(second, arena.peak() + arena.peak() / 4);
+  EXPECT_EQ(step(), second);
+  // Within what it holds, it takes nothing new.
+  ArenaScope scope(arena);
+  arena.alloc_bytes(arena.peak());
+  EXPECT_EQ(arena.capacity(), second);
+}
+
 TEST(Arena, ScopesNest) {
   Arena arena;
   void* outer = nullptr;
@@ -96,4 +115,4 @@ TEST(Arena, SaysWhatToDoWithoutMemory) {
 #endif
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::arena_test

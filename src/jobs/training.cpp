@@ -122,6 +122,10 @@ void Training::check_tuning() const {
     fail_usage("@momentum is of @optimizer muon; add that or leave it out");
   if (given_.by_caller("cooldown") && o.schedule != ScheduleKind::wsd)
     fail_usage("@cooldown is of @schedule wsd; add that or leave it out");
+  if (given_.by_caller("min_lr") && o.schedule == ScheduleKind::constant)
+    fail_usage(
+        "@min_lr is where a rate that falls ends, and @schedule constant keeps it at @lr; leave "
+        "one of the two out");
   const bool evaluates = o.hold_out > 0 || !options_.eval_data.empty();
   if (o.keep_best && given_.by_caller("keep_best") && !evaluates && !is_done())
     fail_usage("@keep_best goes by held-out text: add @eval_data or @hold_out");

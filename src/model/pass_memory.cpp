@@ -320,8 +320,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch = std::max({widest_scratch, scratch_block(s, layer),
-                               scratch_forward(s, c.is_moe(layer))});
+    widest_scratch =
+        std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, c.is_moe(layer))});
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;

@@ -180,6 +180,8 @@ std::vector<Alarm> Watcher::feed(const StepResult& r) {
     watch_z(r.z);
     watch_drops(r.dropped);
   }
+  // A step without a target (all of it a prompt) has neither a loss nor a gradient of one.
+  if (r.predicted == 0) return said_;
   watch_loss(r.loss());
   watch_level(r.loss(), r.lr);
   watch_gradient(r.grad_norm);

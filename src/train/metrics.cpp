@@ -87,6 +87,7 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
                                                                 {"max_vio", &r.max_vio},
                                                                 {"dropped", &r.dropped}})
       *value = line.get<double>(key);
+    r.predicted = line.has("predicted") ? line.get<int64_t>("predicted") : 1;  // older runs' lines
     if (line.has(kLoss)) r.pairs = PairFigures{.loss = line.get<double>(kLoss)};
     for (const Json& entry : line.value("layers")) {
       const JsonReader layer(entry, where);

@@ -73,7 +73,7 @@ constexpr const char* kAgainst = "a lower @lr or a longer @warmup helps against 
 
 std::string diverged(int64_t step, const Error& e) {
   return message("step {}: {}; the weights are those of step {}; {}", step, e.marked(), step - 1,
-                 kAgainst);
+                 marked(kAgainst));
 }
 
 // The windows that an evaluation reads, or the pairs.
@@ -449,7 +449,7 @@ double Trainer::evaluation_loss(const Pass& pass, Tensor nll, ModelSaved& saved)
   } catch (const comm::SharedError&) {
     throw;
   } catch (const Error& e) {
-    throw DivergedError(message("after step {}: {}; {}", steps_done_, e.marked(), kAgainst),
+    throw DivergedError(message("after step {}: {}; {}", steps_done_, e.marked(), marked(kAgainst)),
                         e.kind());
   }
 }
@@ -534,19 +534,18 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   return r;
 }
 
-std::vector<int64_t> Trainer::pairs_to_read() const {
+std::vector<int64_t> Trainer::pairs_to_read(bool of_any_steps) const {
   const int64_t all = plan_.pairs()->count(), visits = options_.steps * plan_.rows_per_step();
   std::vector<int64_t> out;
-  // With minutes the number of steps may yet change.
   for (int64_t v = 0; v < all; ++v)
-    if (visits >= all || options_.minutes > 0) out.push_back(v);
+    if (visits >= all || of_any_steps) out.push_back(v);
     else if (v < visits) out.push_back(plan_.pair(0, 0, v));
   return out;
 }
 
 bool Trainer::has_reference() const {
   if (!plan_.pairs()) return true;
-  const std::vector<int64_t> pairs = pairs_to_read();
+  const std::vector<int64_t> pairs = pairs_to_read(false);
   return std::all_of(pairs.begin(), pairs.end(), [&](int64_t p) { return reference_.has(p); });
 }
 
@@ -559,7 +558,8 @@ void Trainer::expect_reference(const Corpus* held_out) {
 void Trainer::take_reference(const Corpus* held_out, const std::atomic<bool>& stop) {
   expect_reference(held_out);
   if (!plan_.pairs()) return;
-  take_reference(reference_, corpus_, *plan_.pairs(), pairs_to_read(), stop);
+  // With minutes the number of steps may yet change.
+  take_reference(reference_, corpus_, *plan_.pairs(), pairs_to_read(options_.minutes > 0), stop);
   if (!held_out) return;
   const EvalWindows windows(*held_out, options_);
   std::vector<int64_t> wanted;

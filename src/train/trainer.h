@@ -186,7 +186,7 @@ class Trainer {
   void take_reference(PairReference& reference, const Corpus& text, const PairIndex& index,
                       const std::vector<int64_t>& wanted, const std::atomic<bool>& stop);
   // The pairs of the corpus that the run comes to.
-  std::vector<int64_t> pairs_to_read() const;
+  std::vector<int64_t> pairs_to_read(bool of_any_steps) const;
   void fail_if_not_finite(const Pass& pass);
   StepResult finish(const Sums& sums, double grad_norm, double lr, double seconds) const;
   comm::Link::Traffic traffic() const;

@@ -10,7 +10,7 @@
 #include "ops/devices.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,6 +177,8 @@ TEST_F(ResumeCommand, OptionsWithoutWhatTheyHangOnAreRefused) {
                  {"--momentum is of --optimizer muon; add that or leave it out"});
   expect_refused(train("no", {"--cooldown", "0.5"}), 2,
                  {"--cooldown is of --schedule wsd; add that or leave it out"});
+  expect_refused(train("no", {"--min-lr", "1e-4", "--schedule", "constant"}), 2,
+                 {"--schedule constant keeps it at --lr; leave one of the two out"});
   put(folder_ / "run.json", R"({"momentum": 0.9, "cooldown": 0.5, "keep_best": true, "steps": 1})");
   ok(train("out", {"--config", folder_ / "run.json"}));
 }
@@ -261,4 +263,4 @@ TEST_F(ResumeCommand, CtrlCEndsWhatComesBeforeTheSteps) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::resume_test

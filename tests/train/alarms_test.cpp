@@ -12,7 +12,7 @@
 #include "support/tiny_model.h"
 #include "train/alarm_advice.h"
 
-namespace moe {
+namespace moe::alarms_test {
 namespace {
 
 using namespace test;
@@ -49,6 +49,7 @@ double noise(int64_t step, uint64_t salt) {
 StepResult healthy(int64_t step, const ModelConfig& c) {
   StepResult r;
   r.step = step;
+  r.predicted = 512;
   r.ce = 1.5 + 4 * std::exp(-static_cast<double>(step) / 100) + 0.15 * noise(step, 1);
   r.z = 4 + 0.3 * noise(step, 2);
   r.grad_norm = 0.6 + 0.2 * noise(step, 3);
@@ -285,6 +286,19 @@ TEST(Alarms, ALossSpikeAndASingleBadBatch) {
   EXPECT_TRUE(watch(config_of("olmoe", 8, 2), options_of(), jump(2)).empty());
 }
 
+// All of their text a prompt: their loss of 0 and what the auxiliary losses alone give as a
+// gradient are neither a best level to fall from nor what is usual.
+TEST(Alarms, StepsWithoutATargetSayNothingOfTheLoss) {
+  const auto spoil = [](StepResult& r) {
+    if (r.step % 40 < 30) return;
+    r.predicted = 0;
+    r.ce = 0;
+    r.grad_norm = 1e-4;
+  };
+  const ModelConfig c = config_of("olmoe", 16, 4);
+  EXPECT_TRUE(watch(c, options_of(), spoil).empty());
+}
+
 TEST(Alarms, ALossThatDiverges) {
   const auto alarms =
       watch(config_of("olmoe", 8, 2), options_of(), between(500, 700, [](StepResult& r) {
@@ -377,4 +391,4 @@ TEST(Alarms, TheTableHasARowForEachKind) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::alarms_test

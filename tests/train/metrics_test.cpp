@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::metrics_test {
 namespace {
 
 using namespace test;
@@ -90,6 +90,7 @@ TEST(Metrics, AlarmsStandInTheLineOfTheirStep) {
 
 TEST(Metrics, ALineIsReadAgain) {
   StepResult r = at(3);
+  r.predicted = 12;
   r.z = 2.5;
   r.grad_norm = 0.5;
   r.lr = 1e-3;
@@ -98,6 +99,9 @@ TEST(Metrics, ALineIsReadAgain) {
       parse_metrics_line(metrics_line(r, Evaluation{2.25, {}}), "a test");
   ASSERT_TRUE(read);
   EXPECT_EQ(metrics_line(*read, Evaluation{2.25, {}}), metrics_line(r, Evaluation{2.25, {}}));
+  Json older = Json::parse(metrics_line(r, {}));
+  older.erase("predicted");
+  EXPECT_GT(parse_metrics_line(older.dump(), "a test")->predicted, 0);
   for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"})
     EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
@@ -115,4 +119,4 @@ TEST(Metrics, AnEvaluationIsFoundAgain) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::metrics_test

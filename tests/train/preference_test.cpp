@@ -11,7 +11,7 @@
 #include "support/train_run.h"
 #include "train/metrics.h"
 
-namespace moe {
+namespace moe::preference_test {
 namespace {
 
 using namespace test;
@@ -288,6 +288,18 @@ TEST_F(PairRuns, OtherHeldOutPairsAndOtherOptionsAreNotResumed) {
   EXPECT_EQ(make("out", Tune::all).resume().last.step, 5);
 }
 
+// A clock that is given only when going on may change the number of steps: what it then comes to is
+// checked as for any other number.
+TEST_F(PairRuns, MinutesMayBeGivenWhenGoingOn) {
+  TrainRun r = make("minutes", Tune::all);
+  r.options.schedule = ScheduleKind::constant;
+  r.options.warmup = 0;
+  r.options.steps = 2;  // 16 of the 24 pairs
+  r.run(1);
+  r.options.minutes = 60;
+  EXPECT_EQ(r.resume().last.step, 2);
+}
+
 // Steps that a schedule without end may be lengthened by need pairs that the reference has read.
 TEST_F(PairRuns, ALongerRunStaysWithinWhatTheReferenceRead) {
   for (const int64_t steps : {2, 3}) {  // 16 and 24 of the 24 pairs
@@ -324,4 +336,4 @@ TEST(Preference, MeasuringAStepNeedsNoReference) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::preference_test

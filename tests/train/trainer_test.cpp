@@ -11,7 +11,7 @@
 #include "support/param_named.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::trainer_test {
 namespace {
 
 using namespace test;
@@ -227,6 +227,7 @@ TEST(Trainer, ANonFiniteWeightIsNamed) {
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_NE(message.find("step 2: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("; a lower lr or a longer warmup helps"), std::string::npos) << message;
   EXPECT_THROW(trainer.step(), DivergedError);
   EXPECT_EQ(trainer.steps_done(), 1);
 }
@@ -242,6 +243,7 @@ TEST(Trainer, AnEvaluationThatIsNotFiniteIsADivergenceToo) {
   const std::string message = message_of([&] { trainer.evaluate(corpus); });
   EXPECT_NE(message.find("after step 1: "), std::string::npos) << message;
   EXPECT_NE(message.find("layers.1.attn.q.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("; a lower lr or a longer warmup helps"), std::string::npos) << message;
   EXPECT_THROW(trainer.evaluate(corpus), DivergedError);
 }
 
@@ -302,4 +304,4 @@ TEST(Trainer, RefusesWhatDoesNotFitTheModel) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::trainer_test

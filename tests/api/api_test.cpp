@@ -14,7 +14,7 @@
 #include "support/command.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::api_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -585,4 +585,4 @@ TEST_F(Api, ThreadsHaveModelsAndMessagesApart) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::api_test

@@ -9,7 +9,7 @@
 #include "core/json.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::layer_test {
 namespace {
 
 constexpr int64_t kTokens = 21, kWidth = 24, kHidden = 20, kExperts = 5, kSlots = 2;
@@ -341,4 +341,4 @@ TEST(ApiLayer, ARefusedBindChangesNothing) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::layer_test

@@ -10,7 +10,7 @@
 #include "support/command.h"
 #include "support/same_rows.h"
 
-namespace moe::test {
+namespace moe::test::session_test {
 namespace {
 
 constexpr size_t kVocab = 256;
@@ -329,4 +329,4 @@ TEST_F(ApiSession, OfOneModelInThreadsGetTheBitsOfOneAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::session_test

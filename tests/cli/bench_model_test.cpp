@@ -9,7 +9,7 @@
 #include "evaluate/routing_record.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::bench_model_test {
 namespace {
 
 class BenchModel : public ::testing::Test {
@@ -199,4 +199,4 @@ TEST_F(BenchModel, HotSetIsPrintedWhenAskedFor) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::bench_model_test

@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::carve_report_test {
 namespace {
 
 class CarveReport : public ::testing::Test {
@@ -102,4 +102,4 @@ TEST_F(CarveReport, RefusesBeforeAnythingIsWritten) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::carve_report_test

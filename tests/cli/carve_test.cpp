@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::carve_test {
 namespace {
 
 class Carve : public ::testing::Test {
@@ -223,4 +223,4 @@ TEST_F(Carve, AnInterruptLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::carve_test

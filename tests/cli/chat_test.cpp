@@ -13,7 +13,7 @@
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
-namespace moe::test {
+namespace moe::test::chat_test {
 namespace {
 
 // A model that has seen some text, with room for dialogues: its positions are rotations, so the
@@ -397,4 +397,4 @@ TEST_F(Chat, CtrlDEndsTheChat) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::chat_test

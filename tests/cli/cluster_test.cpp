@@ -10,7 +10,7 @@
 #include "train/metrics.h"
 #include "train/step_lines.h"
 
-namespace moe {
+namespace moe::cluster_test {
 namespace {
 
 using namespace test;
@@ -250,4 +250,4 @@ TEST(ClusterTest, NeedsMpi) { GTEST_SKIP() << "built without MPI (scripts/deps.s
 #endif
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::cluster_test

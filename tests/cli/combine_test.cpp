@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::combine_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -337,4 +337,4 @@ TEST_F(Combine, CtrlCLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::combine_test

@@ -12,7 +12,7 @@
 #include "support/command.h"
 #include "text/tokenizer.h"
 
-namespace moe::test {
+namespace moe::test::command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -403,4 +403,4 @@ TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::command_test

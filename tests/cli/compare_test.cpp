@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::compare_test {
 namespace {
 
 class Compare : public ::testing::Test {
@@ -226,4 +226,4 @@ TEST_F(Compare, RefusesWhatCannotBeCompared) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::compare_test

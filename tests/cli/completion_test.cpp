@@ -11,7 +11,7 @@
 #include "options/manual.h"
 #include "support/command.h"
 
-namespace moe::cli {
+namespace moe::cli::completion_test {
 namespace {
 
 using namespace moe::test;
@@ -141,4 +141,4 @@ TEST(Manual, NoLineOfTextIsTakenForARequest) {
 }
 
 }  // namespace
-}  // namespace moe::cli
+}  // namespace moe::cli::completion_test

@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::convert_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST_F(Convert, Refusals) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::convert_test

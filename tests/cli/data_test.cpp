@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::data_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -185,4 +185,4 @@ TEST_F(Data, ResumesOnTokens) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::data_test

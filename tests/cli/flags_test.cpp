@@ -13,7 +13,7 @@
 #include "support/files.h"
 #include "text/bpe_train.h"
 
-namespace moe::test {
+namespace moe::test::flags_test {
 namespace {
 
 // Parses as `moe train` does.
@@ -382,4 +382,4 @@ TEST(MakeConfig, RefusesWhatDoesNotFitAndNamesTheFlag) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::flags_test

@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::generate_test {
 namespace {
 
 // A small model that has seen some text, made once.
@@ -106,4 +106,4 @@ TEST_F(Generate, SamplesStandApartOnTheScreen) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::generate_test

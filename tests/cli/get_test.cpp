@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::get_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -175,4 +175,4 @@ TEST_F(Get, CtrlCLeavesNothingAndASecondOneIsKeptOut) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::get_test

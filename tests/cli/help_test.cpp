@@ -2,7 +2,7 @@
 #include "cli/verbs.h"
 #include "support/command.h"
 
-namespace moe::cli {
+namespace moe::cli::help_test {
 namespace {
 
 using namespace moe::test;
@@ -47,4 +47,4 @@ TEST(Help, TheFirstScreenIsForANewcomer) {
 }
 
 }  // namespace
-}  // namespace moe::cli
+}  // namespace moe::cli::help_test

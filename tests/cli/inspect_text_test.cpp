@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::inspect_text_test {
 namespace {
 
 // A model trained for two steps, its weights before that, and a dense one.
@@ -165,4 +165,4 @@ TEST_F(InspectText, Refusals) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::inspect_text_test

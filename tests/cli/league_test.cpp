@@ -7,7 +7,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::league_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -239,4 +239,4 @@ TEST_F(LeagueCommand, WhatIsRefusedLeavesNoFolder) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_test

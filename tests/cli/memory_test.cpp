@@ -2,7 +2,7 @@
 // lower; --pack-memory and --show-memory reach them all.
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ TEST_F(Memory, SizesAreReadAndRefusedByName) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::memory_test

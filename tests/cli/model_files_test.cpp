@@ -4,7 +4,7 @@
 
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::model_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ TEST_F(ModelFiles, ResumingFromTornMoments) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::model_files_test

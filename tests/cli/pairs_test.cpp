@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::pairs_test {
 namespace {
 
 class PairsCommand : public ::testing::Test {
@@ -163,4 +163,4 @@ TEST_F(PairsCommand, TheMemoryForetoldIsThatOfTwoRowsAPair) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::pairs_test

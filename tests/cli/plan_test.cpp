@@ -3,7 +3,7 @@
 
 #include "support/command.h"
 
-namespace moe {
+namespace moe::plan_test {
 namespace {
 
 using namespace test;
@@ -46,4 +46,4 @@ TEST(Plan, RefusesInOneLine) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::plan_test

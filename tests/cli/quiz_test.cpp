@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::quiz_test {
 namespace {
 
 TEST(QuizCommand, HoldsModelsAgainstTheFirst) {
@@ -46,4 +46,4 @@ TEST(QuizCommand, HoldsModelsAgainstTheFirst) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::quiz_test

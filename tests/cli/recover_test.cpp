@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::recover_test {
 namespace {
 
 class RecoverCommand : public ::testing::Test {
@@ -284,4 +284,4 @@ TEST_F(RecoverCommand, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::recover_test

@@ -10,7 +10,7 @@
 #include "formats/safetensors.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::replay_test {
 namespace {
 
 // Two models of one shape, a model of another, and a text.
@@ -164,4 +164,4 @@ TEST_F(ReplayCommand, RefusesADamagedRecord) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::replay_test

@@ -7,7 +7,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::routing_test {
 namespace {
 
 class Routing : public ::testing::Test {
@@ -287,4 +287,4 @@ TEST_F(Routing, InspectShowsFigureTwoAndTheDenseTwins) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::routing_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe::cli {
+namespace moe::cli::screen_test {
 namespace {
 
 // What matters most stands first and is there on 80 columns; nothing is cut in its middle.
@@ -34,4 +34,4 @@ TEST(Peak, AShareStandsOnlyBesideAPeakThatIsOne) {
 }
 
 }  // namespace
-}  // namespace moe::cli
+}  // namespace moe::cli::screen_test

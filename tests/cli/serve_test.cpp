@@ -5,7 +5,7 @@
 #include "support/command.h"
 #include "support/http_client.h"
 
-namespace moe::test {
+namespace moe::test::serve_test {
 namespace {
 
 // A port that nobody has; somebody could take it before it is used, which would fail the test.
@@ -91,4 +91,4 @@ TEST_F(Serve, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::serve_test

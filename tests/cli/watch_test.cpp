@@ -8,7 +8,7 @@
 #include "core/json.h"
 #include "support/command.h"
 
-namespace moe::test {
+namespace moe::test::watch_test {
 namespace {
 
 class Watch : public ::testing::Test {
@@ -232,4 +232,4 @@ TEST_F(Watch, SamplesThatCannotBeAreRefusedAtTheDoor) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::watch_test

@@ -7,7 +7,7 @@
 #include "support/group_check.h"
 #include "support/processes.h"
 
-namespace moe {
+namespace moe::group_test {
 namespace {
 
 using namespace test;
@@ -135,4 +135,4 @@ TEST(Group, AProcessThatIsGoneFailsTheOthersInsteadOfHoldingThem) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::group_test

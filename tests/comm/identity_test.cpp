@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace moe::comm {
+namespace moe::comm::identity_test {
 namespace {
 
 // A process that does nothing until it is ended.
@@ -91,4 +91,4 @@ TEST(Identity, OnlyTheProcessThatIsMeantIsEnded) {
 }
 
 }  // namespace
-}  // namespace moe::comm
+}  // namespace moe::comm::identity_test

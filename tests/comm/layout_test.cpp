@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe::comm {
+namespace moe::comm::layout_test {
 namespace {
 
 TEST(Remnant, KeepsTheSpreadAndSharesMicroBatchesEvenly) {
@@ -25,4 +25,4 @@ TEST(Remnant, KeepsTheSpreadAndSharesMicroBatchesEvenly) {
 }
 
 }  // namespace
-}  // namespace moe::comm
+}  // namespace moe::comm::layout_test

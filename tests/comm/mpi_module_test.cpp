@@ -8,7 +8,7 @@
 #include <array>
 #include <string>
 
-namespace moe::test {
+namespace moe::test::mpi_module_test {
 namespace {
 
 // The module's world is joined anew by each test, which MPI itself would not allow.
@@ -119,4 +119,4 @@ TEST_F(MpiModule, WaitsForNoRequestOfACallThatFailed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::mpi_module_test

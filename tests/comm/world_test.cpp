@@ -8,7 +8,7 @@
 #include "comm/layout.h"
 #include "support/group_check.h"
 
-namespace moe {
+namespace moe::world_test {
 namespace {
 
 // MPI can be joined once in a process.
@@ -44,4 +44,4 @@ TEST(World, NamesItself) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::world_test

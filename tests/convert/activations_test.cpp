@@ -10,7 +10,7 @@
 
 #include "support/check.h"
 
-namespace moe {
+namespace moe::activations_test {
 namespace {
 
 constexpr int64_t kTokens = 700, kWidth = 24, kNeurons = 40;
@@ -158,4 +158,4 @@ TEST(Activations, MassIsTheSumOfMagnitudesInASlice) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::activations_test

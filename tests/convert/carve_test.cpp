@@ -14,7 +14,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe {
+namespace moe::carve_test {
 namespace {
 
 constexpr int64_t kWindow = 64, kWindows = 4;
@@ -480,4 +480,4 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::carve_test

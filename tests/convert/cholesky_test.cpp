@@ -8,7 +8,7 @@
 
 #include "support/gradient.h"
 
-namespace moe {
+namespace moe::cholesky_test {
 namespace {
 
 std::vector<double> drawn(int64_t count, uint64_t seed) {
@@ -95,4 +95,4 @@ TEST(Cholesky, SaysWhereThereIsNoFactor) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::cholesky_test

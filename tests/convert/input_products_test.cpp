@@ -10,7 +10,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::input_products_test {
 namespace {
 
 // What the shares of a column do: where it is off, and all later columns move by them, no other
@@ -95,4 +95,4 @@ TEST(InputProducts, OfEachExpertsDownAndOfALayersGates) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::input_products_test

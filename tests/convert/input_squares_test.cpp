@@ -10,7 +10,7 @@
 #include "support/check.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::input_squares_test {
 namespace {
 
 ModelConfig moe_config() {
@@ -93,4 +93,4 @@ TEST(InputSquares, DoNotHangOnThreads) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::input_squares_test

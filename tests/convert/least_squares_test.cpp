@@ -10,7 +10,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::least_squares_test {
 namespace {
 
 TEST(LeastSquares, InnerProductsAreSumsOverTokens) {
@@ -150,4 +150,4 @@ TEST(LeastSquares, IsStationaryWithARidge) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::least_squares_test

@@ -15,7 +15,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::merge_test {
 namespace {
 
 struct Siblings {
@@ -349,4 +349,4 @@ TEST(Merge, SaysWhichBanksBecomeF32) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::merge_test

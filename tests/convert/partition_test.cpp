@@ -8,7 +8,7 @@
 
 #include "support/check.h"
 
-namespace moe {
+namespace moe::partition_test {
 namespace {
 
 constexpr int64_t kTokens = 300;
@@ -142,4 +142,4 @@ TEST(Partition, KnowsTheExpertOfANeuron) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::partition_test

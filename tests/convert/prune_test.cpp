@@ -12,7 +12,7 @@
 #include "support/param_named.h"
 #include "support/routings.h"
 
-namespace moe::test {
+namespace moe::test::prune_test {
 namespace {
 
 ModelConfig moe_config(const char* recipe, int64_t experts = 8) {
@@ -258,4 +258,4 @@ TEST(Prune, Refusals) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::prune_test

@@ -10,7 +10,7 @@
 #include "core/rng.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::transport_test {
 namespace {
 
 std::vector<int64_t> drawn(int64_t rows, int64_t sinks, uint64_t seed, uint64_t largest) {
@@ -151,4 +151,4 @@ TEST(Transport, RefusesRowsThatCannotBeSharedEvenly) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::transport_test

@@ -13,7 +13,7 @@
 #include "support/param_named.h"
 #include "support/routings.h"
 
-namespace moe::test {
+namespace moe::test::upcycle_test {
 namespace {
 
 UpcycleOptions renormalised(const ModelConfig& dense, int64_t experts, int64_t top_k,
@@ -278,4 +278,4 @@ TEST(Upcycle, Refusals) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::upcycle_test

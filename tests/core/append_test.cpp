@@ -14,7 +14,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::append_test {
 namespace {
 
 TEST(AppendLine, ComesAfterAWholeLine) {
@@ -78,4 +78,4 @@ TEST(AppendLine, RefusesWhatIsNoFile) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::append_test

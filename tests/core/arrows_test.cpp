@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+namespace moe::arrows_test {
 namespace {
 
 constexpr size_t kMaxLines = 800;
@@ -244,3 +245,4 @@ TEST(Arrows, SourceTree) {
 }
 
 }  // namespace
+}  // namespace moe::arrows_test

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::base64_test {
 namespace {
 
 TEST(Base64, IsThatOfTheRfc) {
@@ -37,4 +37,4 @@ TEST(Base64, RefusesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::base64_test

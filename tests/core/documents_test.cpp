@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+namespace moe::documents_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,3 +291,4 @@ TEST(Documents, TheMathematicsNamesCodeThatIsThere) {
 }
 
 }  // namespace
+}  // namespace moe::documents_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe {
+namespace moe::error_test {
 namespace {
 
 std::string as_flag(std::string_view name) { return "--" + std::string(name); }
@@ -29,4 +29,4 @@ TEST(Error, ArgumentsAreNoFieldsUnlessTheyAreMarked) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::error_test

@@ -16,7 +16,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::file_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -232,4 +232,4 @@ TEST(AtomicFile, KilledAtAnyMomentTheTargetIsWhole) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::file_test

@@ -5,7 +5,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::json_test {
 namespace {
 
 Json parse(std::string_view text) { return parse_json(text, "x.json"); }
@@ -143,4 +143,4 @@ TEST(JsonReader, KeysAreRepeatedInOneLine) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::json_test

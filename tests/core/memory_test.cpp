@@ -7,7 +7,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::memory_test {
 namespace {
 
 void put_deep(const std::string& path, const std::string& text) {
@@ -133,4 +133,4 @@ TEST(ParseBytes, ReadsWhatPeopleWrite) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::memory_test

@@ -5,7 +5,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::mmap_test {
 namespace {
 
 TEST(Mmap, ShowsTheBytesOfTheFile) {
@@ -48,4 +48,4 @@ TEST(Mmap, MovingKeepsViews) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::mmap_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe {
+namespace moe::nearest_test {
 namespace {
 
 TEST(Nearest, DistanceOfKnownPairs) {
@@ -41,4 +41,4 @@ TEST(Nearest, PrintableIsOneLine) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::nearest_test

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-namespace moe {
+namespace moe::rng_test {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -109,4 +109,4 @@ TEST(Rng, TruncatedNormalStaysWithinAndSpreads) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::rng_test

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+namespace moe::scripts_test {
 namespace {
 
 // One past the end of what opens at `at`: a string, a substitution, brackets or a comment.
@@ -145,3 +146,4 @@ TEST(Scripts, EveryStepOfOurScriptsCanFail) {
 }
 
 }  // namespace
+}  // namespace moe::scripts_test

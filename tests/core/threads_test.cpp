@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace moe {
+namespace moe::threads_test {
 namespace {
 
 TEST(Threads, PartitionCoversOnceAndEvenly) {
@@ -73,4 +73,4 @@ TEST(Threads, SmallWorkStaysOnFewThreads) {
 TEST(Threads, ThereIsAtLeastOne) { EXPECT_GE(available_threads(), 1); }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::threads_test

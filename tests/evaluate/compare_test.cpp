@@ -16,7 +16,7 @@
 #include "support/tiny_model.h"
 #include "text/tokenizer.h"
 
-namespace moe::test {
+namespace moe::test::compare_test {
 namespace {
 
 constexpr int64_t kWindow = 12;
@@ -327,4 +327,4 @@ TEST(Compare, RefusesATextShorterThanAWindow) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::compare_test

@@ -5,7 +5,7 @@
 #include "support/tiny_model.h"
 #include "text/tokenizer.h"
 
-namespace moe::test {
+namespace moe::test::device_test {
 namespace {
 
 TEST(OnADevice, AScoreIsThatOfTheCpu) {
@@ -29,4 +29,4 @@ TEST(OnADevice, AScoreIsThatOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::device_test

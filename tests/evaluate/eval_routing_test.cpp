@@ -12,7 +12,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::eval_routing_test {
 namespace {
 
 struct Fixture {
@@ -109,4 +109,4 @@ TEST(NaturalDtype, FollowsMostOfTheNumbers) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::eval_routing_test

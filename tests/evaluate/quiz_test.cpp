@@ -16,7 +16,7 @@
 #include "support/learned_bpe.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::quiz_test {
 namespace {
 
 using test::fresh;
@@ -226,4 +226,4 @@ TEST(Quiz, TheBeginningIsLeftOutWhereTheContextIsShort) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::quiz_test

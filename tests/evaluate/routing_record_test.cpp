@@ -12,7 +12,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::routing_record_test {
 namespace {
 
 constexpr int64_t kWindow = 12;
@@ -339,4 +339,4 @@ TEST_F(BrokenRecord, CutShort) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::routing_record_test

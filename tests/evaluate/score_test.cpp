@@ -11,7 +11,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::score_test {
 namespace {
 
 constexpr int64_t kWindow = 10;
@@ -194,4 +194,4 @@ TEST(Score, RefusesATextShorterThanAWindowAndWindowsOfNothing) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::score_test

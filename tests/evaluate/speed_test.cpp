@@ -6,7 +6,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::speed_test {
 namespace {
 
 TEST(Speed, MedianIsTheMiddle) {
@@ -90,4 +90,4 @@ TEST(Speed, RefusesWhatCannotBeMeasured) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::speed_test

@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::gguf_test {
 namespace {
 
 using Type = GgufEntry::Type;
@@ -341,4 +341,4 @@ TEST(Gguf, EveryTruncationIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::gguf_test

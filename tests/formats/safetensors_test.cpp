@@ -8,7 +8,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::safetensors_test {
 namespace {
 
 // A file with the given header text and `data` bytes of data.
@@ -370,4 +370,4 @@ TEST_F(ShardsTest, ATensorInTwoShardsIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::safetensors_test

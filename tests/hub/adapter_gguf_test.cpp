@@ -13,7 +13,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::adapter_gguf_test {
 namespace {
 
 // As llama.cpp runs it.
@@ -88,9 +88,9 @@ TEST(GgufAdapter, CannotSayRowsOfTokens) {
       "brings rows of tokens (1 of embed.weight), which a GGUF adapter cannot say; merge it");
 }
 
-class Refused : public testing::Test {
+class RefusedGguf : public testing::Test {
  protected:
-  Refused() : made_(plain_olmoe()) {
+  RefusedGguf() : made_(plain_olmoe()) {
     save_gguf_adapter(path_, made_.model, made_.file);
     const Gguf file = Gguf::open(path_);
     entries_ = {{"general.architecture", GgufEntry::Type::string, "olmoe"},
@@ -142,14 +142,14 @@ class Refused : public testing::Test {
   std::vector<GgufEntry> entries_;
 };
 
-TEST_F(Refused, OtherKindsOfFiles) {
+TEST_F(RefusedGguf, OtherKindsOfFiles) {
   expect_entry(0, "llama", "the adapter is of \"llama\", the model's architecture is \"olmoe\"");
   expect_entry(1, "model", "this is no adapter");
   expect_entry(2, "ia3", "an adapter of the type \"ia3\"; only \"lora\" is known here");
   expect_entry(3, std::nan(""), "adapter.lora.alpha");
 }
 
-TEST_F(Refused, TensorsThatAreNotTheModels) {
+TEST_F(RefusedGguf, TensorsThatAreNotTheModels) {
   const std::string a = "blk.0.attn_q.weight.lora_a", b = "blk.0.attn_q.weight.lora_b";
   const int64_t width = plain_olmoe().width;
   Arena arena;
@@ -164,7 +164,7 @@ TEST_F(Refused, TensorsThatAreNotTheModels) {
   expect_tensor(a, a, bad, "not finite");
 }
 
-TEST_F(Refused, WhatTheFormCannotSay) {
+TEST_F(RefusedGguf, WhatTheFormCannotSay) {
   const TempFolder folder;
   Adapted made(plain_olmoe());
   for (Param* p : made.model.params())
@@ -175,4 +175,4 @@ TEST_F(Refused, WhatTheFormCannotSay) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::adapter_gguf_test

@@ -15,7 +15,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::adapter_test {
 namespace {
 
 TEST(Adapter, EveryFamilyComesBackMerged) {
@@ -347,4 +347,4 @@ TEST(AdapterScale, FollowsPeftsRules) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::adapter_test

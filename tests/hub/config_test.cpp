@@ -9,7 +9,7 @@
 #include "hub/configs.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::config_test {
 namespace {
 
 void expect_same(const RoutingOptions& a, const RoutingOptions& b) {
@@ -365,4 +365,4 @@ TEST(Config, WhatCannotBeReadIsNotWritten) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::config_test

@@ -19,7 +19,7 @@
 #include "tensor/quant.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::convert_test {
 namespace {
 
 std::string choice(WeightKind kind, int64_t cols, std::optional<DType> asked,
@@ -663,4 +663,4 @@ TEST(Convert, AWrongMapIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::convert_test

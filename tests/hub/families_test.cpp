@@ -11,7 +11,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::families_test {
 namespace {
 
 Json published(const std::string& name) {
@@ -594,4 +594,4 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::families_test

@@ -18,7 +18,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::family_folders_test {
 namespace {
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config) {
@@ -261,4 +261,4 @@ TEST_F(FamilyFolder, WithoutATokenizerThatCanBeRead) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::family_folders_test

@@ -6,7 +6,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::foreign_test {
 namespace {
 
 TEST(ForeignWeights, AreNamed) {
@@ -33,4 +33,4 @@ TEST(ForeignWeights, OurOwnAreNone) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::foreign_test

@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::importance_test {
 namespace {
 
 // A tensor of a small model as its GGUF has it.
@@ -130,4 +130,4 @@ TEST(Importance, RowsOfExperts) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::importance_test

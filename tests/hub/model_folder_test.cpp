@@ -18,7 +18,7 @@
 #include "support/param_named.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::model_folder_test {
 namespace {
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
@@ -483,4 +483,4 @@ TEST_F(Changed, WhatCannotBeSaved) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::model_folder_test

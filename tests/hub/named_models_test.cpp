@@ -11,7 +11,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::named_models_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -101,4 +101,4 @@ TEST_F(NamedModels, LoadByName) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::named_models_test

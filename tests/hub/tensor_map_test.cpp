@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::tensor_map_test {
 namespace {
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
@@ -227,4 +227,4 @@ TEST_F(TensorMap, TablesThatNobodyNeeds) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::tensor_map_test

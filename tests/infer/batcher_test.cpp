@@ -12,7 +12,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::batcher_test {
 namespace {
 
 constexpr int64_t kContext = 400;
@@ -534,4 +534,4 @@ INSTANTIATE_TEST_SUITE_P(Numbers, BatcherTest,
                          [](const auto& numbers) { return std::string(numbers.param.name); });
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::batcher_test

@@ -11,7 +11,7 @@
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
 
-namespace moe::test {
+namespace moe::test::constrained_test {
 namespace {
 
 const char* const kPerson = R"({"type": "object", "properties": {
@@ -159,4 +159,4 @@ TEST(Constrained, ThePenaltyMeetsAllowedTokensOnly) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::constrained_test

@@ -9,7 +9,7 @@
 #include "support/rowwise.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::device_test {
 namespace {
 
 // Logits of a prompt, of tokens behind it, and of two texts beside each other.
@@ -45,4 +45,4 @@ TEST(OnADevice, TextsAreThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::device_test

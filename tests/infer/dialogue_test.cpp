@@ -8,7 +8,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::dialogue_test {
 namespace {
 
 const EmitText kAll = [](const std::string&) { return true; };
@@ -187,4 +187,4 @@ TEST(Dialogue, RefusesWithoutChangingAnything) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::dialogue_test

@@ -13,7 +13,7 @@
 #include "support/tiny_model.h"
 #include "text/utf8.h"
 
-namespace moe::test {
+namespace moe::test::generate_test {
 namespace {
 
 // Bytes in; out comes "<id>" for every token, so that a text tells its tokens and every stop string
@@ -345,4 +345,4 @@ TEST(Generate, ReadingOfALongPromptCanBeEnded) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::generate_test

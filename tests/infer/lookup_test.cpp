@@ -8,7 +8,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::lookup_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -121,4 +121,4 @@ TEST(PromptLookup, ASessionGoesOnFromWhatWasSaid) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::lookup_test

@@ -11,7 +11,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::memory_plan_test {
 namespace {
 
 // A model whose matrices are views of memory that it does not own, as one of a mapped file.
@@ -268,4 +268,4 @@ TEST(HotSet, ASessionCountsItsRows) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::memory_plan_test

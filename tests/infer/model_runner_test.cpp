@@ -14,7 +14,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::model_runner_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -367,4 +367,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::model_runner_test

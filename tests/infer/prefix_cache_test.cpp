@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::prefix_cache_test {
 namespace {
 
 std::vector<int32_t> count_from(int32_t first, int64_t count) {
@@ -155,4 +155,4 @@ TEST(PrefixCache, OfStatesHoldsNothing) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::prefix_cache_test

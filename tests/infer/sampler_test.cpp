@@ -8,7 +8,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::sampler_test {
 namespace {
 
 // Nothing cut, nothing penalised.
@@ -209,4 +209,4 @@ TEST(Sampler, TheMostLikelyIsTheFirstOfEqualsWhereverItStands) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::sampler_test

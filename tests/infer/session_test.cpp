@@ -7,7 +7,7 @@
 #include "support/same_rows.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::session_test {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -218,4 +218,4 @@ TEST(Session, RefusesNothingAndTooMuch) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::session_test

@@ -3,7 +3,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::text_stream_test {
 namespace {
 
 // Pushes bytes one by one and returns the pieces that came of each.
@@ -61,4 +61,4 @@ TEST(TextStream, EndsWithTheTokenizersEnd) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::text_stream_test

@@ -5,7 +5,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::bench_test {
 namespace {
 
 BenchTrainJob small(const std::string& config) {
@@ -34,4 +34,4 @@ TEST(BenchTrain, TheWarmUpOfAFileGivesWay) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::bench_test

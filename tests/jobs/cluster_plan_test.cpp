@@ -7,7 +7,7 @@
 #include "jobs/run_options.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::cluster_plan_test {
 namespace {
 
 using namespace test;
@@ -109,4 +109,4 @@ TEST(ClusterPlan, RefusesWhatItCannotPlan) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::cluster_plan_test

@@ -5,7 +5,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::compare_test {
 namespace {
 
 using namespace moe::test;
@@ -70,4 +70,4 @@ TEST_F(CompareFiles, AFurtherModelOfFewerPositionsIsRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::compare_test

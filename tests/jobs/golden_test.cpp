@@ -11,7 +11,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::golden_test {
 namespace {
 
 const std::map<std::string, EvalRouting> kModes = {{"dropless", EvalRouting::dropless},
@@ -96,4 +96,4 @@ TEST(Golden, EveryRecipeRoutesAsItsOracle) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::golden_test

@@ -10,7 +10,7 @@
 #include "model/cost.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::league_plan_test {
 namespace {
 
 constexpr double kDiverged = std::numeric_limits<double>::infinity();
@@ -245,4 +245,4 @@ TEST(LeaguePlan, RulesAreChecked) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_plan_test

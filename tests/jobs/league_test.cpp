@@ -13,7 +13,7 @@
 #include "support/files.h"
 #include "train/memory.h"
 
-namespace moe::test {
+namespace moe::test::league_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -170,4 +170,4 @@ TEST_F(LeagueJob, PreferencePairsAreRefusedWithWhatALeagueReads) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_test

@@ -18,7 +18,7 @@
 #include "support/limits.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::make_model_test {
 namespace {
 
 using namespace moe::test;
@@ -206,4 +206,4 @@ TEST_F(MakeModel, MessagesNameFields) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::make_model_test

@@ -5,7 +5,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::quiz_test {
 namespace {
 
 using namespace moe::test;
@@ -70,4 +70,4 @@ TEST(QuizJob, WhatIsWrongWithAModelIsSaidBeforeAnyIsAsked) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::quiz_test

@@ -12,7 +12,7 @@
 #include "support/files.h"
 #include "support/limits.h"
 
-namespace moe {
+namespace moe::sketch_test {
 namespace {
 
 constexpr int64_t kWindow = 64, kWindows = 4, kVocab = 256, kNeurons = 96;
@@ -218,4 +218,4 @@ TEST(Sketch, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::sketch_test

@@ -8,7 +8,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::verification_test {
 namespace {
 
 using namespace moe::test;
@@ -182,4 +182,4 @@ TEST(Verification, FlagsWithoutATextToMeasureOn) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::verification_test

@@ -9,7 +9,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::worked_routing_test {
 namespace {
 
 const std::string kFile = "z.json";
@@ -291,4 +291,4 @@ TEST(RouteRefuses, ExpertsOfTheInput) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::worked_routing_test

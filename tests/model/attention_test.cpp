@@ -13,7 +13,7 @@
 #include "support/twins_attention.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::attention_test {
 namespace {
 
 constexpr int64_t kWidth = 6;
@@ -316,4 +316,4 @@ TEST(AttentionLayer, IsShapedByTheConfig) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::attention_test

@@ -5,7 +5,7 @@
 #include "support/model_check.h"
 #include "support/same_rows.h"
 
-namespace moe::test {
+namespace moe::test::causality_test {
 namespace {
 
 constexpr int32_t kVocab = 20;
@@ -165,4 +165,4 @@ TEST(Causality, OfStages) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::causality_test

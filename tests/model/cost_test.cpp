@@ -7,7 +7,7 @@
 #include "support/published.h"
 #include "support/routings.h"
 
-namespace moe {
+namespace moe::cost_test {
 namespace {
 
 // Mixtral-8x7B, arXiv 2401.04088, table 1 and its config.json.
@@ -253,4 +253,4 @@ TEST(Cost, Memory) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::cost_test

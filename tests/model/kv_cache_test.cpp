@@ -7,7 +7,7 @@
 #include "support/model_check.h"
 #include "support/same_rows.h"
 
-namespace moe::test {
+namespace moe::test::kv_cache_test {
 namespace {
 
 constexpr DType kCached[] = {DType::f32, DType::bf16, DType::f16, DType::q8_0};
@@ -205,4 +205,4 @@ TEST(KvCacheSlots, RefusesABatchThatItWasNotExtendedFor) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::kv_cache_test

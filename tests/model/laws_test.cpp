@@ -10,7 +10,7 @@
 #include "support/param_named.h"
 #include "support/same_rows.h"
 
-namespace moe::test {
+namespace moe::test::laws_test {
 namespace {
 
 ModelConfig config_of(const Recipe& r) {
@@ -294,4 +294,4 @@ TEST(OneExpert, IsADenseLayerInBits) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::laws_test

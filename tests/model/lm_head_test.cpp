@@ -11,7 +11,7 @@
 #include "support/rowwise.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::lm_head_test {
 namespace {
 
 constexpr int64_t kWidth = 256, kVocab = 20011;
@@ -110,4 +110,4 @@ TEST(LmHead, RowsApartStandForItsOwn) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::lm_head_test

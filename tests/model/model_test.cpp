@@ -7,7 +7,7 @@
 #include "support/model_check.h"
 #include "support/param_named.h"
 
-namespace moe::test {
+namespace moe::test::model_test {
 namespace {
 
 ModelConfig routed(const Recipe& recipe, int64_t experts, int64_t k) {
@@ -387,4 +387,4 @@ TEST(Model, OnlyRoutersOfRecipesThatSaySoStartAtZero) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::model_test

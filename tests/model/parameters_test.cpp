@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "support/routings.h"
 
-namespace moe {
+namespace moe::parameters_test {
 namespace {
 
 using What = std::tuple<Part, ParamKind, bool>;  // bias
@@ -243,4 +243,4 @@ TEST(Parameters, PartsHaveNames) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::parameters_test

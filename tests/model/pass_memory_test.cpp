@@ -8,7 +8,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::pass_memory_test {
 namespace {
 
 ModelConfig config_of(const RoutingOptions& routing) {
@@ -98,4 +98,4 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::pass_memory_test

@@ -6,7 +6,7 @@
 #include "support/model_check.h"
 #include "support/routings.h"
 
-namespace moe::test {
+namespace moe::test::processes_test {
 namespace {
 
 constexpr int64_t kExperts = 6;
@@ -139,4 +139,4 @@ TEST(Processes, BranchesWithNormsOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::processes_test

@@ -6,7 +6,7 @@
 #include "support/records.h"
 #include "support/routings.h"
 
-namespace moe::test {
+namespace moe::test::replay_test {
 namespace {
 
 constexpr int64_t kExperts = 8;
@@ -288,4 +288,4 @@ TEST(Replay, RefusesByLayerAndTokenWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::replay_test

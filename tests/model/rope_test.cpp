@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 
-namespace moe {
+namespace moe::rope_test {
 namespace {
 
 using Kind = RopeScaling::Kind;
@@ -147,4 +147,4 @@ TEST(Rope, ScalingsWithoutMeaningAreRefused) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::rope_test

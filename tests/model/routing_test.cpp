@@ -4,7 +4,7 @@
 // it would fail.
 #include "support/model_check.h"
 
-namespace moe::test {
+namespace moe::test::routing_test {
 namespace {
 
 using Counts = BalanceLoss::Counts;
@@ -369,4 +369,4 @@ TEST(Routing, OtherLosses) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::routing_test

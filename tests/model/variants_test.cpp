@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "support/published.h"
 
-namespace moe {
+namespace moe::variants_test {
 namespace {
 
 // DeepSeekMoE, arXiv 2401.06066, section 3.1: 16 experts top-2 against 64 top-8. OLMoE, arXiv
@@ -163,4 +163,4 @@ TEST(DenseTwins, EqualInWhatTheyAreNamedFor) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::variants_test

@@ -7,7 +7,7 @@
 #include "support/check.h"
 #include "support/processes.h"
 
-namespace moe::test {
+namespace moe::test::exchange_test {
 namespace {
 
 constexpr int64_t kTokens = 23, kChosen = 3, kWidth = 5;
@@ -119,4 +119,4 @@ TEST(Exchange, ProcessesWithTheSameTokensShareTheirRows) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::exchange_test

@@ -8,7 +8,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/check.h"
 
-namespace moe {
+namespace moe::neurons_test {
 namespace {
 
 using test::draw;
@@ -158,4 +158,4 @@ TEST(Neurons, OfTokensThatAreOnlyReadAllWork) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::neurons_test

@@ -8,7 +8,7 @@
 
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::plan_test {
 namespace {
 
 struct Drawn {
@@ -181,4 +181,4 @@ TEST(Plan, ATokenWithoutRowsCombinesToZero) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::plan_test

@@ -11,7 +11,7 @@
 #include "support/jet.h"
 #include "support/twin_router.h"
 
-namespace moe::test {
+namespace moe::test::router_test {
 namespace {
 
 RoutingLosses losses_in(const Router::Saved& saved) {
@@ -487,4 +487,4 @@ TEST(EndStep, ThresholdsStartAtTheFirstCutoffAndFollow) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::router_test

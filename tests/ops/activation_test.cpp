@@ -10,7 +10,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::activation_test {
 namespace {
 
 using ops::Act;
@@ -225,4 +225,4 @@ TEST(FfnAct, ShapesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::activation_test

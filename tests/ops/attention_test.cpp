@@ -16,7 +16,7 @@
 #include "support/twins_attention.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::attention_test {
 namespace {
 
 using twin::AttentionRows;
@@ -757,4 +757,4 @@ TEST(Attention, only_a_batch_over_itself_has_gradients) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::attention_test

@@ -8,7 +8,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::banks_test {
 namespace {
 
 constexpr int64_t kIn = 64, kExperts = 5;
@@ -69,4 +69,4 @@ TEST(Banks, ManyAtOnceHaveTheBitsOfOneAfterTheOther) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::banks_test

@@ -8,7 +8,7 @@
 #include "support/dual.h"
 #include "support/twins_matmul.h"
 
-namespace moe::test {
+namespace moe::test::bias_test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
@@ -160,4 +160,4 @@ TEST(BiasTwin, BackwardIsTheDerivative) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::bias_test

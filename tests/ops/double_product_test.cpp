@@ -8,7 +8,7 @@
 
 #include "support/gradient.h"
 
-namespace moe {
+namespace moe::double_product_test {
 namespace {
 
 using ops::Doubles;
@@ -66,4 +66,4 @@ TEST(DoubleProduct, LeavesOutWhatLiesAboveTheDiagonal) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::double_product_test

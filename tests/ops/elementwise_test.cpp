@@ -10,7 +10,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::elementwise_test {
 namespace {
 
 TEST(Cast, EveryPairOfTypesIsExact) {
@@ -343,4 +343,4 @@ TEST(Elementwise, ShapesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::elementwise_test

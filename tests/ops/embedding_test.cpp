@@ -8,7 +8,7 @@
 #include "support/twins_rowwise.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::embedding_test {
 namespace {
 
 std::vector<int32_t> drawn_ids(size_t count, uint64_t vocabulary) {
@@ -185,4 +185,4 @@ TEST(Embedding, IdsOutsideTheTableAreNamedAndFrozenTablesSkipped) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::embedding_test

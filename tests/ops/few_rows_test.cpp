@@ -13,7 +13,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::few_rows_test {
 namespace {
 
 constexpr int64_t kScaled = 16;  // numbers of a row that have one scale
@@ -180,4 +180,4 @@ TEST(FewRows, WideWeightsMeetNarrowRows) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::few_rows_test

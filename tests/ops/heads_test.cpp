@@ -3,7 +3,7 @@
 #include "ops/ops.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::heads_test {
 namespace {
 
 class Heads : public testing::TestWithParam<std::tuple<DType, int>> {
@@ -73,4 +73,4 @@ TEST(HeadsErrors, NameTheOpAndTheShapes) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::heads_test

@@ -13,7 +13,7 @@
 #include "support/twins_rowwise.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::kept_neurons_test {
 namespace {
 
 using ops::Act;
@@ -264,4 +264,4 @@ TEST(KeptNeurons, RefuseWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::kept_neurons_test

@@ -10,7 +10,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::loss_test {
 namespace {
 
 // Every seventh target is ignored.
@@ -308,4 +308,4 @@ TEST(Divergence, AnotherVocabularyIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::loss_test

@@ -10,7 +10,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::low_rank_test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
@@ -220,4 +220,4 @@ INSTANTIATE_TEST_SUITE_P(All, LowRank,
                          [](const auto& item) { return std::string(name_of(item.param)); });
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::low_rank_test

@@ -7,7 +7,7 @@
 #include "ops/ops.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::machine_test {
 namespace {
 
 TEST(Machine, TheCapReachesBothLibraries) {
@@ -48,4 +48,4 @@ TEST(Machine, PeaksAreRates) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::machine_test

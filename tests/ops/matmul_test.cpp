@@ -18,7 +18,7 @@
 #include "support/dual.h"
 #include "support/twins_matmul.h"
 
-namespace moe::test {
+namespace moe::test::matmul_test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
@@ -744,4 +744,4 @@ TEST(Dw, WritesWhereTheGradientCountsAsZero) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::matmul_test

@@ -10,7 +10,7 @@
 #include "support/twins_matmul.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::narrow_product_test {
 namespace {
 
 std::vector<double> widened(const Tensor& w) {
@@ -100,4 +100,4 @@ TEST(NarrowProduct, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::narrow_product_test

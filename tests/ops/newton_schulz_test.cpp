@@ -6,7 +6,7 @@
 #include "support/files.h"
 #include "support/rowwise.h"
 
-namespace moe {
+namespace moe::newton_schulz_test {
 namespace {
 
 using namespace test;
@@ -130,4 +130,4 @@ TEST(NewtonSchulz, RefusesGaps) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::newton_schulz_test

@@ -8,7 +8,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::norm_test {
 namespace {
 
 constexpr float kEps = 1e-5f;
@@ -289,4 +289,4 @@ TEST(Norm, ShapesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::norm_test

@@ -10,7 +10,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::optimizer_test {
 namespace {
 
 TEST(SumSquares, IsExactToDoubleAndTheSameForAnyThreads) {
@@ -190,4 +190,4 @@ TEST(AdamW, WhatDoesNotFitIsNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::optimizer_test

@@ -30,7 +30,7 @@ void* operator new(size_t bytes) {
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
-namespace moe::test {
+namespace moe::test::out_of_memory_test {
 namespace {
 
 // Whether `f` got through with so many allocations.
@@ -100,4 +100,4 @@ TEST(OutOfMemory, ASearchForAStretchThatFailedIsMadeAgain) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::out_of_memory_test

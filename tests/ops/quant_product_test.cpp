@@ -16,7 +16,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::quant_product_test {
 namespace {
 
 const std::vector<DType> kTypes = {
@@ -515,4 +515,4 @@ TEST(QuantProduct, PanelsAreAboutAsLargeAsTheFile) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::quant_product_test

@@ -8,7 +8,7 @@
 #include "support/gradient.h"
 #include "support/twin_linear.h"
 
-namespace moe::test {
+namespace moe::test::recurrent_test {
 namespace {
 
 template <class T>
@@ -229,4 +229,4 @@ TEST(RecurrentErrors, NameTheOpAndTheShapes) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::recurrent_test

@@ -11,7 +11,7 @@
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
 
-namespace moe::test {
+namespace moe::test::rows_test {
 namespace {
 
 // 67 tokens with 0 to 4 rows each, rows in a shuffled order: the index lists of a routing.
@@ -202,4 +202,4 @@ TEST(Rows, ListsThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::rows_test

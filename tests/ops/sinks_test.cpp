@@ -5,7 +5,7 @@
 #include "ops/ops.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::sinks_test {
 namespace {
 
 class Sinks : public testing::TestWithParam<std::tuple<DType, int>> {
@@ -68,4 +68,4 @@ TEST(SinksOf, ShapesThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::sinks_test

@@ -9,7 +9,7 @@
 #include "support/gradient.h"
 #include "support/rowwise.h"
 
-namespace moe::test {
+namespace moe::test::softmax_test {
 namespace {
 
 template <class T>
@@ -147,4 +147,4 @@ TEST(Softmax, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::softmax_test

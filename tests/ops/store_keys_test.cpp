@@ -8,7 +8,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::store_keys_test {
 namespace {
 
 constexpr int64_t kRows = 192, kWidth = 96;
@@ -114,4 +114,4 @@ TEST(StoreKeysOf, WhatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::store_keys_test

@@ -11,7 +11,7 @@
 #include "ops/routing.h"
 #include "support/rowwise.h"
 
-namespace moe::test {
+namespace moe::test::top_set_test {
 namespace {
 
 std::vector<int32_t> list_of(const Tensor& choice, int64_t n) {
@@ -131,4 +131,4 @@ TEST(TopSet, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::top_set_test

@@ -17,7 +17,7 @@
 #include "support/check.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::weights_test {
 namespace {
 
 using Offsets = std::vector<int64_t>;
@@ -476,4 +476,4 @@ TEST(WeightsOfFiles, HaveTheirGradientsWhereTheyAreBound) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::weights_test

@@ -7,7 +7,7 @@
 
 #include "support/files.h"
 
-namespace moe {
+namespace moe::fields_test {
 namespace {
 
 enum class Colour { red, green };
@@ -86,4 +86,4 @@ TEST(Fields, AreTakenOutAndPutTogether) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::fields_test

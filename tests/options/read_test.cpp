@@ -9,7 +9,7 @@
 #include "options/common.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::read_test {
 namespace {
 
 struct All {
@@ -142,4 +142,4 @@ TEST(Read, ARecordComesBack) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::read_test

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::base64_test {
 namespace {
 
 using serve::from_base64;
@@ -30,4 +30,4 @@ TEST(Base64OfNumbers, RefusesOtherBytes) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::base64_test

@@ -10,7 +10,7 @@
 #include "support/files.h"
 #include "support/http_client.h"
 
-namespace moe::test {
+namespace moe::test::http_server_test {
 namespace {
 
 using serve::Exchange;
@@ -203,4 +203,4 @@ TEST(HttpServer, SaysWhereItCannotListen) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::http_server_test

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace moe::test {
+namespace moe::test::metrics_test {
 namespace {
 
 TEST(Metrics, AreWhatPrometheusReads) {
@@ -39,4 +39,4 @@ TEST(Metrics, AreWhatPrometheusReads) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::metrics_test

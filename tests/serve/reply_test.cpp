@@ -11,7 +11,7 @@
 #include "support/tiny_model.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::reply_test {
 namespace {
 
 using serve::Choice;
@@ -235,4 +235,4 @@ TEST(Reply, ShowsRoutingByTokenLayerAndChoice) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::reply_test

@@ -11,7 +11,7 @@
 #include "support/files.h"
 #include "support/served.h"
 
-namespace moe::test {
+namespace moe::test::server_test {
 namespace {
 
 const Json kOnce = {{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"seed", 7}};
@@ -610,4 +610,4 @@ TEST(Server, DrainsBeforeItEnds) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::server_test

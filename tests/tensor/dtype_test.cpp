@@ -9,7 +9,7 @@
 
 #include "core/rng.h"
 
-namespace moe {
+namespace moe::dtype_test {
 namespace {
 
 TEST(DType, SizesAndNames) {
@@ -138,4 +138,4 @@ TEST(DType, Bf16ErrorIsWithinHalfAUnit) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::dtype_test

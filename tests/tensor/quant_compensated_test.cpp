@@ -12,7 +12,7 @@
 #include "tensor/quant.h"
 #include "tensor/quant_rounding.h"
 
-namespace moe {
+namespace moe::quant_compensated_test {
 namespace {
 
 constexpr int64_t kRows = 11, kCols = 512;  // two blocks of the K formats
@@ -128,4 +128,4 @@ TEST(BlockGrid, NearestIsTheNearest) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::quant_compensated_test

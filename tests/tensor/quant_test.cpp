@@ -18,7 +18,7 @@
 #include "core/json.h"
 #include "core/rng.h"
 
-namespace moe {
+namespace moe::quant_test {
 namespace {
 
 constexpr DType kAll[] = {DType::f32,  DType::bf16,  DType::f16,    DType::q8_0,
@@ -433,4 +433,4 @@ TEST(Quant, RefusesPartsOfBlocksAndWhatItCannotMake) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::quant_test

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-namespace moe {
+namespace moe::tensor_test {
 namespace {
 
 class TensorTest : public ::testing::Test {
@@ -87,4 +87,4 @@ TEST_F(TensorTest, WritesGoThrough) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::tensor_test

@@ -19,7 +19,7 @@
 #include "text/splitter.h"
 #include "text/utf8.h"
 
-namespace moe::test {
+namespace moe::test::bpe_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -609,4 +609,4 @@ TEST(ChooseTokenizer, TrainsLoadsOrNames) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::bpe_test

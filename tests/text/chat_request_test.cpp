@@ -6,7 +6,7 @@
 #include "support/files.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::chat_request_test {
 namespace {
 
 ChatRequest request_of(const std::string& text) { return parse_chat_request(text, "request"); }
@@ -175,4 +175,4 @@ TEST(ChatRequest, WhatTheTemplateRefusesIsTheClientsError) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::chat_request_test

@@ -8,7 +8,7 @@
 #include "support/files.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::chat_template_test {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -165,4 +165,4 @@ TEST(ChatTemplate, TakesVariablesForEveryPrompt) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::chat_template_test

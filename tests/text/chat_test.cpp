@@ -7,7 +7,7 @@
 #include "support/files.h"
 #include "text/bpe_train.h"
 
-namespace moe::test {
+namespace moe::test::chat_test {
 namespace {
 
 const std::vector<Message> kDialogue = {{"system", "Be brief."},
@@ -135,4 +135,4 @@ TEST(Chat, AVocabularyLearnedFromDialoguesHasTheMarks) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::chat_test

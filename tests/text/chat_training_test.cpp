@@ -8,7 +8,7 @@
 #include "text/jsonl.h"
 #include "text/source.h"
 
-namespace moe::test {
+namespace moe::test::chat_training_test {
 namespace {
 
 const std::vector<Message> kTalk = {
@@ -183,4 +183,4 @@ TEST(ChatTraining, ATokenizersTemplateWritesItsJsonLines) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::chat_training_test

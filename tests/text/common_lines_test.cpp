@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe {
+namespace moe::common_lines_test {
 namespace {
 
 TEST(CommonLines, AreCountedByTheirBytesWhereverTheyStand) {
@@ -45,4 +45,4 @@ TEST(CommonLines, ALongLineIsFoundAgain) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::common_lines_test

@@ -5,7 +5,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::corpus_test {
 namespace {
 
 std::string text_of(const Corpus& corpus) {
@@ -159,4 +159,4 @@ TEST(Corpus, OfIds) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::corpus_test

@@ -16,7 +16,7 @@
 #include "text/corpus.h"
 #include "text/tokenize.h"
 
-namespace moe::test {
+namespace moe::test::documents_test {
 namespace {
 
 std::string text_of(const Corpus& corpus, const Tokenizer& tokenizer, int64_t begin = 0,
@@ -300,4 +300,4 @@ TEST_F(Documents, ALongTextIsEncodedInParts) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::documents_test

@@ -13,7 +13,7 @@
 #include "text/ggml_pre.h"
 #include "text/tokenizer_config.h"
 
-namespace moe::test {
+namespace moe::test::ggml_vocab_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -353,4 +353,4 @@ TEST(GgmlVocab, SaysWhatLlamaCppHasNoWordFor) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::ggml_vocab_test

@@ -8,7 +8,7 @@
 
 #include "text/chat_template.h"
 
-namespace moe::test {
+namespace moe::test::harmony_test {
 namespace {
 
 struct Case {
@@ -145,4 +145,4 @@ TEST(Harmony, AThoughtIsGivenBackWithItsCall) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::harmony_test

@@ -4,7 +4,7 @@
 #include "support/files.h"
 #include "text/chat.h"
 
-namespace moe::test {
+namespace moe::test::jsonl_test {
 namespace {
 
 std::vector<std::string> texts_of(std::string_view bytes, std::vector<int64_t>* lines = nullptr) {
@@ -141,4 +141,4 @@ TEST(Jsonl, AFileIsKnownByItsName) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::jsonl_test

@@ -10,7 +10,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::loader_test {
 namespace {
 
 TEST(Permute, IsABijectionForEverySize) {
@@ -297,4 +297,4 @@ TEST_F(Mixed, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::loader_test

@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-namespace moe::test {
+namespace moe::test::normalizer_test {
 namespace {
 
 using Kind = NormalizerStep::Kind;
@@ -58,4 +58,4 @@ TEST(Normalizer, LeadsBackToTheText) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::normalizer_test

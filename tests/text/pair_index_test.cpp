@@ -6,7 +6,7 @@
 #include "support/files.h"
 #include "text/loader.h"
 
-namespace moe::test {
+namespace moe::test::pair_index_test {
 namespace {
 
 // Pair p: a prompt of two tokens, a chosen reply of 1 + p % 3 and a rejected one of 2, all of them
@@ -86,4 +86,4 @@ TEST(PairIndex, TakesNoMix) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::pair_index_test

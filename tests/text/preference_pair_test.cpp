@@ -8,7 +8,7 @@
 #include "text/jsonl.h"
 #include "text/tokenize.h"
 
-namespace moe::test {
+namespace moe::test::preference_pair_test {
 namespace {
 
 std::string learned(const Document& document) {
@@ -243,4 +243,4 @@ TEST_F(PairsOfAFile, StringsBeginAndEndAsTextsDo) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::preference_pair_test

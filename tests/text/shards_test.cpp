@@ -13,7 +13,7 @@
 #include "text/loader.h"
 #include "text/tokenize.h"
 
-namespace moe::test {
+namespace moe::test::shards_test {
 namespace {
 
 class Shards : public ::testing::Test {
@@ -302,4 +302,4 @@ TEST_F(Shards, LargerThanMemory) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::shards_test

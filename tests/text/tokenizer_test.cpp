@@ -9,7 +9,7 @@
 #include "text/tokenizer_config.h"
 #include "text/utf8.h"
 
-namespace moe::test {
+namespace moe::test::tokenizer_test {
 namespace {
 
 std::string all_bytes() {
@@ -237,4 +237,4 @@ TEST(StreamDecoder, ShowsWholeCharactersOnly) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::tokenizer_test

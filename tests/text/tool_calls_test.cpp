@@ -6,7 +6,7 @@
 
 #include "text/chat_template.h"
 
-namespace moe::test {
+namespace moe::test::tool_calls_test {
 namespace {
 
 struct Reply {
@@ -195,4 +195,4 @@ TEST(ToolCalls, TheTemplateTellsTheForm) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::tool_calls_test

@@ -17,7 +17,7 @@
 #include "text/ggml_vocab.h"
 #include "text/sentencepiece_model.h"
 
-namespace moe::test {
+namespace moe::test::unigram_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -315,4 +315,4 @@ TEST(UnigramJson, RefusesWhatIsNone) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::unigram_test

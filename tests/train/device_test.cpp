@@ -6,7 +6,7 @@
 #include "support/tiny_model.h"
 #include "tensor/on_host.h"
 
-namespace moe::test {
+namespace moe::test::device_test {
 namespace {
 
 std::vector<double> losses(const ModelConfig& config, DeviceKind kind, DType dtype) {
@@ -68,4 +68,4 @@ TEST(OnADevice, QuantisedWeightsAreTheirNumbers) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::device_test

@@ -13,7 +13,7 @@
 #include "text/tokenize.h"
 #include "train/checkpoint.h"
 
-namespace moe {
+namespace moe::documents_test {
 namespace {
 
 using namespace test;
@@ -330,4 +330,4 @@ TEST_F(FromFiles, AResumedRunMustReadTheSame) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::documents_test

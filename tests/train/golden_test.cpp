@@ -14,7 +14,7 @@
 #include "train/optimizer.h"
 #include "train/trainable.h"
 
-namespace moe::test {
+namespace moe::test::golden_test {
 namespace {
 
 // The weight that a recorded tensor belongs to, empty when it has another prefix or is no weight.
@@ -231,4 +231,4 @@ INSTANTIATE_TEST_SUITE_P(Recorded, GoldenRun,
                          [](const auto& item) { return std::string(item.param); });
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::golden_test

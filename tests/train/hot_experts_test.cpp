@@ -14,7 +14,7 @@
 #include "support/tiny_model.h"
 #include "train/checkpoint.h"
 
-namespace moe {
+namespace moe::hot_experts_test {
 namespace {
 
 using namespace test;
@@ -343,4 +343,4 @@ TEST_F(HotRun, ASharedAdapterComesBackAsOne) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::hot_experts_test

@@ -11,7 +11,7 @@
 #include "train/metrics.h"
 #include "train/step_lines.h"
 
-namespace moe {
+namespace moe::layouts_test {
 namespace {
 
 using namespace test;
@@ -125,4 +125,4 @@ TEST(Layouts, WriteTheSameFiles) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::layouts_test

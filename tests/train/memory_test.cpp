@@ -9,7 +9,7 @@
 #include "train/memory.h"
 #include "train/trainer.h"
 
-namespace moe::test {
+namespace moe::test::memory_test {
 namespace {
 
 ModelConfig config_of(const char* recipe) {
@@ -317,4 +317,4 @@ TEST(Memory, RecomputingKeepsAThirdOfTheActivations) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::memory_test

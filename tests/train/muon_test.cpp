@@ -16,7 +16,7 @@
 #include "train/optimizer.h"
 #include "train/trainable.h"
 
-namespace moe {
+namespace moe::muon_test {
 namespace {
 
 using namespace test;
@@ -309,4 +309,4 @@ TEST(Muon, ItsMemoryIsForetold) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::muon_test

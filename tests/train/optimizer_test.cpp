@@ -8,7 +8,7 @@
 #include "support/tiny_model.h"
 #include "train/trainable.h"
 
-namespace moe {
+namespace moe::optimizer_test {
 namespace {
 
 using namespace test;
@@ -192,4 +192,4 @@ TEST(Optimizer, NamesTheParameterWhoseGradientIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::optimizer_test

@@ -8,7 +8,7 @@
 #include "options/read.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::options_test {
 namespace {
 
 using test::message_of;
@@ -167,4 +167,4 @@ TEST(Options, DifferencesThatMatterAreNamedWithBothValues) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::options_test

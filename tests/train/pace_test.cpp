@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moe {
+namespace moe::pace_test {
 namespace {
 
 TrainOptions run_of(int64_t steps, int64_t eval_every, int64_t save_every) {
@@ -84,4 +84,4 @@ TEST(Pace, StepsThatFit) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::pace_test

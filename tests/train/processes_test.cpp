@@ -10,7 +10,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::processes_test {
 namespace {
 
 using namespace test;
@@ -348,4 +348,4 @@ TEST(Processes, MicroBatchesAreSharedEvenly) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::processes_test

@@ -9,7 +9,7 @@
 #include "support/param_named.h"
 #include "support/train_run.h"
 
-namespace moe {
+namespace moe::recover_test {
 namespace {
 
 using namespace test;
@@ -223,4 +223,4 @@ TEST_F(Recover, MeasuringAStepChangesNothing) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::recover_test

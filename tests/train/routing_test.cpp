@@ -7,7 +7,7 @@
 #include "support/routings.h"
 #include "support/tiny_model.h"
 
-namespace moe {
+namespace moe::routing_test {
 namespace {
 
 using namespace test;
@@ -278,4 +278,4 @@ TEST(Routing, ARouterThatStartsAtZeroIsSpreadByItsNoise) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::routing_test

@@ -9,7 +9,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::run_lock_test {
 namespace {
 
 TEST(RunLock, OneRunAFolder) {
@@ -56,4 +56,4 @@ TEST(RunLock, HoldsTheMetricsToo) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::run_lock_test

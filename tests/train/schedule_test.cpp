@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace moe {
+namespace moe::schedule_test {
 namespace {
 
 TrainOptions planned(ScheduleKind kind, int64_t warmup) {
@@ -148,4 +148,4 @@ TEST(Schedule, ACooldownThatIsPastBeginsAtOnce) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::schedule_test

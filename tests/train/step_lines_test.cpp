@@ -8,7 +8,7 @@
 #include "core/json.h"
 #include "support/files.h"
 
-namespace moe {
+namespace moe::step_lines_test {
 namespace {
 
 using namespace test;
@@ -81,4 +81,4 @@ TEST(StepLines, TheLastLinesComeInOrder) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::step_lines_test

@@ -7,7 +7,7 @@
 #include "support/tiny_model.h"
 #include "train/metrics.h"
 
-namespace moe {
+namespace moe::teacher_test {
 namespace {
 
 using namespace test;
@@ -156,4 +156,4 @@ TEST(Teacher, AnotherVocabularyIsRefused) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::teacher_test

@@ -17,7 +17,7 @@
 #include "train/schedule.h"
 #include "train/step_lines.h"
 
-namespace moe {
+namespace moe::train_test {
 namespace {
 
 using namespace test;
@@ -649,4 +649,4 @@ TEST(Train, AFullDiskLeavesTheOlderCheckpoint) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::train_test

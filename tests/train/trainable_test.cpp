@@ -14,7 +14,7 @@
 #include "support/tiny_model.h"
 #include "tensor/quant.h"
 
-namespace moe {
+namespace moe::trainable_test {
 namespace {
 
 using namespace test;
@@ -492,4 +492,4 @@ TEST(Trainable, PartsAddUpToTheModel) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::trainable_test

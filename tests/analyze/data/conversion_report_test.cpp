@@ -23,7 +23,7 @@
 #include "core/rng.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::conversion_report_test {
 namespace {
 
 const ComparedRow& row_of(const std::vector<ComparedRow>& rows, std::string_view key) {
@@ -460,4 +460,4 @@ TEST(Conversion, ACardOfMoreOrFewerExpertsThanTheRecipeTrains) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::conversion_report_test

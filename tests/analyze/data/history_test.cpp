@@ -7,7 +7,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::history_test {
 namespace {
 
 std::string row(int64_t step, double ce, const std::string& more = "") {
@@ -133,4 +133,4 @@ TEST(History, FolderWithoutMetricsHasNone) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::history_test

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace moe::test {
+namespace moe::test::layer_counts_test {
 namespace {
 
 constexpr double kTight = 1e-12;
@@ -174,4 +174,4 @@ TEST(LayerCounts, NothingChosenIsNoDivisionByZero) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::layer_counts_test

@@ -8,7 +8,7 @@
 #include "analyze/made_league.h"
 #include "moe/recipes/recipes.h"
 
-namespace moe::test {
+namespace moe::test::league_claims_test {
 namespace {
 
 // Of the first claim of `arm` that is held against `other`.
@@ -129,4 +129,4 @@ TEST(LeagueClaims, StandInTheJson) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_claims_test

@@ -8,7 +8,7 @@
 
 #include "analyze/made_league.h"
 
-namespace moe::test {
+namespace moe::test::league_test {
 namespace {
 
 TEST(League, TakesTheBestRateAndTheMeanOfItsSeeds) {
@@ -94,4 +94,4 @@ TEST(League, ARunReadsBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_test

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::report_json_test {
 namespace {
 
 TEST(ReportJson, EveryFigureHasADefinition) {
@@ -82,4 +82,4 @@ TEST(ReportJson, PairsStandBesideTheRest) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::report_json_test

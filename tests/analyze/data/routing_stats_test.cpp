@@ -14,7 +14,7 @@
 #include "support/files.h"
 #include "support/tiny_model.h"
 
-namespace moe::test {
+namespace moe::test::routing_stats_test {
 namespace {
 
 constexpr double kTight = 1e-9;
@@ -334,4 +334,4 @@ TEST(Pieces, LoneBytesAreWrittenOut) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::routing_stats_test

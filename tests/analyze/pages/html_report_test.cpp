@@ -22,7 +22,7 @@
 #include "analyze/pictures/svg_chart.h"
 #include "analyze/pictures/svg_parts.h"
 
-namespace moe {
+namespace moe::html_report_test {
 namespace {
 
 using test::count;
@@ -579,4 +579,4 @@ TEST(HtmlReport, PicturesStandAlone) {
 }
 
 }  // namespace
-}  // namespace moe
+}  // namespace moe::html_report_test

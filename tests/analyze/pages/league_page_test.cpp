@@ -8,7 +8,7 @@
 #include "analyze/pictures/league_figures.h"
 #include "analyze/texts/league_text.h"
 
-namespace moe::test {
+namespace moe::test::league_page_test {
 namespace {
 
 League some_league() {
@@ -93,4 +93,4 @@ TEST(LeaguePage, TheMarkdownHasTheFigures) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::league_page_test

@@ -14,7 +14,7 @@
 #include "support/param_named.h"
 #include "tensor/quant.h"
 
-namespace moe::test {
+namespace moe::test::packed_test {
 namespace {
 
 ModelConfig gpt_oss() {
@@ -257,4 +257,4 @@ TEST_P(Fp8, NumbersTimesScales) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::packed_test

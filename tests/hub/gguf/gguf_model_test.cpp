@@ -15,7 +15,7 @@
 #include "tensor/quant.h"
 #include "text/tokenizer.h"
 
-namespace moe::test {
+namespace moe::test::gguf_model_test {
 namespace {
 
 std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 3) {
@@ -261,7 +261,7 @@ TEST(GgufModel, Llama3Factors) {
 }
 
 // A file of one architecture whose entries and tensors can be changed.
-class Changed : public ::testing::Test {
+class ChangedGguf : public ::testing::Test {
  protected:
   void start(const std::string& name) {
     for (const auto& [row, config] : gguf_configs())
@@ -312,7 +312,7 @@ class Changed : public ::testing::Test {
   std::vector<NamedTensor> tensors_;
 };
 
-TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
+TEST_F(ChangedGguf, EveryKeyThatChangesTheMathematicsIsNeeded) {
   for (const char* name :
        {"gpt2", "llama", "deepseek", "qwen2moe", "deepseek2", "granitemoe", "gpt-oss"}) {
     start(name);
@@ -357,7 +357,7 @@ TEST_F(Changed, EveryKeyThatChangesTheMathematicsIsNeeded) {
   }
 }
 
-TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
+TEST_F(ChangedGguf, WhatIsNotSupportedIsRefusedByItsKey) {
   using Type = GgufEntry::Type;
   start("deepseek");
   const std::vector<GgufEntry> whole = target_.metadata;
@@ -399,7 +399,7 @@ TEST_F(Changed, WhatIsNotSupportedIsRefusedByItsKey) {
 }
 
 // What the converter says beside what is written here, or leaves out, changes nothing.
-TEST_F(Changed, KeysOfLlamaCppsConverter) {
+TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
   using Type = GgufEntry::Type;
   const float whole = 1 + 0.1f * std::log(4.0f);
   const GgufEntry layers = {"olmo2.attention.sliding_window_pattern", Type::booleans,
@@ -446,7 +446,7 @@ TEST_F(Changed, KeysOfLlamaCppsConverter) {
 }
 
 // Qwen3-VL's: keys under a name of their own, and some of pictures.
-TEST_F(Changed, TheTextOfAModelOfPictures) {
+TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
   using Type = GgufEntry::Type;
   start("qwen3moe");
   for (GgufEntry& entry : target_.metadata)
@@ -459,7 +459,7 @@ TEST_F(Changed, TheTextOfAModelOfPictures) {
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*load_model(path_).model));
 }
 
-TEST_F(Changed, KeysThatDisagreeAreRefused) {
+TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {
   using Type = GgufEntry::Type;
   start("qwen3moe");
   set({"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{96}});
@@ -485,7 +485,7 @@ TEST_F(Changed, KeysThatDisagreeAreRefused) {
   }
 }
 
-TEST_F(Changed, TensorsAreRefusedByName) {
+TEST_F(ChangedGguf, TensorsAreRefusedByName) {
   start("olmoe");
   const std::vector<NamedTensor> whole = tensors_;
   const auto find = [&](const char* name) {
@@ -511,7 +511,7 @@ TEST_F(Changed, TensorsAreRefusedByName) {
   expect_refused("tensor \"blk.1.attn_norm.weight\" is i32 [32]; weights must be");
 }
 
-TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
+TEST_F(ChangedGguf, FactorsOfAnotherKindThanLlama3s) {
   start("llama");
   model_.reset();
   for (const auto& [row, config] : gguf_configs())
@@ -529,7 +529,7 @@ TEST_F(Changed, FactorsOfAnotherKindThanLlama3s) {
       "scaling");
 }
 
-TEST_F(Changed, OurOwnFormIsReadAsAConfigOfAFolder) {
+TEST_F(ChangedGguf, OurOwnFormIsReadAsAConfigOfAFolder) {
   model_ = drawn_model(carved_config("carved"));
   start();
   const std::string text = std::get<std::string>(entry("moe_cpp.config").value);
@@ -661,4 +661,4 @@ TEST(GgufModel, RecipesThatEvaluateAlikeAreOneArchitecture) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::gguf_model_test

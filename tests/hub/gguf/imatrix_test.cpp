@@ -8,7 +8,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::imatrix_test {
 namespace {
 
 Importance made() {
@@ -129,4 +129,4 @@ TEST(Imatrix, TheOlderForm) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::imatrix_test

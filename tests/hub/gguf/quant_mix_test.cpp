@@ -12,7 +12,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::quant_mix_test {
 namespace {
 
 const QuantMix& mix(const char* name) { return find_quant_mix(name, "--quant"); }
@@ -299,4 +299,4 @@ TEST(QuantMix, AModelInTwoBitsIsMadeAndRead) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::quant_mix_test

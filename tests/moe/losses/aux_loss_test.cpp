@@ -9,7 +9,7 @@
 #include "ops/routing.h"
 #include "support/loss_twin.h"
 
-namespace moe::test {
+namespace moe::test::aux_loss_test {
 namespace {
 
 using Counts = BalanceLoss::Counts;
@@ -399,4 +399,4 @@ TEST(AuxLosses, HaveTheSameBitsForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::aux_loss_test

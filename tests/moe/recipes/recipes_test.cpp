@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::recipes_test {
 namespace {
 
 RoutingOptions options_of(const Recipe& recipe, int64_t experts = 0, int64_t top_k = 0) {
@@ -345,4 +345,4 @@ TEST(Recipes, NanoMoeCapacityOfThePublishedRuns) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::recipes_test

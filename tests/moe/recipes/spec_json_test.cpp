@@ -8,7 +8,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::spec_json_test {
 namespace {
 
 const std::string kFile = "stages.json";
@@ -242,4 +242,4 @@ TEST(SpecJson, RefusesWhatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::spec_json_test

@@ -10,7 +10,7 @@
 #include "moe/recipes/recipes.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::validate_test {
 namespace {
 
 using Renormalise = ChosenScores::Renormalise;
@@ -586,4 +586,4 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::validate_test

@@ -7,7 +7,7 @@
 
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::capacity_test {
 namespace {
 
 using Order = BufferCapacity::Order;
@@ -295,4 +295,4 @@ TEST(Capacity, RandomOrderIsAnotherForEveryKey) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::capacity_test

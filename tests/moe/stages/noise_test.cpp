@@ -6,7 +6,7 @@
 #include "support/check.h"
 #include "support/gradient.h"
 
-namespace moe::test {
+namespace moe::test::noise_test {
 namespace {
 
 constexpr int64_t kTokens = 300, kExperts = 8;
@@ -119,4 +119,4 @@ TEST(LearnedNoise, ForwardScaleAndBackwardMatchTheTwin) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::noise_test

@@ -5,7 +5,7 @@
 #include "support/check.h"
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::replay_test {
 namespace {
 
 using Ints = std::vector<int32_t>;
@@ -112,4 +112,4 @@ TEST(Record, IsTheSameForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::replay_test

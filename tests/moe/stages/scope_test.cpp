@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace moe::test {
+namespace moe::test::scope_test {
 namespace {
 
 using Bounds = std::vector<int64_t>;
@@ -39,4 +39,4 @@ TEST(Scope, NoTokensAreOneEmptyScope) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::scope_test

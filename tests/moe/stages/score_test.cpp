@@ -7,7 +7,7 @@
 #include "support/check.h"
 #include "support/gradient.h"
 
-namespace moe::test {
+namespace moe::test::score_test {
 namespace {
 
 // s = score(z), row by row.  z [N,E]
@@ -121,4 +121,4 @@ TEST(Score, ARowHasTheSameBitsForAnyThreadsAndNeighbours) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::score_test

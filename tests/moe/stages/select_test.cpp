@@ -13,7 +13,7 @@
 #include "ops/routing.h"
 #include "support/check.h"
 
-namespace moe::test {
+namespace moe::test::select_test {
 namespace {
 
 using Row = std::vector<int32_t>;
@@ -497,4 +497,4 @@ TEST(SecondChoice, NeedsTwoChoices) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::select_test

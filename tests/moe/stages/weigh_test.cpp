@@ -11,7 +11,7 @@
 #include "support/check.h"
 #include "support/gradient.h"
 
-namespace moe::test {
+namespace moe::test::weigh_test {
 namespace {
 
 using Renormalise = ChosenScores::Renormalise;
@@ -467,4 +467,4 @@ TEST(Weigh, WhatAStageSaysOfItself) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::weigh_test

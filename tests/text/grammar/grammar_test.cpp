@@ -12,7 +12,7 @@
 #include "text/grammar/json_schema.h"
 #include "text/grammar/states.h"
 
-namespace moe::test {
+namespace moe::test::grammar_test {
 namespace {
 
 using grammar::Builder;
@@ -155,4 +155,4 @@ TEST(States, WhatIsForgottenIsFoundAgain) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::grammar_test

@@ -10,7 +10,7 @@
 #include "text/grammar/json_rules.h"
 #include "text/grammar/states.h"
 
-namespace moe::test {
+namespace moe::test::json_schema_test {
 namespace {
 
 using grammar::Grammar;
@@ -384,4 +384,4 @@ TEST(JsonSchema, AmbiguityEndsInAnError) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::json_schema_test

@@ -16,7 +16,7 @@
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
 
-namespace moe::test {
+namespace moe::test::token_mask_test {
 namespace {
 
 using grammar::Constraint;
@@ -248,4 +248,4 @@ TEST(Constraint, TheMaskStaysUntilTheNextToken) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::token_mask_test

@@ -6,7 +6,7 @@
 
 #include "support/files.h"
 
-namespace moe::test {
+namespace moe::test::jinja_test {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -125,4 +125,4 @@ TEST(Jinja, NamespacesMayHoldThemselves) {
 }
 
 }  // namespace
-}  // namespace moe::test
+}  // namespace moe::test::jinja_test

@@ -18,8 +18,8 @@ build=(
 mpi=(libopenmpi-dev openmpi-bin)
 packaging=(dpkg-dev file lintian python3-venv)
 tests=(
-  libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format python3-venv
-  chromium chromium-driver python3-selenium
+  ccache libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format
+  python3-venv chromium chromium-driver python3-selenium
 )
 
 case ${1:-build} in

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes longer than .ci/run has time for, some seventy minutes: to be run by hand on a quiet
+# What takes longer than .ci/run has time for, some two hours: to be run by hand on a quiet
 # machine, after scripts/test.sh, before a release or before an issue is called resolved. Leaves
 # what each check printed in build/full_check.
 #   scripts/full_check.sh [TEXT]
@@ -17,6 +17,12 @@ kept() { # kept NAME COMMAND...: the command, its output also in a file
   "$@" 2>&1 | tee "$work/$name.log"
 }
 
+sanitized() {
+  scripts/sanitized.sh
+  ctest --test-dir build/asan --output-on-failure -j2 --no-tests=error -E '@(avx.*|baseline)$'
+}
+
+check 'every test under the sanitizers' kept asan sanitized
 check 'memory foretold and taken, every verb, within 15%' kept memory scripts/memory_check.sh
 check 'alarms of ten failing and ten healthy seeds of each run' kept alarms scripts/alarm_check.sh
 check 'the wheel and the source distribution' kept wheel scripts/wheel.sh

@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "core/threads.h"
 #include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/packed.h"
 #include "ops/cpu/gemm/pages.h"
@@ -63,8 +64,10 @@ TEST(OutOfMemory, APackingThatFailedTakesNothingOfTheBudget) {
     const std::array<ops::CallWeight*, 1> weights = {&weight};
     ops::pack_within_budget(run, weights, experts);
   };
-  // What is made once in a process: the system is asked for what lies free in large pages.
+  // What is made once in a process: the system is asked for what lies free in large pages, and
+  // OpenMP begins.
   const ops::Pages first(1);
+  parallel_for(2, 2, 1, [](int64_t, int64_t, int) {});
   ops::limit_copies(std::array{&w}, int64_t{1} << 30);
   pack();
   ASSERT_EQ(ops::copies_taken(std::array{&w}), 0) << "of what is met for the first time";

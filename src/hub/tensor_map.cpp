@@ -406,6 +406,12 @@ void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const Na
   }
 }
 
+namespace {
+
+constexpr std::string_view kThinker = "thinker.";  // the one of several models that writes text
+
+}  // namespace
+
 void enter_text(std::vector<FileTensor>& map, const NamedTensors& file) {
   constexpr std::string_view kModel = "model.", kText = "language_model.";
   for (FileTensor& tensor : map) {
@@ -414,7 +420,7 @@ void enter_text(std::vector<FileTensor>& map, const NamedTensors& file) {
          {tensor.name.starts_with(kModel)
               ? fmt::format("{}{}{}", kModel, kText, tensor.name.substr(kModel.size()))
               : tensor.name,
-          fmt::format("{}{}", kText, tensor.name)})
+          fmt::format("{}{}", kText, tensor.name), fmt::format("{}{}", kThinker, tensor.name)})
       if (file.contains(name)) tensor.name = name;
   }
 }
@@ -450,7 +456,8 @@ struct BesideRow {
   std::string_view begins, what;
 };
 constexpr std::string_view kFurther = "layers that predict further tokens",
-                           kPictures = "a tower for pictures", kSound = "a tower for sound";
+                           kPictures = "a tower for pictures", kSound = "a tower for sound",
+                           kSpeech = "a model that speaks";
 constexpr BesideRow kBeside[] = {
     {"mtp.", kFurther},           {"model.mtp", kFurther},
     {"visual.", kPictures},       {"model.visual.", kPictures},
@@ -459,6 +466,7 @@ constexpr BesideRow kBeside[] = {
     {"audio_tower.", kSound},     {"model.audio_tower.", kSound},
     {"embed_vision.", kPictures}, {"model.embed_vision.", kPictures},
     {"embed_audio.", kSound},     {"model.embed_audio.", kSound},
+    {"talker.", kSpeech},         {"code2wav.", kSpeech},
 };
 constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.layers.",
                                         "language_model.model.layers.",
@@ -467,8 +475,9 @@ constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.l
 // What a tensor belongs to beside the model of text; empty: nothing that is known. Layers behind
 // the model's own predict further tokens.
 std::string_view beside_text(std::string_view name, const std::vector<FileTensor>& map) {
+  const std::string_view own = name.starts_with(kThinker) ? name.substr(kThinker.size()) : name;
   for (const BesideRow& row : kBeside)
-    if (name.starts_with(row.begins)) return row.what;
+    if (own.starts_with(row.begins)) return row.what;
   const auto* const begins = std::ranges::find_if(
       kLayers, [&](std::string_view layers) { return name.starts_with(layers); });
   if (begins == std::end(kLayers)) return "";

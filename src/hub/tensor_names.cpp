@@ -213,6 +213,52 @@ constexpr NameRow kHunYuanNames[] = {
      Layout::bank_of_one},
 };
 
+// Ling 2.0's (github inclusionAI/Ling-V2 models/modeling_bailing_moe_v2.py).
+constexpr std::string_view kLingQkv = "model.layers.{i}.attention.query_key_value.weight";
+constexpr NameRow kLingNames[] = {
+    {Part::embedding, ParamKind::weight, "model.word_embeddings.weight"},
+    {Part::attention, ParamKind::q, kLingQkv, Layout::fused},
+    {Part::attention, ParamKind::k, kLingQkv, Layout::fused},
+    {Part::attention, ParamKind::v, kLingQkv, Layout::fused},
+    {Part::attention, ParamKind::o, "model.layers.{i}.attention.dense.weight"},
+    {Part::attention, ParamKind::q_norm, "model.layers.{i}.attention.query_layernorm.weight"},
+    {Part::attention, ParamKind::k_norm, "model.layers.{i}.attention.key_layernorm.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.expert_bias"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
+// Trinity's: norms before and behind each sublayer, a gate of attention beside its projections.
+constexpr NameRow kAfmoeNames[] = {
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.gate_proj.weight"},
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_mlp_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.gate.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.expert_bias"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
+// K-EXAONE's, as published and as transformers saves them (transformers:conversion_mapping.py).
+constexpr NameRow kExaoneMoeNames[] = {
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.e_score_correction_bias"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
 // Qwen3-Next's: attention with a gate, and linear attention whose projections lie key head by key
 // head.
 constexpr std::string_view kLinearQkvz = "model.layers.{i}.linear_attn.in_proj_qkvz.weight",
@@ -500,6 +546,9 @@ constexpr NameRow kGgufQwen35[] = {
 constexpr NameRow kGgufLfm2[] = {
     {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
 };
+constexpr NameRow kGgufAfmoe[] = {
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_gate.weight"},
+};
 constexpr NameRow kGgufQwen3Next[] = {
     {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
@@ -534,6 +583,11 @@ const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {},
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
+const TensorNames kLingTensors = {"Ling", kLingNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kAfmoeTensors = {"Trinity", kAfmoeNames, kTiedHeadName,
+                                   {},        {},          kHuggingFaceNames};
+const TensorNames kExaoneMoeTensors = {"K-EXAONE", kExaoneMoeNames,  kTiedHeadName, {},
+                                       {},         kHuggingFaceNames};
 const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGemma4Tensors = {"Gemma 4", kGemma4Names, kTiedHeadName,
@@ -561,7 +615,7 @@ const TensorNames kGgufTensors = {"llama.cpp", kGgufNames, kGgufHead};
 const TensorNames kGgufPairedTensors = {"llama.cpp", kGgufPaired, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
-const TensorNames kGgufGpt2Tensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},
                                              {},          kGgufNames};
@@ -576,6 +630,7 @@ const TensorNames kGgufGemma4Tensors = {"llama.cpp",  kGgufGemma4, kGgufHead,
 const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgufHead, kRopeFactors,
                                              {},          kGgufNames};
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};
 

@@ -68,14 +68,16 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
     kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
     kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
-    kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors;
+    kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors,
+    kLingTensors, kAfmoeTensors, kExaoneMoeTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
-// table of factors; GPT-2's; with keys and values of latents apart and, as older files have them,
-// together; where the norm before an FFN is
-// called after the attention, and where norms stand behind attention and FFN.
-extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufGpt2Tensors,
+// table of factors; with queries, keys and values in one; with keys and values of latents apart
+// and, as older files have them, together; where the norm before an FFN is called after the
+// attention, and where norms stand behind attention and FFN.
+extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufFusedTensors,
     kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors,
-    kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors, kGgufLfm2Tensors;
+    kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors, kGgufLfm2Tensors,
+    kGgufAfmoeTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -16,6 +16,9 @@ constexpr std::string_view kQwen2 =
 // The same with marks among letters.
 constexpr std::string_view kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Ling's.
+constexpr std::string_view kBailing =
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
 constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -47,12 +50,13 @@ std::vector<GgmlPre> table() {
   return {
       {{"gpt-2", "gpt2", "phi-2", "mpt"}, {gpt2}},
       {{"olmo"}, {gpt2}, false, true},
-      {{"smollm", "starcoder", "refact"}, {digit, gpt2}},
+      {{"smollm", "starcoder", "refact", "mellum2"}, {digit, gpt2}},
       {{"llama-bpe", "llama3", "llama-v3", "lfm2"}, one(kLlama3), true},
       {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, one(kLlama3)},
       {{"qwen2", "deepseek-r1-qwen"}, one(kQwen2), false, true},
       {{"qwen35"}, one(kQwen35), false, true},
       {{"stablelm2", "hunyuan", "solar-open"}, one(kQwen2)},
+      {{"bailingmoe2", "bailingmoe", "llada-moe"}, one(kBailing)},
       {{"tekken"}, one(kTekken), true},
       {{"gpt-4o", "llama4", "minimax-m2"}, one(kGpt4o)},
       {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},

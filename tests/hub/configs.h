@@ -78,6 +78,39 @@ inline ModelConfig small_shared() {
   return c;
 }
 
+// Families with windows, or routers of DeepSeek-V3's kind, in words of their own: "shared" gives a
+// model shared experts.
+template <class Add, class Shared>
+void add_families_of_2025(Add&& add, Shared&& shared) {
+  const auto sparse = [&](ModelConfig& c, int64_t layers) {
+    shared(c);
+    c.layers = layers;
+    c.dense_first = 1;
+    c.qk_norm = QkNorm::head;
+    c.head_width = 6;
+  };
+  add("bailing_moe_v2", "deepseek-v3", [&](ModelConfig& c) {
+    sparse(c, 3);
+    c.rotary_width = 4;
+    c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
+  });
+  add("bailing_moe_v2", "deepseek-v3", shared);
+  const auto windowed = [&](ModelConfig& c) {
+    sparse(c, 5);
+    c.attention_window = 5;
+    c.window_layers = {0, 1, 2, 4};
+    c.nope_layers = {3};
+  };
+  add("exaone_moe", "deepseek-v3", windowed);
+  for (const bool mup : {true, false})
+    add("afmoe", "deepseek-v3", [&](ModelConfig& c) {
+      windowed(c);
+      c.norm_placement = NormPlacement::both;
+      c.attention_gate = true;
+      if (mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
+    });
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -200,6 +233,7 @@ inline std::vector<NamedConfig> small_families() {
     c.attention_bias = true;
   });
   add("glm4_moe_lite", "deepseek-v3", latent);
+  add_families_of_2025(add, shared);
   add("dots1", "deepseek-v3", [&](ModelConfig& c) {
     shared(c);
     c.qk_norm = QkNorm::head;
@@ -219,6 +253,19 @@ inline std::vector<NamedConfig> small_families() {
   add("flex_olmo", "olmoe", [](ModelConfig& c) {
     c.norm_placement = NormPlacement::output;
     c.qk_norm = QkNorm::full;
+  });
+  add("mellum", "qwen3-moe", [](ModelConfig& c) {
+    c.qk_norm = QkNorm::head;
+    c.head_width = c.expert_width = 6;
+    c.layers = 3;
+    c.moe_layers = {0, 2};
+    c.attention_window = 9;
+    c.window_layers = {0, 1};
+    c.window_rope_theta = 500;
+    c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                      .factor = 4,
+                      .original_context = 8,
+                      .attention_factor = 1.25f};
   });
   add("smollm3", "dense", [](ModelConfig& c) { c.nope_layers = {1}, c.tied = true; });
   add("gpt_oss", "gpt-oss", [](ModelConfig& c) {

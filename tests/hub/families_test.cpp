@@ -7,26 +7,13 @@
 #include "hub/configs.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
+#include "hub/published_configs.h"
 #include "model/cost.h"
 #include "support/check.h"
 #include "support/files.h"
 
 namespace moe::test::families_test {
 namespace {
-
-Json published(const std::string& name) {
-  return read_json(std::string(MOE_TEST_DATA) + "/../fuzz/seeds/config/published_" + name +
-                   ".json");
-}
-ModelConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
-Json with(Json json, const std::string& key, const Json& value) {
-  json[key] = value;
-  return json;
-}
-Json without(Json json, const std::string& key) {
-  json.erase(key);
-  return json;
-}
 
 TEST(Families, PublishedConfigs) {
   const ModelConfig llama2 = parse(published("llama_2_7b"));
@@ -257,23 +244,6 @@ TEST(Families, WordsThatChangeNothing) {
   EXPECT_FALSE(parse(with(tied, "tie_embedding", false)).tied);
 }
 
-TEST(Families, SolarOpen) {
-  Json json = with(published("glm_4_5_air"), "model_type", "solar_open");
-  json.erase("num_nextn_predict_layers");
-  EXPECT_FAILS(parse(json), "only 0 is of this family");  // a dense layer first
-  json["first_k_dense_replace"] = 0;
-  EXPECT_FAILS(parse(json), "\"partial_rotary_factor\" is 0.5; only 1 is of this family");
-  json["partial_rotary_factor"] = 1.0;
-  const ModelConfig c = parse(json);
-  EXPECT_EQ(c.moe_layer_count(), c.layers);
-  EXPECT_EQ(c.rotary_width, 0);
-  EXPECT_EQ(c.qk_norm, QkNorm::none);
-  EXPECT_EQ(c.shared_experts * c.shared_width, 1408);
-  for (const char* key : {"first_k_dense_replace", "intermediate_size", "use_qk_norm",
-                          "partial_rotary_factor"})  // as transformers has it
-    EXPECT_EQ(config_to_json(parse(without(json, key))), config_to_json(c)) << key;
-}
-
 // Of models of pictures and text: what stands around the config of the text counts for it, or is of
 // pictures.
 TEST(Families, TextWithinOthers) {
@@ -316,6 +286,50 @@ TEST(Families, TextWithinOthers) {
   };
   EXPECT_EQ(packed({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}).block_rows, 128);
   EXPECT_FAILS(packed({{"quant_method", "modelopt"}}), "\"quant_method\" is \"modelopt\"");
+}
+
+// The one of Qwen3-Omni's models that writes text: a config within another, which is within a
+// third.
+TEST(Families, TheTextOfSeveralModels) {
+  const Json qwen3 = published("qwen3_30b_a3b");
+  Json text = with(qwen3, "model_type", "qwen3_omni_moe_text");
+  for (const char* key : {"tie_word_embeddings", "use_sliding_window", "max_window_layers"})
+    text.erase(key);
+  text["shared_expert_intermediate_size"] = 0;
+  text["use_qk_norm"] = true;
+  text["rope_scaling"] = {{"interleaved", true},
+                          {"mrope_interleaved", true},
+                          {"mrope_section", {24, 20, 20}},
+                          {"rope_type", "default"},
+                          {"type", "default"}};
+  const auto thinker = [](const Json& its_text) {
+    return Json{{"model_type", "qwen3_omni_moe_thinker"},
+                {"text_config", its_text},
+                {"audio_config", Json::object()},
+                {"vision_config", Json::object()},
+                {"audio_token_id", 151675},
+                {"initializer_range", 0.02},
+                {"position_id_per_seconds", 13},
+                {"seconds_per_chunk", 2}};
+  };
+  const auto omni = [&](const Json& its_text) {
+    return Json{{"model_type", "qwen3_omni_moe"},       {"thinker_config", thinker(its_text)},
+                {"talker_config", Json::object()},      {"code2wav_config", Json::object()},
+                {"enable_audio_output", true},          {"im_start_token_id", 151644},
+                {"transformers_version", "4.57.0.dev0"}};
+  };
+  for (const Json& json : {omni(text), thinker(text)}) {
+    const FolderConfig read = read_config(json.dump(), "config.json");
+    EXPECT_EQ(config_to_json(read.config), config_to_json(parse(qwen3)));
+    EXPECT_TRUE(read.beside_others);
+  }
+  EXPECT_EQ(parse(omni(with(text, "sliding_window", 4096))).attention_window, 0);
+  EXPECT_FAILS(parse(omni(with(text, "use_sliding_window", true))), "only false");
+  EXPECT_FAILS(parse(omni(without(text, "norm_topk_prob"))),
+               "config.json: \"thinker_config\": \"text_config\": \"norm_topk_prob\" is missing");
+  text["rope_scaling"].erase("mrope_section");
+  EXPECT_FAILS(parse(omni(text)), "\"interleaved\" is not known");
+  EXPECT_FAILS(parse(without(omni(text), "thinker_config")), "\"thinker_config\" is missing");
 }
 
 // What says which layers are dense: their number, each of them, or both alike.

@@ -5,6 +5,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
@@ -51,6 +52,20 @@ class FamilyFolder : public ::testing::Test {
   std::string message() {
     return message_of([&] { open_model(folder_.path(), {}); });
   }
+  void expect_params(const LoadedModel& loaded) {
+    ASSERT_EQ(loaded.model->params().size(), model_->params().size());
+    for (size_t i = 0; i < model_->params().size(); ++i) {
+      const Param &got = *loaded.model->params()[i], &want = *model_->params()[i];
+      SCOPED_TRACE(want.name);
+      if (want.value.rank < 2) {
+        EXPECT_EQ(values(got.value), values(want.value));
+        continue;
+      }
+      // A matrix may lie anywhere in the file.
+      for (int64_t e = 0; e < want.value.matrices(); ++e)
+        EXPECT_EQ(values(got.expert(e)), values(want.expert(e)));
+    }
+  }
 
   TempFolder folder_;
   std::unique_ptr<Model> model_;
@@ -89,7 +104,8 @@ TEST_F(FamilyFolder, OneWrongTensor) {
         victim = t.name;
       // in every layer, dense ones too
       if (t.value.rank == 1 && t.name.find(".1.") != std::string::npos &&
-          t.name.find("correction_bias") == std::string::npos)
+          t.name.find("correction_bias") == std::string::npos &&
+          t.name.find("expert_bias") == std::string::npos)
         vector = t.name;
     }
     ASSERT_FALSE(victim.empty() || vector.empty());
@@ -210,22 +226,72 @@ TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
     const Json text = read_json(folder_ / "config.json");
     put(folder_ / "config.json",
         Json({{"model_type", "qwen3_vl_moe"}, {"text_config", text}}).dump());
-    for (const bool trained : {true, false}) {
-      const LoadedModel loaded =
-          trained ? load_model(folder_.path()) : open_model(folder_.path(), {});
-      for (size_t i = 0; i < model_->params().size(); ++i) {
-        const Param &got = *loaded.model->params()[i], &want = *model_->params()[i];
-        SCOPED_TRACE(want.name);
-        if (want.value.rank < 3) {
-          EXPECT_EQ(values(got.value), values(want.value));
-          continue;
-        }
-        // An expert's matrix may lie anywhere in the file.
-        for (int64_t e = 0; e < want.value.shape[0]; ++e)
-          EXPECT_EQ(values(got.expert(e)), values(want.expert(e)));
-      }
-    }
+    expect_params(load_model(folder_.path()));
+    expect_params(open_model(folder_.path(), {}));
   }
+}
+
+// The one of Qwen3-Omni's models that writes text, and what is beside it.
+TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
+  const std::vector<NamedConfig> families = small_families();
+  start(std::ranges::find(families, "qwen3_moe", &NamedConfig::name)->config);
+  const Json text = read_json(folder_ / "config.json");
+  put(folder_ / "config.json",
+      Json({{"model_type", "qwen3_omni_moe"}, {"thinker_config", {{"text_config", text}}}}).dump());
+  const auto within = [](SafetensorsItem& item) {
+    item.name.insert(0, "thinker.");
+    return true;
+  };
+  rewrite(within);
+  expect_params(load_model(folder_.path()));
+  expect_params(open_model(folder_.path(), {}));
+  float number = 0;
+  const auto extra = [&](const char* name) {
+    return SafetensorsItem{name, Tensor(&number, DType::f32, {1}), DType::f32};
+  };
+  const auto as_it_is = [](SafetensorsItem&) { return true; };
+  rewrite(as_it_is, {extra("thinker.audio_tower.conv.weight"), extra("thinker.visual.norm.weight"),
+                     extra("talker.model.layers.0.norm.weight"), extra("code2wav.norm.weight")});
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "lie beside the model of text", message());
+  const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+  std::map<std::string, int64_t> left_out;
+  for (const Beside& beside : loaded.left_out) left_out[beside.what] = beside.tensors;
+  EXPECT_EQ(left_out, (std::map<std::string, int64_t>{{"a tower for pictures", 1},
+                                                      {"a tower for sound", 1},
+                                                      {"a model that speaks", 2}}));
+  expect_params(loaded);
+  rewrite(as_it_is, {extra("thinker.model.layers.2.norm.weight")});
+  EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
+               "\"thinker.model.layers.2.norm.weight\" is no part of the model");
+}
+
+// Qwen3.5's without experts, alone and as the text of a model of pictures.
+TEST_F(FamilyFolder, Qwen35WithoutExperts) {
+  ModelConfig c = small_config();
+  c.layers = 3;
+  c.head_width = 8;
+  c.rotary_width = 2;
+  c.qk_norm = QkNorm::head;
+  c.norm_offset = c.attention_gate = true;
+  c.linear = {.key_heads = 2, .value_heads = 4, .key_width = 4, .value_width = 6, .conv_width = 4};
+  c.linear_layers = {0, 2};
+  start(c);
+  const Json text = read_json(folder_ / "config.json");
+  EXPECT_EQ(text["model_type"], "qwen3_5_text");
+  expect_params(load_model(folder_.path()));
+  expect_params(open_model(folder_.path(), {}));
+  put(folder_ / "config.json", Json({{"model_type", "qwen3_5"}, {"text_config", text}}).dump());
+  float number = 0;
+  rewrite(
+      [](SafetensorsItem& item) {
+        if (item.name.starts_with("model.")) item.name.insert(6, "language_model.");
+        return true;
+      },
+      {{"mtp.fc.weight", Tensor(&number, DType::f32, {1}), DType::f32}});
+  const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+  ASSERT_EQ(loaded.left_out.size(), 1u);
+  EXPECT_EQ(loaded.left_out[0].what, "layers that predict further tokens");
+  expect_params(loaded);
 }
 
 // GPT-2's own files leave off the prefix and store the causal mask; old Llamas store the angles.

@@ -127,6 +127,28 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   solar.dense_width = solar.expert_width;  // unused
   solar.head_width = 16;
   all.push_back({"glm4moe", solar});
+  ModelConfig ling = grouped_config();
+  ling.model_type = "bailing_moe_v2";
+  ling.qk_norm = QkNorm::head;
+  ling.rotary_width = 4;
+  all.push_back({"bailingmoe2", ling});
+  ling.head_width = 16;  // heads that do not make up the width
+  all.push_back({"glm4moe", ling});
+  ModelConfig trinity = grouped_config();
+  trinity.model_type = "afmoe";
+  trinity.routing.expert_groups = trinity.routing.groups_kept = 1;
+  trinity.norm_placement = NormPlacement::both;
+  trinity.qk_norm = QkNorm::head;
+  trinity.head_width = 16;
+  trinity.attention_gate = true;
+  trinity.layers = 5;
+  trinity.attention_window = 5;
+  trinity.window_layers = {0, 1, 2, 4};
+  trinity.nope_layers = {3};
+  trinity.multipliers.embedding = std::sqrt(static_cast<float>(trinity.width));
+  all.push_back({"afmoe", trinity});
+  trinity.multipliers.embedding = 1;
+  all.push_back({"moe_cpp", trinity});
   ModelConfig dots = grouped_config();
   dots.qk_norm = QkNorm::head;
   dots.kv_heads = dots.heads;
@@ -193,6 +215,24 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   next.model_type = "qwen3_5_moe_text";
   next.linear.key_width = next.linear.value_width = 32;  // no block of a file is of two heads
   all.push_back({"qwen35moe", next});
+  next.model_type.clear();
+  next.routing = {};
+  next.shared_experts = next.shared_width = 0;
+  next.shared_gate = false;
+  all.push_back({"qwen35", next});
+  ModelConfig mellum = moe_config("qwen3-moe");
+  mellum.qk_norm = QkNorm::head;
+  mellum.head_width = 16;
+  mellum.attention_window = 5;
+  mellum.window_layers = {0, 1, 2};
+  mellum.layers = 4;
+  mellum.routing = default_options(find_recipe("qwen3-moe"), 4, 2, mellum.layers);
+  mellum.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                         .factor = 4,
+                         .original_context = 8,
+                         .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  mellum.window_rope_theta = mellum.rope_theta;
+  all.push_back({"mellum", mellum});
   ModelConfig hunyuan = moe_config("mixtral");
   hunyuan.qk_norm = QkNorm::head;
   hunyuan.qk_norm_turned = true;

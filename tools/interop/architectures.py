@@ -144,7 +144,7 @@ def router_of(layer):
     names = ("mlp", "feed_forward", "block_sparse_moe")
     block = next(getattr(layer, name) for name in names if hasattr(layer, name))
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
-    gate = getattr(gate, "wg", gate)
+    gate = getattr(gate, "wg", getattr(gate, "gate", gate))
     name = "e_score_correction_bias"
     bias = getattr(gate, name, getattr(block, name, getattr(block, "expert_bias", None)))
     statics = getattr(gate, "moe_statics", None)
@@ -283,7 +283,7 @@ def compare_gradients(folder, before, after, train_text):
     least = 1e-4 * max(float(grad.norm()) for grad in grads.values())
     worst, where = 0.0, ""
     for name, grad in grads.items():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             continue  # moved by its own rule
         ours = (first[name] - last[name]).detach() / STEP
         off = float((ours - grad).norm()) / max(float(grad.norm()), least)

@@ -207,6 +207,17 @@ SIGMOID = dict(
     norm_topk_prob=True,
     routed_scaling_factor=2.5,
 )
+WINDOWED = dict(
+    LLAMA_LIKE,
+    num_hidden_layers=5,
+    sliding_window=100,
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    num_shared_experts=2,
+    pad_token_id=None,
+)
+AFMOE = dict(WINDOWED, num_dense_layers=1, route_scale=2.5, mup_enabled=True)
 LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
 GRANITE = dict(
     LOCAL_EXPERTS,
@@ -230,6 +241,12 @@ CASES |= {
         },
     ),
     "glm4_moe_lite": ("Glm4MoeLiteConfig", dict(GLM_LATENT, q_lora_rank=24)),
+    "afmoe": ("AfmoeConfig", AFMOE),
+    "afmoe-plain": ("AfmoeConfig", dict(AFMOE, mup_enabled=False)),
+    "exaone_moe": (
+        "ExaoneMoeConfig",
+        dict(WINDOWED, first_k_dense_replace=1, n_group=2, topk_group=1),
+    ),
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
@@ -295,6 +312,28 @@ CASES |= {
     "qwen3_5_moe_text": (
         "Qwen3_5MoeTextConfig",
         {key: size for key, size in LINEAR.items() if key != "intermediate_size"},
+    ),
+    "qwen3_5_text": (
+        "Qwen3_5TextConfig",
+        {
+            key: size
+            for key, size in LINEAR.items()
+            if key in DENSE or key == "head_dim" or key.startswith("linear_")
+        },
+    ),
+    "mellum": (
+        "MellumConfig",
+        dict(
+            EXPERTS,
+            num_hidden_layers=4,
+            head_dim=16,
+            sliding_window=100,
+            layer_types=["sliding_attention"] * 3 + ["full_attention"],
+            rope_parameters=dict(
+                full_attention=YARN,
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            ),
+        ),
     ),
     "lfm2_moe": (
         "Lfm2MoeConfig",
@@ -366,7 +405,9 @@ NOT_FOR_LLAMA_CPP = {
     "olmoe-shared-kv": "heads share keys and values",
     "qwen2_moe-sparse": "is dense",
     "deepseek_v2-groups": "as good as its best expert",
+    "afmoe-plain": "multipliers are others",
     "dots1-windows": "window",
+    "exaone_moe": "nothing turns",
     "flex_olmo": "norms are of what sublayers give",
     "gemma3-linear": "multipliers are others",
     "phimoe": "sparsemixer",

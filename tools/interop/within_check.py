@@ -18,6 +18,7 @@ import delta_reference
 import scores
 
 TEXT = {
+    "Qwen3_5": cases.CASES["qwen3_5_text"][1],
     "Qwen3_5Moe": {
         key: size for key, size in cases.LINEAR.items() if key != "intermediate_size"
     },
@@ -30,22 +31,25 @@ TEXT = {
     ),
     "Gemma4": cases.GEMMA4,
     "Qwen3VLMoe": dict(cases.EXPERTS, head_dim=16),
+    "Qwen3OmniMoe": dict(cases.EXPERTS, head_dim=16),
     "Glm4vMoe": dict(
         cases.SIGMOID,
         num_key_value_heads=2,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 2]),
     ),
 }
+QWEN_PICTURES = dict(
+    depth=1,
+    hidden_size=32,
+    intermediate_size=64,
+    num_heads=2,
+    patch_size=4,
+    out_hidden_size=48,
+    num_position_embeddings=16,
+)
 PICTURES = {
-    "Qwen3_5Moe": dict(
-        depth=1,
-        hidden_size=32,
-        intermediate_size=64,
-        num_heads=2,
-        patch_size=4,
-        out_hidden_size=48,
-        num_position_embeddings=16,
-    ),
+    "Qwen3_5": QWEN_PICTURES,
+    "Qwen3_5Moe": QWEN_PICTURES,
     "Gemma3": dict(
         hidden_size=32,
         intermediate_size=64,
@@ -64,16 +68,8 @@ PICTURES = {
         position_embedding_size=16,
         patch_size=4,
     ),
-    "Qwen3VLMoe": dict(
-        depth=1,
-        hidden_size=32,
-        intermediate_size=64,
-        num_heads=2,
-        patch_size=4,
-        out_hidden_size=48,
-        num_position_embeddings=16,
-        deepstack_visual_indexes=[0],
-    ),
+    "Qwen3VLMoe": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
+    "Qwen3OmniMoe": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
     "Glm4vMoe": dict(
         depth=1,
         hidden_size=32,
@@ -86,11 +82,25 @@ PICTURES = {
 }
 
 
+SOUND = dict(
+    encoder_layers=1,
+    encoder_attention_heads=2,
+    encoder_ffn_dim=64,
+    d_model=32,
+    num_mel_bins=16,
+    output_dim=48,
+    downsample_hidden_size=16,
+)
+
+
 def model_of(family):
     torch.manual_seed(1)
-    config = getattr(transformers, family + "Config")(
-        text_config=TEXT[family], vision_config=PICTURES[family]
-    )
+    parts = dict(text_config=TEXT[family], vision_config=PICTURES[family])
+    if family == "Qwen3OmniMoe":  # without the models that speak
+        parts = dict(
+            thinker_config=dict(parts, audio_config=SOUND), enable_audio_output=False
+        )
+    config = getattr(transformers, family + "Config")(**parts)
     model = getattr(transformers, family + "ForConditionalGeneration")(config).eval()
     architectures.randomise(model)
     return model
@@ -106,7 +116,8 @@ def check(moe, family, tokenizer):
     with open(account, encoding="utf-8") as file:
         named = "a tower for pictures" in file.read()
     print(f"{family}: the account names {'what is left out' if named else 'NOTHING'}")
-    layers = model.model.language_model
+    model = getattr(model, "thinker", model)
+    layers = getattr(model.model, "language_model", model.model)
     if delta_reference.takes(layers):
         delta_reference.compute_in_double(model, layers)
     same = scores.compare(

@@ -4,6 +4,7 @@
 #include "hub/folder/architectures.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -99,6 +100,8 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
 
 constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
+constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
+constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -127,28 +130,40 @@ constexpr Architecture kArchitectures[] = {
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
     family<kQwen35Moe>("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", kQwen35MoeTensors, nullptr,
                        kOfQwen35Moe),
+    family<kQwen35>("qwen3_5_text", "Qwen3_5ForCausalLM", kQwen35MoeApartTensors),
     family<kLfm2Moe>("lfm2_moe", "Lfm2MoeForCausalLM", kLfm2Tensors),
     family<kHunYuanMoe>("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", kHunYuanTensors),
     family<kFlexOlmo>("flex_olmo", "FlexOlmoForCausalLM", kOlmo2Tensors),
     family<kSolarOpen>("solar_open", "SolarOpenForCausalLM", kDeepSeekTensors),
+    family<kMellum>("mellum", "MellumForCausalLM", kLlamaTensors, nullptr, kOfMellum),
+    family<kAfmoe>("afmoe", "AfmoeForCausalLM", kAfmoeTensors),
+    family<kExaoneMoe>("exaone_moe", "ExaoneMoeForCausalLM", kExaoneMoeTensors, nullptr,
+                       kOfExaoneMoe),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
-    // Its code lies with its weights, so nothing is gained by giving a new model this form.
+    // Their code lies with their weights, so nothing is gained by giving a new model this form.
     family<kDeepSeek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
+    family<kLing2>("bailing_moe_v2", "BailingMoeV2ForCausalLM", kLingTensors),
 };
 
 // Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/
 // configuration_gemma3.py); the text of GLM-4.5V and Qwen3-VL has no words for what it never has
-// (glm4v_moe/modeling_glm4v_moe.py, qwen3_vl_moe/modeling_qwen3_vl_moe.py).
+// (glm4v_moe/modeling_glm4v_moe.py, qwen3_vl_moe/modeling_qwen3_vl_moe.py); that of Qwen3-Omni has
+// no windows whatever it says, and a head of its own, which its tensors show
+// (qwen3_omni_moe/modeling_qwen3_omni_moe.py).
 constexpr TextWithin kTextWithin[] = {
     {"gemma4", "gemma4_text", "{}"},
+    {"qwen3_5", "qwen3_5_text", "{}"},
     {"qwen3_5_moe", "qwen3_5_moe_text", "{}"},
     {"qwen3_vl_moe", "qwen3_moe",
      R"({"use_sliding_window": false, "norm_topk_prob": true, "router_aux_loss_coef": 0})"},
+    {"qwen3_omni_moe", "qwen3_omni_moe_thinker", "{}", "thinker_config"},
+    {"qwen3_omni_moe_thinker", "qwen3_moe",
+     R"({"use_sliding_window": false, "tie_word_embeddings": false})"},
     {"glm4v_moe", "glm4_moe", R"({"use_qk_norm": false})"},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
@@ -160,9 +175,17 @@ constexpr TextWithin kTextWithin[] = {
 
 }  // namespace
 
-std::string_view usual_model_type(std::string_view model_type) {
+std::string usual_model_type(const JsonReader& config) {
+  constexpr const char *kType = "model_type", *kClasses = "architectures";
+  // Ling 2.0 says the type of Ling 1.0, another model, and its class writes none (huggingface
+  // inclusionAI/Ling-flash-2.0, yujiepan/ring-tiny-random).
+  const bool ling2 =
+      config.has(kClasses) && config.value(kClasses) == Json::array({"BailingMoeV2ForCausalLM"});
+  if (ling2 && config.get<std::string>(kType, "bailing_moe") == "bailing_moe")
+    return "bailing_moe_v2";
+  std::string type = config.get<std::string>(kType);
   // (huggingface moonshotai/Kimi-K2-Instruct, whose class is DeepSeek-V3's)
-  return model_type == "kimi_k2" ? "deepseek_v3" : model_type;
+  return type == "kimi_k2" ? "deepseek_v3" : type;
 }
 
 const TextWithin* find_text_within(std::string_view model_type) {

@@ -62,14 +62,17 @@ struct FolderConfig {
   Packing packing;
   bool beside_others = false;  // the config of a model of text was a part of it, and so its tensors
 };
-// A model of pictures and text, whose config has that of the text as "text_config".
+// A model of pictures and text, whose config has that of the text as "text_config"; or one of
+// several such models, whose config has that of the one that writes text under another key.
 struct TextWithin {
   std::string_view model_type, text_type;
   std::string_view defaults;  // json: of keys that configs were published without
+  const char* key = "text_config";
 };
 const TextWithin* find_text_within(std::string_view model_type);
-// The model_type by which other programs know the same model, where a checkpoint says another.
-std::string_view usual_model_type(std::string_view model_type);
+// The model_type by which other programs know the same model, where a checkpoint says another, or
+// none beside a class that tells.
+std::string usual_model_type(const JsonReader& config);
 FolderConfig read_config(std::string_view json, const std::string& where);
 
 }  // namespace moe

@@ -20,8 +20,8 @@ namespace {
 // Of the config of a model of pictures and text that of the text, with what counts for both.
 Json text_config(const JsonReader& reader, const Json& json, const TextWithin& within) {
   Json text = parse_json(std::string(within.defaults), "the defaults of a config");
-  reader.object("text_config");  // it is one
-  for (const auto& [key, value] : json["text_config"].items())
+  reader.object(within.key);  // it is one
+  for (const auto& [key, value] : json[within.key].items())
     if (!key.ends_with("_token_id")) text[key] = value;
   text["model_type"] = within.text_type;
   // What counts for both stands around, and transformers 5 writes the text's own default within.
@@ -30,7 +30,9 @@ Json text_config(const JsonReader& reader, const Json& json, const TextWithin& w
   for (const std::string& key : reader.keys())
     if (key.ends_with("_config") || key.ends_with("_token_id") || key.ends_with("_token_index") ||
         key == "tie_word_embeddings" || key == "initializer_range" ||
-        key == "mm_tokens_per_image" || key == "vision_soft_tokens_per_image")
+        key == "mm_tokens_per_image" || key == "vision_soft_tokens_per_image" ||
+        key == "enable_audio_output" || key == "position_id_per_seconds" ||
+        key == "seconds_per_chunk")
       reader.has(key.c_str());
   return text;
 }
@@ -54,20 +56,22 @@ FolderConfig read_text_model(const JsonReader& reader, const std::string& model_
   return {config, &architecture, mxfp4 ? architecture.mxfp4_names : architecture.names, packing};
 }
 
-}  // namespace
-
-FolderConfig read_config(std::string_view text, const std::string& where) {
-  const Json json = parse_json(text, where, kMaxConfigBytes);
+FolderConfig read_json_config(const Json& json, const std::string& where) {
   const JsonReader reader(json, where);
-  const std::string model_type(usual_model_type(reader.get<std::string>("model_type")));
+  const std::string model_type = usual_model_type(reader);
   const TextWithin* within = find_text_within(model_type);
   if (within == nullptr) return read_text_model(reader, model_type);
   const Json inner = text_config(reader, json, *within);
   reader.refuse_unknown(ignored_config_keys());
-  FolderConfig found = read_text_model(JsonReader(inner, where + ": \"text_config\""),
-                                       std::string(within->text_type));
+  FolderConfig found = read_json_config(inner, fmt::format("{}: \"{}\"", where, within->key));
   found.beside_others = true;
   return found;
+}
+
+}  // namespace
+
+FolderConfig read_config(std::string_view text, const std::string& where) {
+  return read_json_config(parse_json(text, where, kMaxConfigBytes), where);
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {

@@ -1,7 +1,8 @@
 // The families of transformers (transformers:models/*) that are built like Llama, and the first
-// DeepSeekMoE, whose code lies with its weights (huggingface deepseek-ai/deepseek-moe-16b-base): a
-// row for what sets each apart. Adding one is adding a row here, one to the table of architectures,
-// and a case to tools/interop/architectures.py.
+// DeepSeekMoE and Ling 2.0, whose code lies with their weights (huggingface
+// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0): a row for what sets each apart.
+// Adding one is adding a row here, one to the table of architectures, and a case to
+// tools/interop/architectures.py.
 #pragma once
 
 #include <span>
@@ -27,7 +28,8 @@ enum class FamilyBiases {
 enum class HeadWidth { may, must, latent };
 
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
-// "layer_types" says which layers have a window, all but each `window_every`th where it is missing.
+// "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
+// or as the key says that is `every_key`.
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
 // The embedding times sqrt(D), and the other words of Gemma's configs.
@@ -35,13 +37,14 @@ enum class FamilyGemma { none, gemma3, gemma4 };
 
 // What layers with a window turn by. plain: the same base, never scaled; local:
 // "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
-// layers.
-enum class WindowRope { same, plain, local };
+// layers; listed: there alone, and never scaled.
+enum class WindowRope { same, plain, local, listed };
 
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
-// where it is missing; quarter likewise; dim: as much as "rotary_dim" or that factor says;
-// by_layer: all of it, and in some layers nothing.
-enum class FamilyRotary { whole, half, quarter, dim, by_layer };
+// where it is missing; quarter likewise; dim: as much as "rotary_dim" or that factor says; said:
+// the same, and one of them has to stand there; by_layer: all of it, and in some layers nothing;
+// windowed: all of it in layers with a window, and in the others nothing.
+enum class FamilyRotary { whole, half, quarter, dim, said, by_layer, windowed };
 
 // The keys of the experts' sizes, and of the layers that route.
 enum class FamilyExperts {
@@ -51,6 +54,7 @@ enum class FamilyExperts {
   qwen3,
   qwen3_next,
   qwen3_5,
+  mellum,
   deepseek,
   solar,
   glm_lite,
@@ -62,18 +66,25 @@ enum class FamilyExperts {
   lfm2,
   hunyuan,
   gemma4,
-  phimoe
+  phimoe,
+  ling,
+  afmoe,
+  exaone
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
 // nothing, and the words of the configs that were published.
 struct FamilyRouter {
-  const char *recipe, *score, *method;
+  const char *recipe, *score;
+  const char* method;  // empty: there is no key of it
   bool greedy;         // it may also choose among all, by the method "greedy"
   bool renormalises;   // weights are divided by their sum
   bool groups = true;  // the config has the keys of groups of experts, and a factor of the weights
-  const char* bias_key = "use_routing_bias";  // where it has none of groups
-  bool scale = false;                         // then a factor of the weights all the same
+  // Where there is no key of a method; null: nor one of this.
+  const char* bias_key = "use_routing_bias";
+  bool scale = false;  // then a factor of the weights all the same
+  const char *score_key = "scoring_func", *scale_key = "routed_scaling_factor",
+             *norm_key = "norm_topk_prob";
 };
 // (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
@@ -85,6 +96,31 @@ inline constexpr FamilyRouter kDeepSeekV3Router = {"deepseek-v3", "sigmoid", "no
 inline constexpr FamilyRouter kDots1Router = {"deepseek-v3", "noaux_tc", "noaux_tc", false, true};
 inline constexpr FamilyRouter kLfm2Router = {"deepseek-v3", "sigmoid",         "",  false, true,
                                              false,         "use_expert_bias", true};
+// (huggingface inclusionAI/Ring-mini-sparse-2.0-exp, github inclusionAI/Ling-V2
+// models/modeling_bailing_moe_v2.py; transformers:afmoe/modeling_afmoe.py, huggingface
+// arcee-ai/Trinity-Nano-Preview)
+inline constexpr FamilyRouter kLingRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .bias_key = "moe_router_enable_expert_bias",
+    .score_key = "score_function",
+};
+inline constexpr FamilyRouter kAfmoeRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .groups = false,
+    .bias_key = nullptr,
+    .scale = true,
+    .score_key = "score_func",
+    .scale_key = "route_scale",
+    .norm_key = "route_norm",
+};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
@@ -114,6 +150,9 @@ inline constexpr FamilyKey kErnieKeys[] = {
     {"use_rmsnorm", "true"}, {"moe_gate", "\"topk\""}, {"moe_use_aux_free", "true"}};
 inline constexpr FamilyKey kQwen35Keys[] = {{"mlp_only_layers", "[]"},
                                             {"output_gate_type", "\"swish\""}};
+// What of Qwen3-MoE, of which it is a kind, says the layers in another way.
+inline constexpr FamilyKey kMellumKeys[] = {
+    {"use_sliding_window", "true"}, {"decoder_sparse_step", "1"}, {"mlp_only_layers", "[]"}};
 inline constexpr FamilyKey kHunYuanKeys[] = {{"use_qk_norm", "true"},
                                              {"use_mixed_mlp_moe", "true"},
                                              {"use_rotary_pos_emb", "true"},
@@ -129,10 +168,30 @@ inline constexpr FamilyKey kHunYuanKeys[] = {{"use_qk_norm", "true"},
                                              {"position_embedding_xdrope", "false"},
                                              {"add_classification_head", "false"}};
 
+// What Ling's first models could do.
+inline constexpr FamilyKey kLingKeys[] = {{"use_bias", "false"},
+                                          {"use_qkv_bias", "false"},
+                                          {"use_rmsnorm", "true"},
+                                          {"norm_head", "false"},
+                                          {"norm_softmax", "false"}};
+inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
+                                           {"n_group", "1"},
+                                           {"topk_group", "1"},
+                                           {"num_expert_groups", "1"},
+                                           {"num_limited_groups", "1"}};
+
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
 inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
 inline constexpr const char* kSolarUnread[] = {"intermediate_size"};
+inline constexpr const char* kMellumUnread[] = {"max_window_layers", "mtp_layer_types",
+                                                "mtp_mlp_layer_types"};
 inline constexpr const char* kMiniMaxUnread[] = {"mlp_intermediate_size"};
+// What shared experts are wide shows in the tensors.
+inline constexpr const char* kLingUnread[] = {
+    "embedding_dropout", "output_dropout",
+    "router_dtype",      "moe_shared_expert_intermediate_size",
+    "max_window_layers", "mtp_loss_scaling_factor"};
+inline constexpr const char* kAfmoeUnread[] = {"use_grouped_mm", "load_balance_coeff"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -147,6 +206,7 @@ struct Family {
   HeadWidth head_width = HeadWidth::may;
   FamilyWindow window = FamilyWindow::none;
   int64_t window_every = 2;
+  const char* every_key = nullptr;  // needed where "layer_types" is missing
   WindowRope window_rope = WindowRope::same;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
@@ -155,12 +215,14 @@ struct Family {
   // LayerNorms with biases, a bias of the head as "lm_head_bias" says, frequencies of two lengths.
   bool phimoe = false;
   bool multipliers = false;
+  bool mup = false;  // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing; the others have a gate; norms count from 1.
   bool linear = false;
-  bool lfm2 = false;         // layers of a convolution, of which "layer_types" tells; its own words
-  bool norm_turned = false;  // norms of queries and keys see them turned
+  bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
+  bool attention_gate = false;  // attention has a gate in every layer
+  bool norm_turned = false;     // norms of queries and keys see them turned
   bool sinks = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
@@ -179,7 +241,12 @@ struct Family {
   bool num_experts() const {
     return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
            experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
-           experts == FamilyExperts::gemma4;
+           experts == FamilyExperts::gemma4 || num_shared();
+  }
+  // Whether its shared experts' number is "num_shared_experts".
+  bool num_shared() const {
+    return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
+           experts == FamilyExperts::exaone;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -187,16 +254,24 @@ struct Family {
            experts == FamilyExperts::qwen3_5;
   }
   bool norm_offset() const { return linear || gemma == FamilyGemma::gemma3; }
+  bool has_gate() const { return linear || attention_gate; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
   bool rotary_share() const {
-    return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter;
+    return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter ||
+           rotary == FamilyRotary::said;
+  }
+  // Whether "rotary_dim" may say it too.
+  bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
+  // Whether "mlp_layer_types" may say which layers are dense.
+  bool mlp_types() const {
+    return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const { return dense_first() || experts == FamilyExperts::solar; }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
-           experts == FamilyExperts::ernie || experts == FamilyExperts::lfm2;
+           experts == FamilyExperts::ernie || experts == FamilyExperts::lfm2 || num_shared();
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {
@@ -211,7 +286,7 @@ struct Family {
   }
   bool qwen() const {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
-           experts == FamilyExperts::qwen3_next;
+           experts == FamilyExperts::qwen3_next || experts == FamilyExperts::mellum;
   }
 };
 
@@ -323,6 +398,21 @@ inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
                                       .linear = true,
                                       .experts = FamilyExperts::qwen3_5,
                                       .keys = kQwen35Keys};
+inline constexpr Family kQwen35 = {.head_width = HeadWidth::must,
+                                   .qk_norm = QkNorm::head,
+                                   .rotary = FamilyRotary::quarter,
+                                   .linear = true,
+                                   .keys = kQwen35Keys};
+// Its layers have windows, and route, as lists of them say.
+inline constexpr Family kMellum = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .window_every = 1,
+                                   .window_rope = WindowRope::listed,
+                                   .qk_norm = QkNorm::head,
+                                   .experts = FamilyExperts::mellum,
+                                   .keys = kMellumKeys,
+                                   .unread = kMellumUnread};
 inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
                                     .lfm2 = true,
                                     .tied_unless_said = true,
@@ -336,6 +426,33 @@ inline constexpr Family kHunYuanMoe = {.biases = FamilyBiases::flag,
                                        .may_lack_balance = true,
                                        .keys = kHunYuanKeys,
                                        .unread = kHunYuanUnread};
+inline constexpr Family kLing2 = {.head_width = HeadWidth::must,
+                                  .qk_norm = QkNorm::head,
+                                  .qk_norm_flag = true,
+                                  .rotary = FamilyRotary::said,
+                                  .experts = FamilyExperts::ling,
+                                  .router = &kLingRouter,
+                                  .keys = kLingKeys,
+                                  .unread = kLingUnread};
+inline constexpr Family kAfmoe = {.head_width = HeadWidth::must,
+                                  .window = FamilyWindow::listed,
+                                  .every_key = "global_attn_every_n_layers",
+                                  .qk_norm = QkNorm::head,
+                                  .rotary = FamilyRotary::windowed,
+                                  .placement = NormPlacement::both,
+                                  .mup = true,
+                                  .attention_gate = true,
+                                  .experts = FamilyExperts::afmoe,
+                                  .router = &kAfmoeRouter,
+                                  .may_lack_balance = true,
+                                  .keys = kAfmoeKeys,
+                                  .unread = kAfmoeUnread};
+inline constexpr Family kExaoneMoe = {.window = FamilyWindow::listed,
+                                      .every_key = "sliding_window_pattern",
+                                      .qk_norm = QkNorm::head,
+                                      .rotary = FamilyRotary::windowed,
+                                      .experts = FamilyExperts::exaone,
+                                      .router = &kDeepSeekV3Router};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,

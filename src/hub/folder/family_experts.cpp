@@ -31,6 +31,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::qwen3_next:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
       [[fallthrough]];
+    case FamilyExperts::mellum:
     case FamilyExperts::qwen3:
       v.size("intermediate_size", c.dense_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
@@ -44,6 +45,15 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
       return v.size("num_dense_layers", c.dense_first, 0);
+    case FamilyExperts::ling:
+    case FamilyExperts::afmoe:
+    case FamilyExperts::exaone:
+      v.size("intermediate_size", c.dense_width, 1);
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      v.size("num_shared_experts", c.shared_experts, 1);
+      if (f.experts == FamilyExperts::ling) v.size(kDenseReplace, c.dense_first, 0);
+      if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
+      return;
     case FamilyExperts::granite_shared:
       v.size("shared_intermediate_size", c.shared_width, 0);
       [[fallthrough]];
@@ -97,17 +107,22 @@ void write_qwen_layers(Json& json, const ModelConfig& c) {
     if (!c.is_moe(i)) json[kDenseLayers].push_back(i);
 }
 
-// "mlp_layer_types": of each layer "dense" or "sparse"; the first configs said how many are dense,
-// and where neither stands the first is.
+// "mlp_layer_types": of each layer "dense" or "sparse".
 constexpr const char* kMlpTypes = "mlp_layer_types";
 
-void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
-  c.dense_first = reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
-  if (!reader.has(kMlpTypes)) return;
-  const auto types = reader.get<std::vector<std::string>>(kMlpTypes);
+std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& c) {
+  auto types = reader.get<std::vector<std::string>>(kMlpTypes);
   if (static_cast<int64_t>(types.size()) != c.layers)
     fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kMlpTypes,
          types.size(), c.layers);
+  return types;
+}
+
+// The first configs said how many are dense, and where neither stands the first is.
+void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
+  c.dense_first = reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
+  if (!reader.has(kMlpTypes)) return;
+  const std::vector<std::string> types = mlp_types(reader, c);
   c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
   if (reader.get<int64_t>(kDenseReplace, c.dense_first) != c.dense_first)
     refuse(reader, kDenseReplace, "\"mlp_layer_types\" says another number; make them equal");
@@ -117,8 +132,35 @@ void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
            reader.where(), kMlpTypes, printable(types[static_cast<size_t>(i)]), i);
 }
 
+// Where nothing is said all layers route.
+void read_any_mlp_types(const JsonReader& reader, ModelConfig& c) {
+  if (!reader.has(kMlpTypes)) return;
+  const std::vector<std::string> types = mlp_types(reader, c);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string& type = types[static_cast<size_t>(i)];
+    if (type == "sparse") c.moe_layers.push_back(i);
+    else if (type != "dense")
+      fail("{}: \"{}\" has \"{}\" at layer {}; dense and sparse are known", reader.where(),
+           kMlpTypes, printable(type), i);
+  }
+  if (c.moe_layers.empty())
+    fail("{}: no layer routes by \"{}\"; such a model is a dense one", reader.where(), kMlpTypes);
+  if (std::ssize(c.moe_layers) == c.layers) c.moe_layers.clear();
+}
+
+// K-EXAONE's first configs say the same by other keys (github NVIDIA/TensorRT-LLM,
+// tests/unittest/_torch/modeling/test_modeling_exaone_moe.py).
+void read_exaone(const JsonReader& reader, const ModelConfig& c) {
+  constexpr const char *kOther = "first_last_k_dense_replace", *kListed = "is_moe_layer",
+                       *kWhy = "\"mlp_layer_types\" or \"first_k_dense_replace\" says otherwise";
+  if (reader.get<int64_t>(kOther, c.dense_first) != c.dense_first) refuse(reader, kOther, kWhy);
+  if (!reader.has(kListed)) return;
+  Json wanted = Json::array();
+  for (int64_t i = 0; i < c.layers; ++i) wanted.push_back(i >= c.dense_first);
+  if (reader.value(kListed) != wanted) refuse(reader, kListed, kWhy);
+}
+
 void write_mlp_types(Json& json, const ModelConfig& c) {
-  json[kDenseReplace] = c.dense_first;
   json[kMlpTypes] = Json::array();
   for (int64_t i = 0; i < c.layers; ++i)
     json[kMlpTypes].push_back(c.is_moe(i) ? "sparse" : "dense");
@@ -138,6 +180,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::phimoe: return "sparsemixer";
     case FamilyExperts::qwen3:
     case FamilyExperts::qwen3_next:
+    case FamilyExperts::mellum:
     case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
@@ -265,27 +308,31 @@ void read_groups(const JsonReader& reader, ModelConfig& c, bool greedy) {
   c.routing.groups_kept = groups("topk_group");
 }
 
+// Whether a key says that the choice of experts has a bias.
+bool says_bias(const FamilyRouter& router) { return router.bias_key && *router.method == 0; }
+
 void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   const FamilyRouter& router = *f.router;
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
-  need_word(reader, "scoring_func", router.score);
+  need_word(reader, router.score_key, router.score);
   const bool greedy = router.greedy && reader.get<std::string>("topk_method", "greedy") == "greedy";
-  if (!greedy && router.groups) need_word(reader, "topk_method", router.method);
-  if (reader.get<bool>("norm_topk_prob", router.renormalises) != router.renormalises)
-    refuse(reader, "norm_topk_prob",
+  if (!greedy && router.groups && *router.method != 0)
+    need_word(reader, "topk_method", router.method);
+  if (reader.get<bool>(router.norm_key, router.renormalises) != router.renormalises)
+    refuse(reader, router.norm_key,
            router.renormalises ? "this family divides weights by their sum, only true"
                                : "this family does not divide weights by their sum, only false");
+  if (says_bias(router) && !reader.get<bool>(router.bias_key, true))
+    refuse(reader, router.bias_key, "a router of this family has a selection bias, only true");
   float scale = 1;
   if (router.groups) {
     read_groups(reader, c, greedy);
-    fields.number("routed_scaling_factor", scale, 0);
+    fields.number(router.scale_key, scale, 0);
   } else {
     c.routing.expert_groups = c.routing.groups_kept = 1;
-    if (router.scale) fields.number("routed_scaling_factor", scale, 0);
-    if (!reader.get<bool>(router.bias_key, true))
-      refuse(reader, router.bias_key, "a router of this family has a selection bias, only true");
+    if (router.scale) fields.number(router.scale_key, scale, 0);
     read_plain_losses(reader, c, f);
   }
   const auto& weigh = std::get<ChosenScores>(find_recipe(c.routing.recipe).train.weigh);
@@ -304,16 +351,17 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
   const RoutingSpec spec = train_spec(c.routing);
   const auto& select = std::get<GroupedTopK>(spec.select);
   const auto& weigh = std::get<ChosenScores>(spec.weigh);
-  json["scoring_func"] = router.score;
-  json["norm_topk_prob"] = router.renormalises;
+  json[router.score_key] = router.score;
+  json[router.norm_key] = router.renormalises;
+  if (says_bias(router)) json[router.bias_key] = true;
   if (router.groups) {
-    json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
+    if (*router.method != 0)
+      json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
     json["n_group"] = select.groups;
     json["topk_group"] = select.keep;
-    fields.number("routed_scaling_factor", weigh.scale, 0);
+    fields.number(router.scale_key, weigh.scale, 0);
   } else {
-    json[router.bias_key] = true;
-    if (router.scale) fields.number("routed_scaling_factor", weigh.scale, 0);
+    if (router.scale) fields.number(router.scale_key, weigh.scale, 0);
     return write_plain_losses(json, c);
   }
   write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
@@ -369,6 +417,8 @@ std::string why_not_router(const ModelConfig& c, const Family& f) {
   }
   if (c.routing.recipe != router->recipe)
     return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router->recipe);
+  // Its code divides the weights of several experts by their sum, and one weight by nothing.
+  if (f.experts == FamilyExperts::ling && c.routing.top_k == 1) return "tokens have one expert";
   const RoutingLosses& coef = c.routing.coef;
   if (coef.device != 0 || coef.communication != 0)
     return "it learns with losses of devices, for which the family has no words";
@@ -401,6 +451,9 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::solar:
     case FamilyExperts::glm_lite:
     case FamilyExperts::ernie:
+    case FamilyExperts::ling:
+    case FamilyExperts::afmoe:
+    case FamilyExperts::exaone:
       if (none) return f.router ? "it has no shared experts" : "";
       return c.shared_gate || c.shared_width != c.expert_width
                  ? "its shared experts are not as wide as the others, or weighted"
@@ -424,7 +477,8 @@ std::string why_not_layers(const ModelConfig& c, const Family& f) {
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_expert_sizes(fields, c, f);
-  if (f.experts == FamilyExperts::glm_lite) read_mlp_types(reader, c);
+  if (f.mlp_types()) read_mlp_types(reader, c);
+  if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
   if (!f.qwen() && !f.dense_first()) c.dense_width = c.expert_width;  // unused
   if (f.num_experts()) {
     // transformers 5 writes it under another name in one of the two.
@@ -432,13 +486,16 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
                                                                               : "num_local_experts",
                 c.routing.experts, 1);
   }
-  if (f.qwen()) read_qwen_layers(reader, c);
+  if (f.experts == FamilyExperts::mellum) read_any_mlp_types(reader, c);
+  else if (f.qwen()) read_qwen_layers(reader, c);
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
   if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
   else if (f.counted_shared()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+  if (f.experts == FamilyExperts::ling && c.routing.top_k == 1)
+    refuse(reader, "num_experts_per_tok", "weights of one expert are not divided in this family");
   read_router(reader, c, f);
 }
 
@@ -446,8 +503,9 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_expert_sizes(fields, c, f);
   if (f.num_experts()) fields.size("num_experts", c.routing.experts, 1);
-  if (f.qwen()) write_qwen_layers(json, c);
-  if (f.experts == FamilyExperts::glm_lite) write_mlp_types(json, c);
+  if (f.mlp_types()) json[kDenseReplace] = c.dense_first;
+  if (f.mlp_types() || f.experts == FamilyExperts::mellum) write_mlp_types(json, c);
+  else if (f.qwen()) write_qwen_layers(json, c);
   if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
   if (f.experts == FamilyExperts::hunyuan) fields.size("moe_topk", c.routing.top_k, 1);
   if (f.phimoe) write_phimoe(json, c);

@@ -6,6 +6,7 @@
 #include "hub/folder/family_fields.h"
 
 #include <cmath>
+#include <optional>
 
 #include "hub/folder/architectures.h"
 #include "hub/folder/family_parts.h"
@@ -124,7 +125,10 @@ void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family&
   if (f.gemma == FamilyGemma::gemma3)  // transformers 5 writes it under another name
     for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"})
       every = reader.get_in<int64_t>(key, 1, kMaxLayers, every);
-  if (reader.has("layer_types")) types = reader.get<std::vector<std::string>>("layer_types");
+  const bool listed = reader.has("layer_types");
+  if (f.every_key && listed) stands(reader, f.every_key);
+  else if (f.every_key) every = reader.get_in<int64_t>(f.every_key, 1, kMaxLayers);
+  if (listed) types = reader.get<std::vector<std::string>>("layer_types");
   else
     for (int64_t i = 0; i < c.layers; ++i)
       types.emplace_back((i + 1) % every != 0 ? "sliding_attention" : "full_attention");
@@ -184,18 +188,36 @@ std::string why_not_windows(const ModelConfig& c, const Family& f) {
   return "";
 }
 
+// Where only layers with a window turn, once it is known which these are.
+void read_windowed_turning(ModelConfig& c) {
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (!c.has_window(i)) c.nope_layers.push_back(i);
+}
+
+constexpr const char* kRotaryDim = "rotary_dim";
+
+// The share of a head that turns where the config says none; empty: it has to.
+std::optional<double> share_otherwise(const JsonReader& reader, const Family& f) {
+  switch (f.rotary) {
+    case FamilyRotary::half: return 0.5;
+    case FamilyRotary::quarter: return 0.25;
+    case FamilyRotary::said: break;
+    default: return 1;
+  }
+  return reader.has(kRotaryDim) ? std::optional(1.0) : std::nullopt;
+}
+
 // How much of a head turns, and in which layers.
 double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
-  if (f.rotary_share() || f.rotary == FamilyRotary::dim) {
-    share = read_rotary_share(reader, f.rotary == FamilyRotary::half      ? 0.5
-                                      : f.rotary == FamilyRotary::quarter ? 0.25
-                                                                          : 1);
+  if (f.rotary_share() || f.rotary_dim()) {
+    share = read_rotary_share(reader, share_otherwise(reader, f));
     c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);
-    if (f.rotary == FamilyRotary::dim && reader.has("rotary_dim")) {
-      const auto width = reader.get_in<int64_t>("rotary_dim", 2, c.head_width);
-      if (share != 1 && width != c.rotary_width)
-        refuse(reader, "rotary_dim", "it does not go with \"partial_rotary_factor\"");
+    if (f.rotary_dim() && reader.has(kRotaryDim)) {
+      const auto width = reader.get_in<int64_t>(kRotaryDim, 2, c.head_width);
+      const bool both = f.rotary == FamilyRotary::said && reader.has("partial_rotary_factor");
+      if ((share != 1 || both) && width != c.rotary_width)
+        refuse(reader, kRotaryDim, "it does not go with \"partial_rotary_factor\"");
       c.rotary_width = width;
     }
     if (c.rotary_width < 2)
@@ -231,10 +253,10 @@ double rotary_share(const ModelConfig& c) {
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
-  else write_rope_by_layers(json, c);
+  else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
   if (f.rotary_share()) json["partial_rotary_factor"] = share;
   if (f.rotary == FamilyRotary::dim)
-    json["rotary_dim"] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
+    json[kRotaryDim] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
   if (f.rotary != FamilyRotary::by_layer) return;
   std::vector<int64_t> turning(static_cast<size_t>(c.layers), 1);
   for (const int64_t layer : c.nope_layers) turning[static_cast<size_t>(layer)] = 0;
@@ -242,14 +264,23 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_rotary(const ModelConfig& c, const Family& f) {
-  const bool part = f.rotary_share() || f.rotary == FamilyRotary::dim,
+  const bool part = f.rotary_share() || f.rotary_dim(),
              plain = c.window_rope_theta == c.rope_theta ||
                      (c.window_rope_theta == 0 && c.rope_scaling.kind == RopeScaling::Kind::none);
   if (c.window_rope_theta > 0 && f.window_rope == WindowRope::same)
     return "layers with a window turn by other frequencies";
   if (f.window_rope == WindowRope::plain && !plain)
     return "layers with a window turn by frequencies that are no part of this family";
+  if (f.window_rope == WindowRope::listed && c.attention_window > 0 && !plain &&
+      c.window_rope_theta == 0)
+    return "layers with a window turn by scaled frequencies";
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
+  if (f.rotary == FamilyRotary::windowed) {
+    for (int64_t i = 0; i < c.layers; ++i)
+      if ((c.attention(i).rotary_width > 0) != c.has_window(i))
+        return "what turns are not its layers with a window";
+    return "";
+  }
   if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer)
     return "in some of its layers nothing turns";
   return "";
@@ -283,6 +314,9 @@ void visit_multipliers(Visitor& v, Config& c) {
   v.number("attention_multiplier", c.multipliers.attention, 0);
   v.number("logits_scaling", c.multipliers.logits, 0);
 }
+
+// Trinity's (transformers:afmoe/modeling_afmoe.py).
+constexpr const char* kMup = "mup_enabled";
 
 // Phi-3.5-MoE's (transformers:phimoe/modeling_phimoe.py).
 constexpr const char* kHeadBias = "lm_head_bias";
@@ -348,14 +382,19 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
   c.norm_offset = f.norm_offset();
   c.qk_norm_turned = f.norm_turned;
+  c.attention_gate = f.attention_gate;
   read_mixers(reader, c, f);
   if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
   read_windows(reader, c, f);
+  if (f.rotary == FamilyRotary::windowed) read_windowed_turning(c);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
+  if (f.window_rope == WindowRope::listed)  // has to stand there
+    reader.object("rope_parameters").object("full_attention");
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
   visit_extras(fields, c);
   read_keys(reader, f);
@@ -377,6 +416,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
@@ -412,8 +452,10 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   // them.
   if (f.gemma != FamilyGemma::none) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
-  } else if (!f.multipliers && !c.multipliers.none()) {
-    return "it has multipliers";
+  } else if (!f.multipliers) {
+    Multipliers others = c.multipliers;
+    if (f.mup && others.embedding == root_of_width(c)) others.embedding = 1;
+    if (!others.none()) return "it has multipliers";
   }
   if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
   if (!c.gated) return "its FFNs have no gates";

@@ -10,8 +10,6 @@ namespace {
 constexpr const char *kScoreScale = "query_pre_attn_scalar", *kCap = "final_logit_softcapping",
                      *kScoreCap = "attn_logit_softcapping", *kSees = "use_bidirectional_attention";
 
-float embedding_factor(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
-
 // The whole number of which a multiplier of scores is 1 over the root; 0: there is none.
 int64_t score_scale(const ModelConfig& c) {
   const auto m = static_cast<double>(c.multipliers.attention);
@@ -90,7 +88,7 @@ FullAttention read_own_sizes(const JsonReader& reader, const ModelConfig& c) {
 }  // namespace
 
 void read_gemma(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  c.multipliers.embedding = embedding_factor(c);
+  c.multipliers.embedding = root_of_width(c);
   if (f.gemma == FamilyGemma::gemma3) read_gemma3(reader, c);
   else read_gemma4(reader, c);
 }
@@ -133,7 +131,7 @@ void write_gemma(Json& json, const ModelConfig& c, const Family& f) {
 
 std::string why_not_gemma(const ModelConfig& c, const Family& f) {
   const Multipliers& m = c.multipliers;
-  if (m.embedding != embedding_factor(c) || m.residual != 1 || m.logits != 1)
+  if (m.embedding != root_of_width(c) || m.residual != 1 || m.logits != 1)
     return "its multipliers are others";
   if (f.gemma == FamilyGemma::gemma3)
     return score_scale(c) == 0 ? "its scores are not over the root of a whole number" : "";

@@ -105,8 +105,8 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   if (c.qk_norm_turned != f.norm_turned)
     return f.norm_turned ? "norms of queries and keys see them before they turn"
                          : "norms of queries and keys see them turned";
-  if (c.attention_gate != f.linear)
-    return f.linear ? "its attention has no gate" : "its attention has a gate";
+  if (c.attention_gate != f.has_gate())
+    return f.has_gate() ? "its attention has no gate" : "its attention has a gate";
   if (c.norm_offset != f.norm_offset())
     return f.norm_offset() ? "its norms do not count from 1" : "its norms count from 1";
   return "";

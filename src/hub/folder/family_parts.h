@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ inline bool stands(const JsonReader& reader, const char* key) {
 inline void need_to_stand(const JsonReader& reader, const char* key, const char* meaning) {
   if (!stands(reader, key)) fail("{}: \"{}\" is missing; add {}", reader.where(), key, meaning);
 }
+
+// What Gemma's embeddings, and those of a model with "mup_enabled", are multiplied by.
+inline float root_of_width(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
 
 // For switches that only few models turn on.
 inline void need_off(const JsonReader& reader, const char* key, const char* why) {

@@ -112,6 +112,7 @@ void refuse_other_share(const JsonReader& rope, double share) {
   // Of axes of pictures; in a text all of them count the same.
   for (const char* key : {"mrope_section", "mrope_interleaved"})
     if (rope.has(key)) rope.value(key);
+  if (rope.has("mrope_section")) rope.has("interleaved");  // these axes are
   rope.refuse_unknown();
 }
 
@@ -172,11 +173,11 @@ void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share
 
 }  // namespace
 
-double read_rotary_share(const JsonReader& reader, double otherwise) {
+double read_rotary_share(const JsonReader& reader, std::optional<double> otherwise) {
   const JsonReader of = !reader.has(kShare) && reader.has("rope_parameters")
                             ? reader.object("rope_parameters")
                             : reader;
-  return of.get_in<double>(kShare, 0, 1, otherwise);
+  return otherwise ? of.get_in<double>(kShare, 0, 1, *otherwise) : of.get_in<double>(kShare, 0, 1);
 }
 
 namespace {
@@ -261,13 +262,15 @@ void read_rope_by_layers(const JsonReader& reader, ModelConfig& c, bool local) {
   c.window_rope_theta = other && c.attention_window > 0 ? window : 0;
 }
 
-void write_rope_by_layers(Json& json, const ModelConfig& c) {
+void write_rope_by_layers(Json& json, const ModelConfig& c, bool beside) {
   const float window = c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta;
-  FieldWriter(json).number("rope_theta", c.rope_theta, 0);
-  FieldWriter(json).number(kLocalBase, window, 0);
   Json full = rope_scaling_json(c.rope_scaling), windowed = {{"rope_type", "default"}};
-  full["rope_theta"] = json["rope_theta"];
-  windowed["rope_theta"] = json[kLocalBase];
+  FieldWriter(full).number("rope_theta", c.rope_theta, 0);
+  FieldWriter(windowed).number("rope_theta", window, 0);
+  if (beside) {
+    json["rope_theta"] = full["rope_theta"];
+    json[kLocalBase] = windowed["rope_theta"];
+  }
   json[kLayersRope] = {{kFullRope, full}, {kWindowRope, windowed}};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "core/json.h"
 #include "model/config.h"
@@ -20,10 +21,12 @@ void write_rope(Json&, const ModelConfig&, double share = 1);
 // The same where layers with a window, which the config has by now, turn by frequencies of their
 // own: unscaled, with the same base or, `local`, the one of "rope_local_base_freq".
 void read_rope_by_layers(const JsonReader&, ModelConfig&, bool local);
-void write_rope_by_layers(Json&, const ModelConfig&);
+// `beside`: also in the two keys by which older configs said the bases.
+void write_rope_by_layers(Json&, const ModelConfig&, bool beside);
 
-// The share of a head that turns, in whichever place it stands.
-double read_rotary_share(const JsonReader&, double otherwise);
+// The share of a head that turns, in whichever place it stands; fails where there is none
+// otherwise.
+double read_rotary_share(const JsonReader&, std::optional<double> otherwise);
 
 // Only "rope_scaling", for files that keep the base elsewhere; none where it is missing.
 RopeScaling read_rope_scaling(const JsonReader&, double share = 1);

@@ -54,15 +54,18 @@ struct GgufArchitecture {
   bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
   int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
+  bool window_key = false;    // a key that says so has to stand there
   bool window_plain = false;  // which turn unscaled, with the same base
   bool window_local = false;  // which turn unscaled, with a base of their own
   bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
                               // a gate
   bool mrope = false;         // a key of the axes of pictures has to stand there
+  bool gate = false;          // attention of every layer has a gate
   bool conv = false;          // convolutions in layers whose number of key/value heads is 0
   bool norm_turned = false;   // norms of queries and keys see them turned
   bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
   bool gemma = false;         // the embedding times sqrt(D), scores by what else is there
+  bool mup = false;           // the embedding times sqrt(D), nothing else
   bool gemma4 = false;        // all of what only Gemma 4 has (gguf_gemma4.cpp)
   bool sinks = false;         // of attention
   bool multipliers = false;   // Granite's
@@ -74,6 +77,7 @@ struct GgufArchitecture {
   bool renormalises = false;           // the weights of the chosen experts are divided by their sum
   bool weighs_as_said = false;         // "expert_weights_scale" counts, and the keys of groups do
   SharedExperts shared = SharedExperts::none;
+  bool shared_width = false;   // "expert_shared_feed_forward_length" says how wide each counted is
   bool dense_first = false;    // leading_dense_block_count dense layers come first
   std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert

@@ -265,7 +265,9 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.attention_sinks = row.sinks;
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear(keys, c);
+  if (row.gate) c.attention_gate = true;
   if (row.multipliers) read_multipliers(keys, c.multipliers);
+  if (row.mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
   if (row.gemma4) return read_gemma4(file, keys, c);
   if (row.gemma)
     c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)),
@@ -324,6 +326,9 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (row.shared == SharedExperts::counted) {
     c.shared_experts = keys.size("expert_shared_count", 1);
     c.shared_width = c.expert_width;
+    if (row.shared_width)
+      keys.need_number(kSharedWidth, static_cast<double>(c.shared_width),
+                       "shared experts are as wide as the others");
   } else if (row.shared == SharedExperts::beside) {
     c.shared_experts = 1;
     c.shared_width = keys.size("feed_forward_length", 1);
@@ -391,6 +396,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   }
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
+  if (row.window_key) size(kPattern, row.window_every);
   if (row.linear) {
     size(kConv, c.linear.conv_width);
     size(kInner, c.linear.v_width());
@@ -555,6 +561,7 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.dense_first) size(kDenseFirst, c.layers - c.moe_layer_count());
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
+  if (row.shared_width) size(kSharedWidth, c.expert_width);
   if (!row.step.empty()) size(row.step, 1);
   if (row.shared == SharedExperts::gated || row.shared == SharedExperts::one ||
       (row.may_lack_shared() && c.shared_experts > 0))

@@ -129,8 +129,8 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
-  if (row.linear != c.attention_gate)
-    return row.linear ? "its attention has no gate" : "its attention has a gate";
+  if ((row.linear || row.gate) != c.attention_gate)
+    return row.linear || row.gate ? "its attention has no gate" : "its attention has a gate";
   if (!row.linear) return "";
   if (c.linear.key_width != c.linear.value_width)
     return "keys and values of its linear attention are of different widths";
@@ -143,10 +143,15 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
 
 std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& c) {
   const Multipliers& m = c.multipliers;
+  const bool rooted = m.embedding == std::sqrt(static_cast<float>(c.width));
+  if (row.mup)
+    return rooted && m.residual == 1 && m.attention == 0 && m.logits == 1
+               ? ""
+               : "its multipliers are others";
   if (!row.gemma && !row.gemma4) return row.multipliers || m.none() ? "" : "it has multipliers";
   const float scores = row.gemma4 ? 1 : gemma_score_factor(c);
-  const bool same = m.embedding == std::sqrt(static_cast<float>(c.width)) && m.residual == 1 &&
-                    m.logits == 1 && std::fabs(m.attention - scores) <= 1e-6f * m.attention;
+  const bool same = rooted && m.residual == 1 && m.logits == 1 &&
+                    std::fabs(m.attention - scores) <= 1e-6f * m.attention;
   return same ? "" : "its multipliers are others";
 }
 

@@ -169,17 +169,26 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const bool paired =
         std::set<std::string>{"llama", "deepseek", "smollm3", "granitemoe", "ernie4_5-moe"}
             .contains(name);
-    const auto check = [&, config = config](const char* theirs, const char* ours) {
+    const bool fused = name == "bailingmoe2";  // queries, keys and values in one
+    const auto check = [&, config = config](const char* theirs, const char* ours,
+                                            int64_t before = 0) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),
                     cols = here.rank == 1 ? 1 : here.cols();
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t c = r % width, from = paired ? r - c + c / 2 + (c % 2) * width / 2 : r;
         for (int64_t i = 0; i < cols; ++i)
-          ASSERT_EQ(there.as<float>()[r * cols + i], here.as<float>()[from * cols + i])
+          ASSERT_EQ(there.as<float>()[(before + r) * cols + i], here.as<float>()[from * cols + i])
               << theirs << " row " << r;
       }
     };
+    if (fused) {
+      const int64_t q = config.q_width(), kv = config.kv_heads * config.head_width;
+      check("blk.1.attn_qkv.weight", "layers.1.attn.q.weight");
+      check("blk.1.attn_qkv.weight", "layers.1.attn.k.weight", q);
+      check("blk.1.attn_qkv.weight", "layers.1.attn.v.weight", q + kv);
+      continue;
+    }
     check("blk.1.attn_q.weight", "layers.1.attn.q.weight");
     check("blk.1.attn_k.weight", "layers.1.attn.k.weight");
     if (config.attention_bias) check("blk.1.attn_q.bias", "layers.1.attn.q.bias");
@@ -416,6 +425,13 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
               {"hunyuan-moe.rope.scaling.original_context_length", Type::u32, int64_t{262144}},
               {"hunyuan-moe.expert_shared_count", Type::u32, int64_t{1}}}},
         Case{"ernie4_5-moe", {{"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{2}}}},
+        Case{"bailingmoe2",
+             {{"bailingmoe2.rope.scaling.type", Type::string, std::string("none")},
+              {"bailingmoe2.nextn_predict_layers", Type::u32, int64_t{0}}},
+             "bailingmoe2.expert_shared_feed_forward_length"},
+        Case{"afmoe",
+             {{"afmoe.attention.sliding_window_pattern", Type::u32, int64_t{4}}},
+             "afmoe.expert_gating_func"},
         // Qwen3-Coder's, whose config says that it has none.
         Case{"qwen3moe", {{"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{0}}}},
         Case{"qwen35moe",
@@ -425,6 +441,14 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
              {{"qwen3next.attention.recurrent_layers", Type::booleans,
                std::vector<bool>{true, false, true}}},
              "qwen3next.full_attention_interval"},
+        Case{"qwen35",
+             {{"qwen35.attention.recurrent_layers", Type::booleans,
+               std::vector<bool>{true, false, true}}},
+             "qwen35.full_attention_interval"},
+        Case{"mellum",
+             {{"mellum.attention.sliding_window_pattern", Type::booleans,
+               std::vector<bool>{true, true, true, false}},
+              {"mellum.rope.scaling.yarn_attn_factor", Type::f32, double{whole}}}},
         // GLM-4.5V's
         Case{"glm4moe",
              {{"glm4moe.rope.dimension_sections", Type::i32s, std::vector<int64_t>{1, 1, 2, 0}}}},
@@ -465,6 +489,10 @@ TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {
   set({"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{96}});
   expect_refused("it has no shared experts, so only 0 is supported");
   tensors_.clear();
+  start("bailingmoe2");
+  set({"bailingmoe2.expert_shared_feed_forward_length", Type::u32, int64_t{96}});
+  expect_refused("shared experts are as wide as the others, so only 32 is supported");
+  tensors_.clear();
   start("qwen35moe");
   set({"qwen35moe.attention.recurrent_layers", Type::booleans, std::vector<bool>{true, false}});
   expect_refused("key \"qwen35moe.attention.recurrent_layers\" lists 2 layers of 3");
@@ -472,6 +500,10 @@ TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {
   start("ernie4_5-moe");
   set({"ernie4_5-moe.expert_shared_count", Type::u32, int64_t{1}});
   expect_refused("so only 2 is supported");
+  tensors_.clear();
+  start("mellum");
+  set({"mellum.attention.sliding_window_pattern", Type::u32, int64_t{6}});
+  expect_refused("so only 4 is supported");
   tensors_.clear();
   start("olmo2");
   const std::vector<GgufEntry> as_written = target_.metadata;

@@ -1,0 +1,304 @@
+// Families of 2025 and 2026, each by the config that is published of it: read as what it is, its
+// own words known, and what it could say that the engine does not do refused by name.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "hub/configs.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
+#include "hub/published_configs.h"
+#include "model/cost.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe::test::later_families_test {
+namespace {
+
+TEST(LaterFamilies, SolarOpen) {
+  Json json = with(published("glm_4_5_air"), "model_type", "solar_open");
+  json.erase("num_nextn_predict_layers");
+  EXPECT_FAILS(parse(json), "only 0 is of this family");  // a dense layer first
+  json["first_k_dense_replace"] = 0;
+  EXPECT_FAILS(parse(json), "\"partial_rotary_factor\" is 0.5; only 1 is of this family");
+  json["partial_rotary_factor"] = 1.0;
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.moe_layer_count(), c.layers);
+  EXPECT_EQ(c.rotary_width, 0);
+  EXPECT_EQ(c.qk_norm, QkNorm::none);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 1408);
+  for (const char* key : {"first_k_dense_replace", "intermediate_size", "use_qk_norm",
+                          "partial_rotary_factor"})  // as transformers has it
+    EXPECT_EQ(config_to_json(parse(without(json, key))), config_to_json(c)) << key;
+}
+
+// Ring-mini-sparse-2.0-exp's (huggingface inclusionAI) without the keys of its sparse attention.
+Json ling_mini() {
+  return Json::parse(R"({
+    "architectures": ["BailingMoeV2ForCausalLM"], "attention_dropout": 0.0, "num_hidden_layers": 20,
+    "hidden_size": 2048, "intermediate_size": 5120, "eos_token_id": 156892, "pad_token_id": 156892,
+    "first_k_dense_replace": 1, "hidden_act": "silu", "max_position_embeddings": 32768,
+    "model_type": "bailing_moe", "moe_intermediate_size": 512, "norm_topk_prob": true,
+    "num_experts_per_tok": 8, "num_attention_heads": 16, "num_experts": 256,
+    "num_key_value_heads": 4, "rope_theta": 600000, "rope_scaling": null,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.52.3",
+    "use_bias": false, "use_rmsnorm": true, "rms_norm_eps": 1e-06, "head_dim": 128,
+    "num_shared_experts": 1, "use_cache": true, "use_qkv_bias": false, "embedding_dropout": 0.0,
+    "output_dropout": 0.0, "vocab_size": 157184, "partial_rotary_factor": 0.5,
+    "router_dtype": "fp32", "moe_router_enable_expert_bias": true, "routed_scaling_factor": 2.5,
+    "n_group": 8, "topk_group": 4, "use_qk_norm": true, "score_function": "sigmoid",
+    "moe_shared_expert_intermediate_size": 512})");
+}
+
+TEST(LaterFamilies, Ling2) {
+  const Json given = ling_mini();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "bailing_moe_v2");
+  EXPECT_EQ(c.rotary_width, 64);
+  EXPECT_EQ(c.dense_first, 1);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  const RoutingSpec spec = eval_spec(c.routing);
+  EXPECT_EQ(std::get<GroupedTopK>(spec.select).groups, 8);
+  EXPECT_EQ(std::get<GroupedTopK>(spec.select).keep, 4);
+  EXPECT_EQ(std::get<ChosenScores>(spec.weigh).scale, 2.5f);
+  // Ling-flash-2.0's sizes; its files hold so many numbers in bf16, and so many in f32 (huggingface
+  // inclusionAI/Ling-flash-2.0).
+  Json flash = with(given, "hidden_size", 4096);
+  for (const auto& [key, value] : {std::pair{"num_hidden_layers", 32},
+                                   {"num_attention_heads", 32},
+                                   {"intermediate_size", 9216},
+                                   {"moe_intermediate_size", 1024}})
+    flash[key] = value;
+  EXPECT_EQ(count_params(parse(flash)).total(), 102889697280);
+  EXPECT_EQ(count_params(parse(flash)).buffers, 7936);
+
+  const auto same = [&](const Json& json) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+  };
+  same(without(given, "model_type"));  // as its own class saves it
+  same(with(given, "model_type", "bailing_moe_v2"));
+  same(with(with(given, "norm_head", false), "num_nextn_predict_layers", 0));
+  same(with(without(given, "partial_rotary_factor"), "rotary_dim", 64));
+  same(with(given, "rotary_dim", 64));
+  for (const char* key : {"moe_shared_expert_intermediate_size", "score_function", "use_bias",
+                          "moe_router_enable_expert_bias", "norm_topk_prob"})
+    same(without(given, key));
+  expect_needed(given, {"first_k_dense_replace", "head_dim", "n_group", "num_experts",
+                        "num_shared_experts", "partial_rotary_factor", "rope_theta",
+                        "routed_scaling_factor", "topk_group", "use_qk_norm"});
+  expect_refused(given, {{"use_bias", true},
+                         {"use_qkv_bias", true},
+                         {"use_rmsnorm", false},
+                         {"norm_head", true},
+                         {"norm_softmax", true},
+                         {"norm_topk_prob", false},
+                         {"moe_router_enable_expert_bias", false},
+                         {"score_function", "softmax"},
+                         {"num_experts_per_tok", 1},
+                         {"rotary_dim", 32}});
+  EXPECT_FAILS(parse(with(with(given, "partial_rotary_factor", 1.0), "rotary_dim", 64)),
+               "\"rotary_dim\" is 64; it does not go with \"partial_rotary_factor\"");
+  EXPECT_FAILS(parse(with(given, "moba_block_size", 1024)), "\"moba_block_size\" is not known");
+  // Ling 1.0 is another model.
+  for (const Json& json : {without(given, "architectures"),
+                           with(given, "architectures", Json::array({"BailingMoeForCausalLM"}))})
+    EXPECT_FAILS(parse(json),
+                 "\"model_type\" is \"bailing_moe\", which this version does not read");
+}
+
+// Trinity-Nano's sizes (huggingface arcee-ai/Trinity-Nano-Preview).
+TEST(LaterFamilies, Trinity) {
+  const Json given = Json::parse(R"({
+    "architectures": ["AfmoeForCausalLM"], "attention_dropout": 0.0, "dtype": "bfloat16",
+    "global_attn_every_n_layers": 4, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 131072,
+    "model_type": "afmoe", "moe_intermediate_size": 256, "mup_enabled": true, "n_group": 1,
+    "num_attention_heads": 8, "num_dense_layers": 2, "num_expert_groups": 1, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 56, "num_key_value_heads": 2,
+    "num_limited_groups": 1, "num_shared_experts": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000, "route_norm": true, "route_scale": 2.826, "score_func": "sigmoid",
+    "sliding_window": 2048, "tie_word_embeddings": false, "topk_group": 1, "use_cache": true,
+    "use_grouped_mm": true, "vocab_size": 200192})");
+  const ModelConfig c = parse(given);
+  EXPECT_TRUE(c.attention_gate && c.norm_placement == NormPlacement::both);
+  EXPECT_EQ(c.attention(2).window, 2048);
+  EXPECT_EQ(c.attention(2).rotary_width, 128);
+  EXPECT_EQ(c.attention(3).window, 0);
+  EXPECT_EQ(c.attention(3).rotary_width, 0);
+  EXPECT_EQ(c.multipliers.embedding, 32);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(c.routing).weigh).scale, 2.826f);
+  EXPECT_EQ(std::get<GroupedTopK>(eval_spec(c.routing).select).groups, 1);
+  EXPECT_NEAR(static_cast<double>(count_params(c).total()), 6.12e9, 0.01e9);  // "6B"
+  std::vector<std::string> types;
+  for (int64_t i = 0; i < c.layers; ++i)
+    types.emplace_back(c.has_window(i) ? "sliding_attention" : "full_attention");
+  Json listed = with(without(given, "global_attn_every_n_layers"), "layer_types", types);
+  listed["attention_bias"] = false;
+  EXPECT_EQ(config_to_json(parse(listed)), config_to_json(c));
+  EXPECT_EQ(parse(with(given, "mup_enabled", false)).multipliers.embedding, 1);
+  expect_needed(given, {"global_attn_every_n_layers", "mup_enabled", "num_dense_layers",
+                        "num_shared_experts", "route_scale", "sliding_window"});
+  expect_refused(given, {{"attention_bias", true},
+                         {"n_group", 2},
+                         {"num_limited_groups", 2},
+                         {"route_norm", false},
+                         {"score_func", "softmax"}});
+}
+
+// K-EXAONE's words with four layers (github NVIDIA/TensorRT-LLM
+// tests/unittest/_torch/modeling/test_modeling_exaone_moe.py).
+TEST(LaterFamilies, KExaone) {
+  const Json given = Json::parse(R"({
+    "architectures": ["ExaoneMoEForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+    "dtype": "bfloat16", "eos_token_id": 53, "first_last_k_dense_replace": 1, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 6144, "initializer_range": 0.02,
+    "intermediate_size": 18432, "is_moe_layer": [false, true, true, true],
+    "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention",
+                    "full_attention"],
+    "max_position_embeddings": 262144, "model_type": "exaone_moe", "moe_intermediate_size": 2048,
+    "n_group": 1, "norm_topk_prob": true, "num_attention_heads": 64, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 4, "num_key_value_heads": 8,
+    "num_shared_experts": 1, "pad_token_id": 0, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 1000000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "sliding_window": 4, "sliding_window_pattern": "LLLG", "tie_word_embeddings": false,
+    "tokenizer_class": "GPT2Tokenizer", "topk_group": 1, "topk_method": "noaux_tc",
+    "transformers_version": "5.0.0.dev0", "use_cache": true, "vocab_size": 153600})");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.dense_first, 1);
+  EXPECT_EQ(c.nope_layers, std::vector<int64_t>{3});
+  EXPECT_EQ(c.attention(2).window, 4);
+  EXPECT_EQ(c.attention(3).window, 0);
+  EXPECT_EQ(c.attention(2).rotary_width, 128);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 2048);
+  const auto same = [&](const Json& json) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+  };
+  same(with(given, "mlp_layer_types", {"dense", "sparse", "sparse", "sparse"}));
+  same(with(given, "first_k_dense_replace", 1));
+  same(with(without(given, "layer_types"), "sliding_window_pattern", 4));
+  same(without(without(given, "is_moe_layer"), "first_last_k_dense_replace"));
+  EXPECT_FAILS(parse(without(given, "layer_types")), "\"sliding_window_pattern\"");
+  expect_needed(given, {"n_group", "num_shared_experts", "routed_scaling_factor", "sliding_window",
+                        "topk_group"});
+  expect_refused(given, {{"first_last_k_dense_replace", 2},
+                         {"is_moe_layer", {true, true, true, true}},
+                         {"norm_topk_prob", false},
+                         {"scoring_func", "softmax"}});
+}
+
+TEST(LaterFamilies, Qwen35WithoutExperts) {
+  const Json experts = published("qwen3_5_35b_a3b");
+  Json json = with(experts, "model_type", "qwen3_5");
+  Json& text = json["text_config"];
+  text["model_type"] = "qwen3_5_text";
+  for (const char* key : {"moe_intermediate_size", "num_experts", "num_experts_per_tok",
+                          "router_aux_loss_coef", "shared_expert_intermediate_size"})
+    text.erase(key);
+  EXPECT_FAILS(parse(json), "\"intermediate_size\" is missing");
+  text["intermediate_size"] = 12288;
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.model_type, "qwen3_5_text");
+  EXPECT_EQ(c.moe_layer_count(), 0);
+  EXPECT_EQ(c.dense_width, 12288);
+  EXPECT_EQ(std::ssize(c.linear_layers), 30);
+  EXPECT_TRUE(c.attention_gate && c.norm_offset && !c.tied);
+  EXPECT_EQ(c.attention(3).rotary_width, 64);
+  const Json alone = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(alone["model_type"], "qwen3_5_text");
+  EXPECT_EQ(config_to_json(parse(alone)), config_to_json(c));
+  EXPECT_TRUE(parse(with(json, "tie_word_embeddings", true)).tied);
+  EXPECT_FAILS(parse(with(alone, "num_experts", 8)), "\"num_experts\" is not known");
+  EXPECT_FAILS(parse(with(alone, "attn_output_gate", false)), "only true");
+}
+
+// JetBrains/Mellum2-12B-A2.5B's.
+Json mellum2() {
+  Json json = {{"architectures", {"MellumForCausalLM"}},
+               {"attention_bias", false},
+               {"attention_dropout", 0.0},
+               {"head_dim", 128},
+               {"hidden_act", "silu"},
+               {"hidden_size", 2304},
+               {"initializer_range", 0.02},
+               {"intermediate_size", 7168},
+               {"max_position_embeddings", 131072},
+               {"max_window_layers", 0},
+               {"model_type", "mellum"},
+               {"moe_intermediate_size", 896},
+               {"mtp_layer_types", {"sliding_attention"}},
+               {"mtp_mlp_layer_types", {"sparse"}},
+               {"norm_topk_prob", true},
+               {"num_attention_heads", 32},
+               {"num_experts", 64},
+               {"num_experts_per_tok", 8},
+               {"num_hidden_layers", 28},
+               {"num_key_value_heads", 4},
+               {"output_router_logits", false},
+               {"rms_norm_eps", 1e-06},
+               {"router_aux_loss_coef", 0.001},
+               {"sliding_window", 1024},
+               {"tie_word_embeddings", false},
+               {"use_cache", true},
+               {"use_sliding_window", true},
+               {"vocab_size", 98304},
+               {"mlp_layer_types", std::vector<std::string>(28, "sparse")}};
+  for (int i = 0; i < 28; ++i)
+    json["layer_types"].push_back(i % 4 == 3 ? "full_attention" : "sliding_attention");
+  json["rope_parameters"]["full_attention"] = {{"rope_type", "yarn"},
+                                               {"rope_theta", 500000.0},
+                                               {"factor", 16.0},
+                                               {"original_max_position_embeddings", 8192},
+                                               {"beta_fast", 32.0},
+                                               {"beta_slow", 1.0},
+                                               {"attention_factor", 1.2772588722239782}};
+  json["rope_parameters"]["sliding_attention"] = {{"rope_type", "default"},
+                                                  {"rope_theta", 500000.0}};
+  return json;
+}
+
+TEST(LaterFamilies, Mellum) {
+  const Json given = mellum2();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.routing.recipe, "qwen3-moe");
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.attention(2).window, 1024);
+  EXPECT_EQ(c.attention(3).window, 0);
+  EXPECT_EQ(c.window_rope_theta, 500000);
+  EXPECT_FLOAT_EQ(c.rope_scaling.attention_factor, 1.2772589f);
+  EXPECT_EQ(count_params(c).total(), 12149923072);
+  const Json saved = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(saved["model_type"], "mellum");
+  EXPECT_FALSE(saved.contains("rope_theta"));
+  EXPECT_EQ(config_to_json(parse(saved)), config_to_json(c));
+  // transformers' defaults: no layer has a window, all route
+  EXPECT_EQ(parse(without(given, "layer_types")).attention_window, 0);
+  EXPECT_EQ(parse(without(given, "mlp_layer_types")).moe_layer_count(), 28);
+  Json other = given;
+  other["mlp_layer_types"][5] = "dense";
+  EXPECT_FALSE(parse(other).is_moe(5));
+  EXPECT_EQ(parse(other).moe_layer_count(), 27);
+  EXPECT_EQ(parse(other).dense_width, 7168);
+  other["mlp_layer_types"][5] = "shared";
+  EXPECT_FAILS(parse(other), "\"mlp_layer_types\" has \"shared\" at layer 5");
+  other["mlp_layer_types"] = std::vector<std::string>(28, "dense");
+  EXPECT_FAILS(parse(other), "no layer routes by \"mlp_layer_types\"");
+  EXPECT_FAILS(parse(with(given, "use_sliding_window", false)), "only true is of this family");
+  EXPECT_FAILS(parse(with(given, "decoder_sparse_step", 2)), "only 1 is of this family");
+  EXPECT_FAILS(parse(with(given, "mlp_only_layers", {3})), "only [] is of this family");
+  EXPECT_FAILS(parse(without(given, "rope_parameters")), "\"rope_parameters\" is missing");
+  EXPECT_FAILS(
+      parse(with(given, "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500000.0}})),
+      "\"full_attention\" is missing");
+  other = given;
+  other["rope_parameters"]["sliding_attention"] = given["rope_parameters"]["full_attention"];
+  EXPECT_FAILS(parse(other), "layers with a window turn unscaled");
+  other = given;
+  other["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 0.5;
+  EXPECT_FAILS(parse(other), "\"partial_rotary_factor\" is 0.5");
+  // It has no words for windows that turn by scaled frequencies.
+  ModelConfig scaled = c;
+  scaled.window_rope_theta = 0;
+  EXPECT_EQ(architecture_of(scaled).model_type, "moe_cpp");
+}
+
+}  // namespace
+}  // namespace moe::test::later_families_test

@@ -178,7 +178,8 @@ class Walk {
 
   void start_router(int64_t i) {
     for (Param* param : assembly_.model().params())
-      if (param->layer == i && is_sketch(*param)) assembly_.own(*param, "sketch", 0, kSketchType);
+      if (param->layer == i && is_sketch(*param))
+        assembly_.own(*param, "sketch", 0, sketch_type(assembly_.model().config(), *param));
     assembly_.start_routers(i);
   }
 

@@ -32,6 +32,9 @@ struct CarveOptions {
   // of a method by neuron, in place of the three: which share of the bytes of a carved FFN a
   // decoded token reads, its sketch among them
   double budget = 0;
+  // with a budget: bits of a number of the sketch (ModelConfig::sketch_bits); 0: those that lose
+  // least
+  int64_t sketch_bits = 0;
   LayerChoice layers;  // those that are carved
   // another router than the method's own (carve_routers()); empty: the method's
   std::string router;
@@ -88,9 +91,9 @@ struct CarveHooks {
   std::function<void(const CarvedLayer&)> on_layer = {};
 };
 
-// The options with the shape that `budget` comes to where the weights are written in this type, or
-// in the next one whose blocks fit into rows; of other methods as they are. Throws (usage) where
-// the sketch alone reads more.
+// The options with the shape that `budget` comes to, and the bits of the sketch, where the weights
+// are written in this type, or in the next one whose blocks fit into rows; of other methods as they
+// are. Throws (usage) where the sketch alone reads more.
 CarveOptions with_shape(const ModelConfig& dense, const CarveOptions&, DType weights);
 
 // How many tokens of text the options ask for.

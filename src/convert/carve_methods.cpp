@@ -41,7 +41,7 @@ constexpr CarveMethod kMethods[] = {
     {"random", "random", "learned", "none",
      "neurons dealt out at random, scored by a linear map fitted to their activations (LLaMA-MoE)"},
     {"sketch", "neurons", "sketch", "refit",
-     "ours: every neuron an expert, scored by a copy of its rows in two bits, the last matrix "
+     "ours: every neuron an expert, scored by a copy of its rows in few bits, the last matrix "
      "refitted; takes @budget in place of @shared, @active and @experts",
      true},
 };

@@ -25,9 +25,9 @@ void check_neurons(const ModelConfig& dense, const CarveOptions& o) {
     fail_usage(
         "this model's FFNs have biases, which method '{}' does not know yet; take another @method",
         o.method);
-  if (dense.width % block_of(kSketchType).elements != 0)
+  if (dense.width % kSketchBlock != 0)
     fail_usage("a sketch has rows of whole blocks of {} numbers, and the model's width is {}",
-               block_of(kSketchType).elements, dense.width);
+               kSketchBlock, dense.width);
 }
 
 }  // namespace
@@ -42,9 +42,13 @@ CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DTy
         o.budget);
   o.shared = 0;
   o.experts = dense.dense_width;
-  o.active = neurons_for(dense, weights, o.budget);
+  if (o.sketch_bits == 0) o.sketch_bits = sketch_bits_for(dense, weights, o.budget);
+  if (o.sketch_bits < 2 || o.sketch_bits > 4)
+    fail_usage("@sketch_bits is {}; it is 2, 3 or 4, or 0 for those that lose least",
+               o.sketch_bits);
+  o.active = neurons_for(dense, weights, o.budget, o.sketch_bits);
   if (o.active < 1) {
-    const auto [row, sketch] = sketch_bytes(dense, weights);
+    const auto [row, sketch] = sketch_bytes(dense, weights, o.sketch_bits);
     fail_usage(
         "@budget {}: the sketch alone reads {:.3f} of the bytes of an FFN in {}; give more than "
         "that",
@@ -100,6 +104,7 @@ ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   c.shared_experts = o.shared;
   c.shared_width = o.shared > 0 ? width : 0;
   c.shared_gate = false;
+  if (by_neuron) c.sketch_bits = o.sketch_bits;
   c.expert_down_bias = !dense.ffn_bias && !by_neuron && stages.fit->down_bias;
   o.layers.set(c);
   c.routing.recipe = stages.router->recipe;
@@ -118,7 +123,7 @@ double active_ffn_share(const ModelConfig& dense, const CarveOptions& o) {
 double share_read(const ModelConfig& dense, const CarveOptions& o, DType weights) {
   const double taken = static_cast<double>(o.shared + o.active) / static_cast<double>(o.experts);
   if (!find_carve_method(o.method).by_neuron) return taken;
-  const auto [row, sketch] = sketch_bytes(dense, weights);
+  const auto [row, sketch] = sketch_bytes(dense, weights, o.sketch_bits);
   return taken + sketch / row;
 }
 
@@ -132,8 +137,7 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
   MemoryNeed need;
   need.add("a layer's weights", 4 * layer);
   if (carved.by_neuron())
-    need.add("new weights", 4 * after[Part::experts] / (dense.gated ? 3 : 2) +
-                                bytes_of(kSketchType, after.sketch));
+    need.add("new weights", 4 * after[Part::experts] / (dense.gated ? 3 : 2) + after.sketch_bytes);
   else
     need.add("new weights", 4 * (after[Part::experts] + after[Part::shared] + after[Part::router] +
                                  after.buffers));

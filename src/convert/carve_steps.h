@@ -113,10 +113,13 @@ struct FitStage {
 struct SketchBytes {
   double row, sketch;
 };
-SketchBytes sketch_bytes(const ModelConfig& dense, DType weights);
+SketchBytes sketch_bytes(const ModelConfig& dense, DType weights, int64_t bits);
 // How many neurons a token may take where it reads this share of the FFN's bytes, the sketch among
 // them; below 1 where the sketch alone is more.
-int64_t neurons_for(const ModelConfig& dense, DType weights, double budget);
+int64_t neurons_for(const ModelConfig& dense, DType weights, double budget, int64_t bits);
+// Bits of the sketch (ModelConfig::sketch_bits) that lose least at this budget: with more of them
+// fewer neurons work, and better chosen ones.
+int64_t sketch_bits_for(const ModelConfig& dense, DType weights, double budget);
 
 struct CarveStages {
   const CarveStage* partition;

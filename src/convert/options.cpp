@@ -34,6 +34,10 @@ FieldList fields(CarveOptions& o) {
   list.add("budget", o.budget,
            "with @method sketch, in place of the three above: the share of the bytes of a carved "
            "FFN that a decoded token reads, the sketch among them (0.75, 0.5, 0.25)");
+  list.add(
+      "sketch_bits", o.sketch_bits,
+      "with @method sketch: bits of a number of the sketch, 2 or 4, or 3: 2 of `gate` and 4 of "
+      "`up`; 0: those that lose least at the @budget");
   add_layers(list, o.layers);
   list.add("method", o.method, methods_help()).values(carve_method_names());
   list.add("router", o.router,

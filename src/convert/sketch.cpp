@@ -2,6 +2,9 @@
 // bits. What counts of a neuron is the length of what it adds, |act(g x) (u x)| |d|, so the copy of
 // u is of |d| u. A copy's rounding errors are made good by the columns behind them, at the inputs
 // that the layer has on the calibration text (tensor/quant_compensated.h).
+//
+// An error of u goes into the product as it is, one of g mostly where act is steep, so further bits
+// do more for u: docs/internals/tried.md has the trial.
 #include <cmath>
 #include <numeric>
 
@@ -50,7 +53,7 @@ void write_sketch(Carving& c, Param& to, Tensor from, std::span<const float> fac
       const float by = factor.empty() ? 1 : factor[static_cast<size_t>(f)];
       for (int64_t d = 0; d < width; ++d) row[static_cast<size_t>(d)] = by * from.row<float>(f)[d];
       quantise_compensated(static_cast<char*>(to.value.data) + f * to.value.row_bytes,
-                           Tensor(row.data(), DType::f32, {1, width}), kSketchType,
+                           Tensor(row.data(), DType::f32, {1, width}), to.value.dtype,
                            in.importance.data(), in.shares);
     }
   });
@@ -95,22 +98,45 @@ void sketch_router(Carving& c) {
 
 // dense = bytes of a neuron's rows, sketch = bytes of those of its sketch: of F neurons K are read
 // whole where K dense + F sketch is at most budget F dense.
-SketchBytes sketch_bytes(const ModelConfig& dense, DType weights) {
+SketchBytes sketch_bytes(const ModelConfig& dense, DType weights, int64_t bits) {
   const int64_t matrices = dense.gated ? 3 : 2;
   // Where rows are no whole blocks of a type they are written in another. Only a GGUF has blocks.
   const DType written =
       choose_type(WeightKind::product, dense.width, DType::f32, weights, Target::gguf).dtype;
-  Param sketch;
-  sketch.value = Tensor(nullptr, kSketchType, {dense.dense_width, dense.width});
-  const double copy = static_cast<double>(ops::forward_copy_bytes(sketch, DType::f32).all);
+  ModelConfig config = dense;
+  config.sketch_bits = bits;
+  int64_t copies = 0;
+  const auto add = [&](ParamKind kind) {
+    Param sketch;
+    sketch.kind = kind;
+    sketch.value = Tensor(nullptr, sketch_type(config, sketch), {dense.dense_width, dense.width});
+    copies += ops::forward_copy_bytes(sketch, DType::f32).all;
+  };
+  add(ParamKind::weight);
+  if (dense.gated) add(ParamKind::up);
   return {static_cast<double>(matrices * bytes_of(written, dense.width)),
-          static_cast<double>(matrices - 1) * copy / static_cast<double>(dense.dense_width)};
+          static_cast<double>(copies) / static_cast<double>(dense.dense_width)};
 }
 
-int64_t neurons_for(const ModelConfig& dense, DType weights, double budget) {
-  const auto [row, sketch] = sketch_bytes(dense, weights);
+int64_t neurons_for(const ModelConfig& dense, DType weights, double budget, int64_t bits) {
+  const auto [row, sketch] = sketch_bytes(dense, weights, bits);
   return std::min(dense.dense_width, static_cast<int64_t>(static_cast<double>(dense.dense_width) *
                                                           (budget - sketch / row)));
+}
+
+// How many neurons chosen by 2 bits do as well as one chosen by more, in perplexity of SmolLM2-135M
+// (docs/internals/tried.md).
+int64_t sketch_bits_for(const ModelConfig& dense, DType weights, double budget) {
+  constexpr std::pair<int64_t, double> kWorth[] = {{2, 1}, {3, 1.25}, {4, 1.36}};
+  double most = 0;
+  int64_t best = 2;
+  for (const auto& [bits, worth] : kWorth) {
+    const double neurons = worth * static_cast<double>(neurons_for(dense, weights, budget, bits));
+    if (neurons <= most) continue;
+    most = neurons;
+    best = bits;
+  }
+  return best;
 }
 
 }  // namespace moe

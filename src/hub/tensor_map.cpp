@@ -301,8 +301,9 @@ Tensor sketched(Model& model, const Param& param, const std::vector<BoundPiece>&
     read_piece(to, piece, from);
     to += from.count * from.rows * from.cols;
   }
-  const Tensor value = model.allocate_like(param.value, kSketchType);
-  quantise(value.data, wide.data(), kSketchType, value.numel());
+  const DType dtype = sketch_type(model.config(), param);
+  const Tensor value = model.allocate_like(param.value, dtype);
+  quantise(value.data, wide.data(), dtype, value.numel());
   return value;
 }
 
@@ -316,8 +317,8 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
     cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
-  const bool in_own_type = is_sketch(param) && dtype == kSketchType;
-  if (is_sketch(param) && !in_own_type && param.value.cols() % block_of(kSketchType).elements == 0)
+  const bool in_own_type = is_sketch(param) && dtype == sketch_type(model.config(), param);
+  if (is_sketch(param) && !in_own_type && param.value.cols() % kSketchBlock == 0)
     return model.bind(param, sketched(model, param, pieces));
   if (!(is_large(param) || in_own_type) || !alike || cut || (transposed && is_quantised(dtype))) {
     model.bind(param, copied(model, param, pieces, DType::f32));

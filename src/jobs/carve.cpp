@@ -129,7 +129,7 @@ FieldList fields(CarveJob& job) {
       .positional()
       .required();
   list.add("OUT", job.out, kNewModelHelp).positional().required();
-  list.add(how.take({"shared", "active", "experts", "budget", "layers"}));
+  list.add(how.take({"shared", "active", "experts", "budget", "sketch_bits", "layers"}));
   list.add(fields(job.calibration,
                   "its first tokens show what the neurons do; nothing is trained on it"));
   list.add(std::move(how));
@@ -176,6 +176,8 @@ void check_given(const CarveJob& job, const Given& given) {
                method);
   if (!by_neuron && given.has("budget"))
     fail_usage("method '{}' has no @budget; @shared, @active and @experts say it", method);
+  if (!by_neuron && given.has("sketch_bits"))
+    fail_usage("method '{}' has no sketch; leave @sketch_bits out", method);
   if (by_neuron && job.sweep)
     fail_usage("@sweep is of methods with slices, and '{}' has a @budget", method);
   check_read(job.options, given);
@@ -192,8 +194,8 @@ std::string CarveReply::shape() const {
   if (carved.by_neuron())
     return fmt::format(
         "{} neurons of each FFN, {} of them for a token: {:.1f}% of its bytes are "
-        "read, those of the sketch among them",
-        o.experts, o.active, 100 * read_share());
+        "read, those of a sketch of {} bits among them",
+        o.experts, o.active, 100 * read_share(), o.sketch_bits);
   return fmt::format("{} of each FFN: {} always on, {} of the other {} chosen", o.experts, o.shared,
                      o.active, o.experts - o.shared);
 }
@@ -256,6 +258,7 @@ Json to_json(const CarveReply& r, const Spelling& spell) {
                 {"experts", o.experts},
                 {"ffn_active", active_ffn_share(r.dense, o)},
                 {"ffn_bytes_read", r.read_share()},
+                {"sketch_bits", o.sketch_bits},
                 {"tokens", r.result.tokens},
                 {"compute", name_of(r.compute)},
                 {"layers", layers},

@@ -175,6 +175,9 @@ struct ModelConfig {
                                   // nothing else of an FFN has one
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
+  // Of routers that score neurons by a sketch (recipe sketch): bits of a number, 2 or 4; 3: 2 of
+  // `gate`, 4 of `up`.
+  int64_t sketch_bits = 2;
   bool tied = false;  // the head is the embedding
   bool head_bias = false;
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual

@@ -10,6 +10,7 @@ namespace {
 struct Numbers {
   PartCounts trained, matrices;
   int64_t buffers = 0, sketch = 0;  // of the buffers those of sketches, which are matrices
+  int64_t sketch_bytes = 0;
 };
 
 Numbers numbers_of(const ModelConfig& c) {
@@ -18,7 +19,9 @@ Numbers numbers_of(const ModelConfig& c) {
     const int64_t n = layers * p.value.numel();
     (p.is_trained() ? sums.trained[p.part] : sums.buffers) += n;
     if (p.is_matrix() || is_sketch(p)) sums.matrices[p.part] += n;
-    if (is_sketch(p)) sums.sketch += n;
+    if (!is_sketch(p)) return;
+    sums.sketch += n;
+    sums.sketch_bytes += bytes_of(c.width % kSketchBlock == 0 ? sketch_type(c, p) : DType::f32, n);
   });
   return sums;
 }
@@ -73,7 +76,8 @@ ParamCount count_params(const ModelConfig& c, int64_t top_k_experts) {
   return {.parts = sums.trained,
           .experts_active = active(c, sums.trained[Part::experts], experts_taken(c, top_k_experts)),
           .buffers = sums.buffers,
-          .sketch = sums.sketch};
+          .sketch = sums.sketch,
+          .sketch_bytes = sums.sketch_bytes};
 }
 
 FlopCount count_flops(const ModelConfig& c, int64_t context, int64_t top_k_experts) {
@@ -118,10 +122,8 @@ double training_flops(const ModelConfig& c, const TrainedNumbers& trained, int64
 
 MemoryCount count_memory(const ModelConfig& c) {
   const ParamCount params = count_params(c);
-  // buffers stay f32, but for sketches whose rows are whole blocks
-  const int64_t sketch = c.width % block_of(kSketchType).elements == 0 ? params.sketch : 0;
   const int64_t n = params.total(),
-                buffers = 4 * (params.buffers - sketch) + bytes_of(kSketchType, sketch);
+                buffers = 4 * (params.buffers - params.sketch) + params.sketch_bytes;
   int64_t cached = 0;  // numbers
   for (int64_t i = 0; i < c.layers; ++i) {
     const AttentionShape shape = c.attention(i);

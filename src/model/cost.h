@@ -30,7 +30,8 @@ struct ParamCount {
   int64_t experts_active = 0;  // of the routed experts, those that a token takes
   // selection biases, thresholds and sketches of the routers: not trained by gradient, in no sum
   int64_t buffers = 0;
-  int64_t sketch = 0;  // of the buffers, numbers of routers that score neurons by a few bits
+  int64_t sketch = 0;        // of the buffers, numbers of routers that score neurons by a few bits
+  int64_t sketch_bytes = 0;  // of those in few bits; in f32 where rows are no whole blocks
 
   int64_t operator[](Part part) const { return parts[part]; }
   int64_t total() const { return std::accumulate(parts.of.begin(), parts.of.end(), int64_t{0}); }

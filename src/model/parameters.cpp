@@ -334,6 +334,12 @@ bool is_sketch(const Param& p) {
   return p.part == Part::router && p.role == Role::buffer && p.value.rank == 2;
 }
 
+// Without a gate the first matrix is of `up`.
+DType sketch_type(const ModelConfig& c, const Param& p) {
+  const bool of_up = p.kind == ParamKind::up || !c.gated;
+  return c.sketch_bits >= (of_up ? 3 : 4) ? DType::q4_0 : DType::q2_0;
+}
+
 bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }
 
 bool is_convolution(const Param& p) {

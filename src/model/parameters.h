@@ -105,7 +105,10 @@ bool is_multiplied_in_f32(const Param&);
 // Whether it is of a router that scores neurons by their own rows in few bits (recipe sketch): what
 // those become in files that have such types, and where they are multiplied.
 bool is_sketch(const Param&);
-constexpr DType kSketchType = DType::q2_0;
+// The type of a sketch, whose rows are whole blocks of it where the width is a multiple of
+// kSketchBlock.
+DType sketch_type(const ModelConfig&, const Param&);
+constexpr int64_t kSketchBlock = 64;
 // Whether it is the weights of a convolution, which no product takes.
 bool is_convolution(const Param&);
 

@@ -40,10 +40,11 @@ std::vector<int32_t> text(uint64_t seed, int64_t tokens = kWindow * kWindows) {
   return ids;
 }
 
-CarveOptions options(const Model& dense, double budget, const char* fit = "") {
+CarveOptions options(const Model& dense, double budget, const char* fit = "", int64_t bits = 0) {
   CarveOptions o;
   o.method = "sketch";
   o.budget = budget;
+  o.sketch_bits = bits;
   o.fit = fit;
   o.window = kWindow;
   o.windows = kWindows;
@@ -110,6 +111,47 @@ TEST(Sketch, TakesAsManyNeuronsAsTheBudgetPays) {
   }
 }
 
+// More bits leave fewer neurons, and are taken where what is left is worth more.
+TEST(Sketch, HasTheBitsThatTheBudgetAllows) {
+  const ModelConfig dense = dense_model()->config();
+  CarveOptions o;
+  o.method = "sketch";
+  for (const auto& [budget, weights, bits] :
+       {std::tuple{0.9, DType::bf16, 4}, std::tuple{0.5, DType::bf16, 3},
+        std::tuple{0.25, DType::bf16, 2}, std::tuple{0.75, DType::q8_0, 3},
+        std::tuple{0.5, DType::q8_0, 2}, std::tuple{0.75, DType::q4_0, 2}}) {
+    o.budget = budget;
+    o.sketch_bits = 0;
+    const CarveOptions chosen = with_shape(dense, o, weights);
+    EXPECT_EQ(chosen.sketch_bits, bits) << budget << ' ' << name_of(weights);
+    int64_t before = dense.dense_width + 1;
+    for (o.sketch_bits = 2; o.sketch_bits <= 4; ++o.sketch_bits) {
+      const int64_t neurons = with_shape(dense, o, weights).active;
+      EXPECT_LT(neurons, before);
+      before = neurons;
+    }
+    EXPECT_EQ(carved_config(dense, chosen).sketch_bits, bits);
+  }
+}
+
+// As many neurons, chosen by a better copy.
+TEST(Sketch, MoreBitsChooseBetter) {
+  const auto dense = dense_model();
+  std::vector<double> agreement, error;
+  for (const int64_t bits : {2, 3, 4}) {
+    CarveOptions o = options(*dense, 0.5, "none", bits);
+    o.active = kNeurons / 2;
+    moe::Run run(2);
+    const CarvedLayer layer = carve(run, *dense, text(1), o).layers[0];
+    agreement.push_back(layer.agreement);
+    error.push_back(layer.error);
+  }
+  for (const size_t more : {1, 2}) {
+    EXPECT_GT(agreement[more], agreement[more - 1]);
+    EXPECT_LT(error[more], error[more - 1]);
+  }
+}
+
 // Rows of 64 hold no block of 256, so what is asked for as q4_k is written as q5_0.
 TEST(Sketch, CountsTheBytesOfTheTypeThatRowsAreWrittenIn) {
   const ModelConfig dense = dense_model()->config();
@@ -157,10 +199,12 @@ TEST(Sketch, ALayerMayBeSilent) {
 }
 
 // A file has the sketch in its own type, a folder in f32, and both give the same numbers.
-TEST(Sketch, IsSavedAndLoadedAgain) {
+class SavedSketch : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Bits, SavedSketch, testing::Values(2, 3, 4));
+TEST_P(SavedSketch, IsLoadedAgain) {
   const auto dense = dense_model();
   moe::Run run(2);
-  const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.4));
+  const CarveResult carved = carve(run, *dense, text(1), options(*dense, 0.4, "", GetParam()));
   const test::TempFolder folder;
   const auto tokenizer = make_tokenizer("bytes");
   save_model(folder / "m", *carved.model, *tokenizer, DType::f32);
@@ -169,10 +213,9 @@ TEST(Sketch, IsSavedAndLoadedAgain) {
   const LoadedModel from_file = open_model(folder / "m.gguf", {});
   for (Model* model : {from_folder.model.get(), from_file.model.get()}) {
     Router& router = *model->block(1).ffn.router;
-    for (const Param* p : {&router.logit.weight, &router.logit.up}) {
-      EXPECT_TRUE(is_sketch(*p));
-      EXPECT_EQ(p->value.dtype, kSketchType);
-    }
+    for (const Param* p : {&router.logit.weight, &router.logit.up}) EXPECT_TRUE(is_sketch(*p));
+    EXPECT_EQ(router.logit.weight.value.dtype, GetParam() == 4 ? DType::q4_0 : DType::q2_0);
+    EXPECT_EQ(router.logit.up.value.dtype, GetParam() >= 3 ? DType::q4_0 : DType::q2_0);
   }
   const std::vector<int32_t> ids = text(5, 20);
   EXPECT_EQ(logits(*from_folder.model, ids, 0), logits(*from_file.model, ids, 0));
@@ -209,6 +252,7 @@ TEST(Sketch, RefusesWhatHasNoMeaning) {
   check_carve(dense->config(), options(*dense, 0.5));
   has(refused(dense->config(), nothing, 0), "budget is 0");
   has(refused(dense->config(), nothing, 1.5), "budget is 1.5");
+  has(refused(dense->config(), [](CarveOptions& o) { o.sketch_bits = 5; }), "sketch_bits is 5");
   has(refused(dense->config(), nothing, 0.05), "the sketch alone reads 0.104");
   has(refused(dense->config(), [](CarveOptions& o) { o.router = "energy"; }), "its own router");
   ModelConfig biased = dense->config(), narrow = biased;

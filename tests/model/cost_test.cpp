@@ -154,6 +154,9 @@ TEST(Cost, CountsTheRouterOfEveryRecipe) {
   const ParamCount sketched = count_params(c);
   EXPECT_EQ(sketched.sketch, 2 * 2 * 6 * 64);  // gate and up of two layers
   EXPECT_EQ(count_memory(c).weights_bf16, 2 * sketched.total() + sketched.sketch / 64 * 18);
+  c.sketch_bits = 3;  // blocks of 32 in 18 bytes
+  EXPECT_EQ(count_params(c).sketch_bytes,
+            sketched.sketch / 2 / 64 * 18 + sketched.sketch / 2 / 32 * 18);
   c.width = 12;
   c.routing = test::small_routing("deepseek-v3", 6, 2);
   EXPECT_EQ(count_params(c).buffers, 2 * 6);

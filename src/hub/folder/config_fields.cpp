@@ -58,6 +58,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("expert_down_bias", c.expert_down_bias, false);
   v.one_of("hidden_act", c.act, kActNames);
   v.flag("gated_mlp", c.gated);
+  v.extra("sketch_bits", c.sketch_bits, 2, 2);
   v.flag("tie_word_embeddings", c.tied);
   v.extra("lm_head_bias", c.head_bias, false);
   v.number("dropout", c.dropout, 0);

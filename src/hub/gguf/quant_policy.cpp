@@ -54,7 +54,7 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
                        Target target) {
   if (kind == WeightKind::buffer) return {DType::f32, kSmall};
   if (kind == WeightKind::sketch)
-    return {target == Target::gguf && fits(kSketchType, cols) ? kSketchType : DType::f32, kSketch};
+    return {target == Target::gguf && asked && fits(*asked, cols) ? *asked : DType::f32, kSketch};
   if (target == Target::folder) {
     if (asked) return {*asked, ""};
     // Nothing is rounded that nobody asked to round.

@@ -42,7 +42,7 @@ struct WantedType {
 };
 
 // The type of a tensor whose rows have `cols` numbers and are `stored` so now; `asked` is what
-// --quant or --dtype says, nothing: keep what is there.
+// --quant or --dtype says, nothing: keep what is there; of a sketch, its type.
 TypeChoice choose_type(WeightKind, int64_t cols, DType stored, std::optional<DType> asked, Target);
 
 // Fails (usage) where no file of this kind has weights of this type.

@@ -29,9 +29,9 @@ struct FileDType {
   DType dtype;
   std::string_view name;
 };
-constexpr FileDType kFileDTypes[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"},
-                                     {DType::f16, "F16"}, {DType::i32, "I32"},
-                                     {DType::u8, "U8"},   {DType::f8_e4m3, "F8_E4M3"}};
+constexpr FileDType kFileDTypes[] = {
+    {DType::f32, "F32"}, {DType::bf16, "BF16"},       {DType::f16, "F16"}, {DType::i32, "I32"},
+    {DType::u8, "U8"},   {DType::f8_e4m3, "F8_E4M3"}, {DType::i8, "I8"},   {DType::i64, "I64"}};
 
 std::string_view file_name_of(DType dtype) {
   for (const FileDType& known : kFileDTypes)
@@ -77,7 +77,7 @@ Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
   const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
                                    [&](const FileDType& d) { return d.name == dtype; });
   if (known == std::end(kFileDTypes))
-    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16, F8_E4M3, U8 and I32 are)",
+    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16, F8_E4M3, U8, I8, I32 and I64 are)",
          reader.where(), printable(dtype, 32));
   entry.dtype = known->dtype;
   entry.shape = reader.get<std::vector<int64_t>>("shape");

@@ -1,7 +1,7 @@
 // Element types. bf16 is the upper half of an f32; conversion rounds to nearest even and keeps NaN.
 // The quantised types are GGUF's: numbers of a row are stored in blocks, each with scales of its
-// own (tensor/quant.h); only weights have them. u8 and f8_e4m3 are parts of weights that folders
-// keep apart from their scales (hub/folder/packed.h).
+// own (tensor/quant.h); only weights have them. u8, i8, i64 and f8_e4m3 are parts of weights that
+// folders keep apart from their scales (hub/folder/packed.h).
 #pragma once
 
 #include <bit>
@@ -33,7 +33,9 @@ enum class DType : uint8_t {
   q2_k,
   q2_0,
   u8,
-  f8_e4m3
+  f8_e4m3,
+  i8,
+  i64
 };
 
 // What is stored together along a row.
@@ -63,7 +65,9 @@ constexpr BlockFormat block_of(DType dtype) {
     case DType::q2_k: return {256, 84};
     case DType::q2_0: return {64, 18};
     case DType::u8:
+    case DType::i8:
     case DType::f8_e4m3: return {1, 1};
+    case DType::i64: return {1, 8};
   }
   return {1, 0};
 }
@@ -71,7 +75,8 @@ constexpr BlockFormat block_of(DType dtype) {
 constexpr bool is_quantised(DType dtype) { return block_of(dtype).elements > 1; }
 // Whether numbers of this type can be a model's weights.
 constexpr bool holds_weights(DType dtype) {
-  return dtype != DType::i32 && dtype != DType::u8 && dtype != DType::f8_e4m3;
+  return dtype != DType::i32 && dtype != DType::i64 && dtype != DType::u8 && dtype != DType::i8 &&
+         dtype != DType::f8_e4m3;
 }
 // Of a type whose numbers stand alone.
 constexpr size_t size_of(DType dtype) {
@@ -135,8 +140,16 @@ constexpr DType dtype_of<int32_t>() {
   return DType::i32;
 }
 template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::i64;
+}
+template <>
 constexpr DType dtype_of<uint8_t>() {
   return DType::u8;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::i8;
 }
 
 }  // namespace moe

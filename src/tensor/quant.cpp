@@ -227,7 +227,9 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
     case DType::q2_k: return read_blocks(out, in, from, n, read_q2_k);
     case DType::q2_0: return read_blocks(out, in, from, n, read_q2_0);
     case DType::i32:
+    case DType::i64:
     case DType::u8:
+    case DType::i8:
     case DType::f8_e4m3: break;
   }
   fail("numbers of {} cannot be read as f32", name_of(from));
@@ -266,7 +268,9 @@ void quantise(void* out, const float* in, DType to, int64_t n, const float* impo
     case DType::iq4_nl: return weighed(write_iq4_nl);
     case DType::iq4_xs: fail("{} is read, not made", name_of(to));
     case DType::i32:
+    case DType::i64:
     case DType::u8:
+    case DType::i8:
     case DType::f8_e4m3: break;
   }
   fail("numbers cannot be made {}, which holds no weights", name_of(to));

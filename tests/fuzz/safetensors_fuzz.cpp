@@ -17,7 +17,9 @@ namespace {
 uint64_t touch(const Tensor& t) {
   uint64_t sum = 0;
   const int64_t n = t.numel();
-  if (size_of(t.dtype) == 4) {
+  if (size_of(t.dtype) == 8) {
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint64_t*>(t.data)[i];
+  } else if (size_of(t.dtype) == 4) {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint32_t*>(t.data)[i];
   } else if (size_of(t.dtype) == 2) {
     for (int64_t i = 0; i < n; ++i) sum += static_cast<const uint16_t*>(t.data)[i];

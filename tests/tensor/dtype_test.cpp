@@ -81,8 +81,14 @@ TEST(DType, HalfOfSpecialValues) {
 TEST(DType, BlocksAndNames) {
   EXPECT_EQ(bytes_of(DType::q8_0, 64), 68);
   EXPECT_EQ(bytes_of(DType::q6_k, 512), 420);
+  EXPECT_EQ(bytes_of(DType::i64, 3), 24);
+  EXPECT_EQ(bytes_of(DType::i8, 3), 3);
   EXPECT_FALSE(is_quantised(DType::f16));
   EXPECT_TRUE(is_quantised(DType::q4_1));
+  for (const DType dtype : {DType::u8, DType::f8_e4m3, DType::i8, DType::i64}) {
+    EXPECT_FALSE(holds_weights(dtype));
+    EXPECT_EQ(dtype_named(name_of(dtype)), dtype);
+  }
   EXPECT_EQ(dtype_named("Q4_K"), DType::q4_k);
   EXPECT_EQ(dtype_named("bf16"), DType::bf16);
   EXPECT_EQ(dtype_named("q4"), std::nullopt);

@@ -6,11 +6,13 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "hub/adapter.h"
 #include "hub/folder/config_json.h"
+#include "hub/folder/packed.h"
 #include "hub/gguf/gguf_model.h"
 #include "hub/named_models.h"
 #include "hub/tensor_layout.h"
@@ -136,6 +138,18 @@ std::vector<FileTensor> best_map(const FolderConfig& read, Model& model, const N
   return best;
 }
 
+// Takes biases that the model has not, but the weights beside them, as what nobody needs.
+void pass_over_biases(std::vector<FileTensor>& map, const std::vector<std::string>& biases) {
+  constexpr std::string_view kEnd = ".bias";
+  std::set<std::string> known;
+  for (const FileTensor& tensor : map) known.insert(tensor.name);
+  for (const std::string& name : biases) {
+    const std::string layer = name.substr(0, name.size() - kEnd.size());
+    if (!known.contains(name) && known.contains(layer + ".weight"))
+      map.push_back({.name = name, .shape = {}, .pieces = {}, .alias = true});
+  }
+}
+
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
                        BesideText beside = BesideText::refuse);
 
@@ -159,8 +173,9 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   const ModelConfig& config = read.config;
   const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::shared_ptr<const NamedTensors> file = stored;
+  std::shared_ptr<const UnpackedTensors> unpacked;
   if (read.packing.kind != Packing::Kind::none)
-    file = std::make_shared<const UnpackedTensors>(stored, read.packing);
+    file = unpacked = std::make_shared<const UnpackedTensors>(stored, read.packing);
   check_size(config, *file);
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
@@ -168,6 +183,7 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   loaded.model = std::make_unique<Model>(
       config, purpose == LoadFor::training ? Storage::owned : Storage::bound, experts);
   std::vector<FileTensor> map = best_map(read, *loaded.model, *file);
+  if (unpacked) pass_over_biases(map, unpacked->biases_of_zeros());
   loaded.left_out = check_account(map, *file, "config.json", beside);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);

@@ -1,6 +1,6 @@
 // Weights in few bits beside their scales: any tensors become ones of other types, or an Error. The
-// first byte chooses the packing and the size of its blocks, and as in safetensors_fuzz.cpp how the
-// rest is read.
+// first byte chooses the packing and the size of its blocks and groups, and as in
+// safetensors_fuzz.cpp how the rest is read.
 #include "hub/folder/packed.h"
 
 #include "fuzz/fuzz.h"
@@ -31,9 +31,14 @@ void read(std::span<const std::byte> bytes, const Packing& packing) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using Kind = moe::Packing::Kind;
-  const bool fp8 = (data[0] >> 1 & 1) != 0;
-  const moe::Packing packing = {fp8 ? Kind::fp8 : Kind::mxfp4, (data[0] >> 2 & 7) + 1,
-                                (data[0] >> 5 & 7) + 1};
+  constexpr Kind kKinds[] = {Kind::mxfp4, Kind::fp8,        Kind::gptq,       Kind::gptq,
+                             Kind::awq,   Kind::compressed, Kind::compressed, Kind::compressed};
+  const int which = data[0] >> 1 & 7, block = (data[0] >> 4 & 3) + 1;
+  moe::Packing packing;
+  packing.kind = kKinds[which];
+  if (which != 7) packing.block_rows = packing.block_cols = block;
+  packing.groups = {int64_t{1} << (data[0] >> 6), 4 * block};
+  packing.zeros_less_one = which == 2;
   moe::fuzz::read(moe::fuzz::safetensors_file(data, size), packing);
   return 0;
 }

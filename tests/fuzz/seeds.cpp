@@ -70,12 +70,13 @@ void safetensors_seeds(const std::string& folder) {
           R"({"none":{"dtype":"BF16","shape":[0,3],"data_offsets":[0,0]},"__metadata__":{"format":"pt"}})");
 }
 
-// Pairs of numbers and scales, in both packings.
+// Numbers and scales in every packing; what the first byte says is in packed_fuzz.cpp.
 void packed_seeds(const std::string& folder) {
   std::filesystem::create_directories(folder);
   std::vector<std::byte> bytes(1024, std::byte{7});
-  const auto tensor = [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return Tensor(bytes.data(), dtype, shape);
+  int64_t shape[] = {6, 20};
+  const auto item = [&](const char* name, DType dtype, std::initializer_list<int64_t> dims) {
+    return SafetensorsItem{name, Tensor(bytes.data(), dtype, dims), dtype};
   };
   const auto seed = [&](const char* name, char first, const std::vector<SafetensorsItem>& items) {
     const std::string path = folder + "/" + name;
@@ -83,12 +84,31 @@ void packed_seeds(const std::string& folder) {
     put(folder, name, std::string(1, first) + read_text(path));
   };
   seed("mxfp4", '\x01',
-       {{"e.gate_up_proj_blocks", tensor(DType::u8, {2, 4, 2, 16}), DType::u8},
-        {"e.gate_up_proj_scales", tensor(DType::u8, {2, 4, 2}), DType::u8},
-        {"norm", tensor(DType::f32, {3}), DType::f32}});
-  seed("fp8", '\x6F',  // blocks of 4 x 4
-       {{"w", tensor(DType::f8_e4m3, {6, 8}), DType::f8_e4m3},
-        {"w_scale_inv", tensor(DType::f32, {2, 2}), DType::f32}});
+       {item("e.gate_up_proj_blocks", DType::u8, {2, 4, 2, 16}),
+        item("e.gate_up_proj_scales", DType::u8, {2, 4, 2}), item("norm", DType::f32, {3})});
+  seed("fp8", '\x33',  // blocks of 4 x 4
+       {item("w", DType::f8_e4m3, {6, 8}), item("w_scale_inv", DType::f32, {2, 2})});
+  seed("gptq", '\xC5',  // groups of 8
+       {item("x.qweight", DType::i32, {2, 8}), item("x.qzeros", DType::i32, {2, 1}),
+        item("x.scales", DType::f16, {2, 8}), item("x.bias", DType::f16, {8})});
+  std::memset(bytes.data(), 0, bytes.size());  // a list of groups that there are
+  seed("gptq_listed", '\xC7',
+       {item("x.qweight", DType::i32, {4, 4}), item("x.qzeros", DType::i32, {2, 1}),
+        item("x.scales", DType::bf16, {2, 4}), item("x.g_idx", DType::i32, {16})});
+  seed("awq", '\xC9',
+       {item("x.qweight", DType::i32, {16, 1}), item("x.qzeros", DType::i32, {2, 1}),
+        item("x.scales", DType::f16, {2, 8})});
+  const SafetensorsItem said = {"x.weight_shape", Tensor(shape, DType::i64, {2}), DType::i64};
+  seed("words", '\x8B',  // groups of 4
+       {item("x.weight_packed", DType::i32, {6, 3}), item("x.weight_scale", DType::bf16, {6, 5}),
+        item("x.weight_zero_point", DType::i32, {1, 5}), said});
+  seed("words_listed", '\x8B',
+       {item("x.weight_packed", DType::i32, {6, 5}), item("x.weight_scale", DType::bf16, {6, 5}),
+        item("x.weight_zero_point", DType::i8, {6, 5}), item("x.weight_g_idx", DType::i32, {20}),
+        said});
+  seed("bytes", '\x3D',
+       {item("x.weight", DType::i8, {6, 8}), item("x.weight_scale", DType::f32, {2, 2}),
+        item("x.weight_zero_point", DType::i8, {2, 2}), item("x.input_scale", DType::f32, {1})});
 }
 
 // A value of every kind and tensors of several types, some of them as other programs would align
@@ -399,6 +419,21 @@ void config_seeds(const std::string& folder) {
   put(folder, "plain", config_to_json(test::small_config()));
   put(folder, "olmoe", config_to_json(test::small_olmoe()));
   put(folder, "shared", config_to_json(test::small_shared()));
+  Json packed = parse_json(config_to_json(test::small_olmoe()), "olmoe");
+  const Json weights = {
+      {"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {128, 128}}};
+  const std::pair<const char*, Json> packings[] = {
+      {"gptq", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"format", "gptq_v2"}}},
+      {"awq", {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}}},
+      {"compressed",
+       {{"quant_method", "compressed-tensors"},
+        {"format", "float-quantized"},
+        {"sparsity_config", {{"format", "dense"}}},
+        {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}}}};
+  for (const auto& [name, packing] : packings) {
+    packed["quantization_config"] = packing;
+    put(folder, name, packed.dump());
+  }
 }
 
 // Stages and numbers to route, parted by a NUL byte: every recipe's, and what an input can hold.

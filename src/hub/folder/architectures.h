@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "core/json.h"
-#include "hub/folder/packed.h"
+#include "hub/folder/packing.h"
 #include "hub/tensor_names.h"
 #include "model/config.h"
 
@@ -26,7 +26,7 @@ struct Architecture {
   const TensorNames* names;
   bool stores_tied_head;  // a tied head is written a second time under its own name; reading takes
                           // it or leaves it
-  // The names beside a config that says MXFP4 (hub/folder/packed.h); null: there is none such.
+  // The names beside a config that says MXFP4 (hub/folder/packing.h); null: there is none such.
   const TensorNames* mxfp4_names = nullptr;
   // Names, or the same ones for tensors of other shapes, that some of its checkpoints have in place
   // of the first.

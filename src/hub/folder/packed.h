@@ -1,43 +1,39 @@
-// Weights of a model folder that stand in two tensors, numbers of few bits and scales of blocks:
-// MXFP4 as gpt-oss was published in (transformers:integrations/mxfp4.py) and FP8 with scales of
-// 128 x 128 as DeepSeek-V3 was (github deepseek-ai/DeepSeek-V3, inference/kernel.py).
+// The tensors of a model folder whose weights stand in few bits beside their scales, as the weights
+// that these mean.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
-#include "core/json.h"
 #include "formats/safetensors.h"
+#include "hub/folder/packed_forms.h"
 
 namespace moe {
 
-struct Packing {
-  enum class Kind { none, mxfp4, fp8 };
-  Kind kind = Kind::none;
-  int64_t block_rows = 0, block_cols = 0;  // fp8: of numbers that share a scale
-};
-
-// What "quantization_config" of a config.json says; without one, none. Fails, naming the key, for
-// what is not known.
-Packing read_packing(const JsonReader& config);
-
-// The tensors of a folder with each such pair as one under the name of the weight, in memory of
-// their own: of MXFP4 "X_blocks" [..,R,I/32,16] and "X_scales" [..,R,I/32] as X, mxfp4 [..,R,I]; of
-// FP8 "X" [O,I] and "X_scale_inv" [ceil(O/B),ceil(I/B)], f32, bf16 or f16, as X, bf16 [O,I], the
-// product rounded once. Gates and ups of "gate_up_proj", which stand in turns, come one behind the
-// other, so that nothing needs to be moved again. The others are views of the file.
+// The tensors of a folder with those of each packed weight as one under the weight's name, in
+// memory of their own; the others are views of the file. MXFP4 stays what it is, [..,R,I] in GGUF's
+// order, with gates and ups one behind the other; all else becomes 16 bits, [O,I], the products
+// rounded once: f16 where the scales are f16, but for those of FP8's blocks, and bf16 otherwise.
+// Scales of activations and of caches of keys and values, which weights do not depend on, are left
+// out.
 class UnpackedTensors : public NamedTensors {
  public:
-  // Fails, naming the tensor, where the halves of a pair do not fit together or one is missing.
+  // Fails, naming the tensor, where the parts of a weight do not fit together or one is missing.
   UnpackedTensors(std::shared_ptr<const Safetensors> file, const Packing& packing);
 
+  // Biases of nothing but zeros beside weights of GPTQ: AutoGPTQ gives one to every layer, whether
+  // the model has it or not.
+  const std::vector<std::string>& biases_of_zeros() const { return biases_of_zeros_; }
+
  private:
-  void add_mxfp4(const std::string& name, const Tensor& blocks, const Tensor& scales);
-  void add_fp8(const std::string& name, const Tensor& numbers, const Tensor& scales,
-               const Packing& packing);
+  void add_packed(const NamedTensor& numbers, const PackedForm& form, const Packing& packing);
+  bool is_consumed(std::string_view name, Packing::Kind kind) const;
   void* allocate(int64_t bytes);
 
   std::shared_ptr<const Safetensors> file_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::string> biases_of_zeros_;
 };
 
 }  // namespace moe

@@ -6,11 +6,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
 #include "hub/configs.h"
+#include "hub/folder/packed_folder.h"
 #include "hub/hub.h"
-#include "support/check.h"
-#include "support/files.h"
 #include "support/param_named.h"
 #include "tensor/quant.h"
 
@@ -30,23 +28,9 @@ ModelConfig gpt_oss() {
   return c;
 }
 
-// A file to be, in memory that lives as long as it.
-struct Made {
-  std::vector<SafetensorsItem> items;
-  std::vector<std::vector<uint8_t>> memory;
-
-  Tensor put(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
-    Tensor t(nullptr, dtype, shape);
-    memory.emplace_back(static_cast<size_t>(t.bytes()));
-    t.data = memory.back().data();
-    items.push_back({name, t, dtype});
-    return t;
-  }
-};
-
 // "X" [E,I,O] of a saved folder as transformers stores it in MXFP4: [E,O,I/32,16], number 2j of a
 // block in the lower half of byte j and 2j + 1 above it, and [E,O,I/32].
-void pack(Made& to, const std::string& name, const Tensor& x) {
+void pack(MadeFile& to, const std::string& name, const Tensor& x) {
   const int64_t experts = x.shape[0], in = x.shape[1], out = x.shape[2], blocks = in / 32;
   const Tensor numbers = to.put(name + "_blocks", DType::u8, {experts, out, blocks, 16}),
                scales = to.put(name + "_scales", DType::u8, {experts, out, blocks});
@@ -68,19 +52,9 @@ void pack(Made& to, const std::string& name, const Tensor& x) {
       }
 }
 
-class Packed : public ::testing::Test {
+class Packed : public PackedFolder {
  protected:
-  TempFolder plain_, packed_;
-
-  // The folder `packed_` beside `plain_`, with what the config says of its packing.
-  void write(Made& made, const Json& packing) {
-    Json config = read_json(plain_ / "config.json");
-    config["quantization_config"] = packing;
-    write_atomically(packed_ / "config.json", config.dump());
-    write_atomically(packed_ / "tokenizer.json", read_text(plain_ / "tokenizer.json"));
-    write_safetensors(packed_ / "model.safetensors", made.items);
-  }
-  void write_mxfp4(Made& made) {
+  void write_mxfp4(MadeFile& made) {
     write(made, {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"model.embed_tokens"}}});
   }
 };
@@ -105,7 +79,7 @@ TEST_F(Packed, Mxfp4) {
   const auto model = made_of_mxfp4(gpt_oss());
   save_model(plain_.path(), *model, *make_tokenizer("bytes"), DType::f32);
   const Safetensors file = Safetensors::open(plain_.path());
-  Made made;
+  MadeFile made;
   for (const NamedTensor& tensor : file.tensors()) {
     if (tensor.name.ends_with("gate_up_proj") || tensor.name.ends_with("experts.down_proj"))
       pack(made, tensor.name, tensor.value);
@@ -143,29 +117,30 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   const auto model = made_of_mxfp4(gpt_oss());
   save_model(plain_.path(), *model, *make_tokenizer("bytes"), DType::f32);
   const std::string name = "model.layers.0.mlp.experts.down_proj";
-  const auto refused = [&](Made& made, const char* why) {
+  const auto refused = [&](MadeFile& made, const char* why) {
     write_mxfp4(made);
     EXPECT_FAILS(open_model(packed_.path(), {}), why);
   };
-  Made alone;
+  MadeFile alone;
   alone.put(name + "_blocks", DType::u8, {3, 64, 2, 16});
   refused(alone,
           "down_proj_blocks\" has no \"model.layers.0.mlp.experts.down_proj_scales\" beside");
-  Made scales;
+  MadeFile scales;
   scales.put(name + "_scales", DType::u8, {3, 64, 2});
   refused(scales, "down_proj_scales\" has no");
-  Made other;
+  MadeFile other;
   other.put(name + "_blocks", DType::u8, {3, 64, 2, 16});
   other.put(name + "_scales", DType::u8, {3, 64, 3});
   refused(other, "is u8 [3, 64, 2, 16] with scales u8 [3, 64, 3]");
-  Made wide;
+  MadeFile wide;
   wide.put(name + "_blocks", DType::u8, {3, 64, 2, 8});
   wide.put(name + "_scales", DType::u8, {3, 64, 2});
   refused(wide, "u8 [..,R,I/32,16] and u8 [..,R,I/32] are needed");
-  Made none;
-  write(none, {{"quant_method", "awq"}});
+  MadeFile none;
+  write(none, {{"quant_method", "bitsandbytes"}});
   EXPECT_FAILS(open_model(packed_.path(), {}),
-               "\"quant_method\" is \"awq\"; \"mxfp4\" and \"fp8\" are read");
+               "\"quant_method\" is \"bitsandbytes\"; \"mxfp4\", \"fp8\", \"gptq\", \"awq\" and "
+               "\"compressed-tensors\" are read");
   write(none, {{"quant_method", std::string(500, 'x')}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "xx...; \"mxfp4\"");  // cut, as of other keys
   write(none, {{"quant_method", "fp8"}});
@@ -178,14 +153,6 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   EXPECT_FAILS(open_model(packed_.path(), {}), "\"weight_per_tensor\" is true; only scales of");
   write(none, {{"quant_method", "mxfp4"}, {"weight_sise", 4}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "weight_sise");
-}
-
-// A scale as it stands in a file.
-float put_scale(const Tensor& scales, int64_t i, float x) {
-  if (scales.dtype == DType::bf16) return to_f32(static_cast<bf16*>(scales.data)[i] = to_bf16(x));
-  if (scales.dtype == DType::f16)
-    return f16_to_f32(static_cast<uint16_t*>(scales.data)[i] = f32_to_f16(x));
-  return static_cast<float*>(scales.data)[i] = x;
 }
 
 class Fp8 : public Packed, public ::testing::WithParamInterface<DType> {};
@@ -204,7 +171,7 @@ TEST_P(Fp8, NumbersTimesScales) {
   Model model(config);
   save_model(plain_.path(), model, *make_tokenizer("bytes"), DType::f32);
   const Safetensors file = Safetensors::open(plain_.path());
-  Made made;
+  MadeFile made;
   std::map<std::string, std::vector<float>> want;
   const RngKey key = RngKey::from_seed(6);
   uint64_t drawn = 0;

@@ -1,0 +1,49 @@
+// The forms in which weights of few bits are published: of which tensors of a folder each makes one
+// weight, and the numbers that these mean. Every form is a row of a table; who finds the tensors is
+// UnpackedTensors (hub/folder/packed.h).
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "hub/folder/packing.h"
+#include "tensor/tensor.h"
+
+namespace moe {
+
+// The tensors of one weight; those that the file does not have are absent.
+struct PackedParts {
+  std::string where;  // opens every message
+  std::string name;   // of the tensor of the numbers
+  Tensor numbers, scales;
+  Tensor zeros;   // numbers that mean 0
+  Tensor groups;  // of each column the group whose scale it has
+  Tensor shape;   // of the weight
+};
+
+// Memory for so many bytes, which lives as long as the weights do.
+using MemoryOfWeights = std::function<void*(int64_t bytes)>;
+
+struct PackedForm {
+  struct Part {
+    std::string_view ends;  // of the tensor's name, in place of what that of the numbers ends in
+    Tensor PackedParts::*is = nullptr;
+    bool needed = true;
+  };
+
+  Packing::Kind kind;
+  std::string_view numbers;      // what the name of the tensor of the numbers ends in
+  std::string_view weight;       // what the weight's name ends in instead
+  std::span<const DType> types;  // the tensor of the numbers is known by its type too; empty: any
+  Part parts[4];
+  // The weight. Fails, naming the tensor, where the parts do not fit together.
+  Tensor (*unpack)(const PackedParts&, const Packing&, const MemoryOfWeights&);
+
+  bool has_numbers_in(std::string_view name, DType) const;
+};
+
+std::span<const PackedForm> packed_forms();
+
+}  // namespace moe

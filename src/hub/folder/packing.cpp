@@ -1,0 +1,198 @@
+// The keys of each form as its makers' programs write them: transformers
+// (utils/quantization_config.py), GPTQModel and AutoGPTQ (quantization/config.py), AutoAWQ
+// (models/_config.py), compressed-tensors (quantization/quant_config.py, quant_args.py).
+#include "hub/folder/packing.h"
+
+#include <algorithm>
+#include <cctype>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "hub/folder/field_visitors.h"
+
+namespace moe {
+namespace {
+
+constexpr const char* kConfig = "quantization_config";
+
+// What else such configs say: which modules stayed as they were and how each was packed, which
+// shows in the tensors; how other programs multiply; and how the numbers were found.
+constexpr const char* kOfPrograms[] = {
+    // modules and tensors
+    "modules_to_not_convert", "ignored_layers", "ignore", "lm_head", "dynamic", "sym", "zero_point",
+    "desc_act", "static_groups", "pack_dtype", "block_name_to_quantize",
+    "module_name_preceding_first_block", "modules_in_block_to_quantize", "quantization_status",
+    "global_compression_ratio",
+    // products and caches
+    "dequantize", "run_compressed", "activation_scheme", "act_per_tensor", "scale_fmt",
+    "kv_cache_scheme", "use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16",
+    "max_input_length", "do_fuse", "modules_to_fuse", "fuse_max_seq_len",
+    // how it was made
+    "meta", "true_sequential", "damp_percent", "damp_auto_increment", "act_group_aware", "hyb_act",
+    "mse", "dataset", "tokenizer", "batch_size", "pad_token_id", "cache_block_outputs",
+    "model_seqlen", "model_name_or_path", "model_file_base_name",
+    // AutoRound's
+    "autoround_version", "provider", "iters", "nsamples", "seqlen", "lr", "minmax_lr", "amp",
+    "low_gpu_mem_usage", "enable_quanted_input", "enable_minmax_tuning", "enable_norm_bias_tuning",
+    "gradient_accumulate_steps", "data_type", "scale_dtype"};
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Fails unless the key is missing or says one of the names, in either case; returns it.
+std::string one_of_names(const JsonReader& reader, const char* key,
+                         std::initializer_list<std::string_view> names, const char* why) {
+  if (!reader.has(key)) return "";
+  std::string name = lower_case(reader.get<std::string>(key));
+  if (std::ranges::find(names, name) == names.end()) refuse(reader, key, why);
+  return name;
+}
+
+void read_block(const JsonReader& reader, const char* key, Packing& packing) {
+  const auto size = reader.get<std::vector<int64_t>>(key);
+  if (size.size() != 2 || std::ranges::any_of(size, [](int64_t n) { return n < 1 || n > 65536; }))
+    refuse(reader, key, "two sizes of a block are needed");
+  if (packing.block_rows > 0 && (packing.block_rows != size[0] || packing.block_cols != size[1]))
+    refuse(reader, key, "blocks of one size are read, and another scheme says others");
+  packing.block_rows = size[0];
+  packing.block_cols = size[1];
+}
+
+// -1 is a whole row, which has one scale.
+void read_group_size(const JsonReader& reader, Packing& packing) {
+  const auto size = reader.get_in<int64_t>("group_size", -1, kMaxSize);
+  if (size == 0) refuse(reader, "group_size", "-1 or a size is needed");
+  if (size > 0) packing.groups.push_back(size);
+}
+
+Packing read_mxfp4(const JsonReader&) { return {.kind = Packing::Kind::mxfp4}; }
+
+Packing read_fp8(const JsonReader& reader) {
+  Packing packing{.kind = Packing::Kind::fp8};
+  if (reader.has("fmt")) reader.get_one_of("fmt", {"e4m3", "float8_e4m3fn"});  // are the same
+  if (reader.get<bool>("weight_per_tensor", false))
+    refuse(reader, "weight_per_tensor", "only scales of blocks are supported, only false");
+  if (!reader.has("weight_block_size"))
+    fail("{}: FP8 without \"weight_block_size\" is not supported, only scales of blocks are",
+         reader.where());
+  read_block(reader, "weight_block_size", packing);
+  return packing;
+}
+
+Packing read_gptq(const JsonReader& reader) {
+  Packing packing{.kind = Packing::Kind::gptq, .zeros_less_one = true};
+  reader.has("backend");
+  if (reader.get<bool>("is_marlin_format", false))
+    refuse(reader, "is_marlin_format", "weights in Marlin's order are not read");
+  // GPTQModel writes both, transformers 5 the second.
+  for (const char* key : {"checkpoint_format", "format"})
+    if (one_of_names(reader, key, {"gptq", "gptq_v2"}, "\"gptq\" and \"gptq_v2\" are read") ==
+        "gptq_v2")
+      packing.zeros_less_one = false;
+  for (const char* key : {"rotation", "adapter"})
+    if (reader.has(key)) refuse(reader, key, "only null is read");
+  const auto bits = reader.get<int64_t>("bits");
+  if (bits != 4 && bits != 8) refuse(reader, "bits", "GPTQ is read in 4 and in 8 bits");
+  read_group_size(reader, packing);
+  return packing;
+}
+
+Packing read_awq(const JsonReader& reader) {
+  Packing packing{.kind = Packing::Kind::awq};
+  for (const char* key : {"version", "format", "checkpoint_format"})
+    one_of_names(reader, key, {"gemm"}, "only \"gemm\" is read of AWQ's orders");
+  if (reader.has("backend") && lower_case(reader.get<std::string>("backend")) == "llm-awq")
+    refuse(reader, "backend", "only \"gemm\" is read of AWQ's orders");
+  if (reader.get<int64_t>("bits") != 4) refuse(reader, "bits", "AWQ is read in 4 bits");
+  read_group_size(reader, packing);
+  return packing;
+}
+
+// How a scheme of compressed-tensors packs weights.
+void read_weights(const JsonReader& weights, Packing& packing) {
+  for (const char* key : {"symmetric", "dynamic", "actorder", "observer", "observer_kwargs",
+                          "scale_dtype", "zp_dtype"})
+    weights.has(key);
+  const bool floats =
+      one_of_names(weights, "type", {"int", "float"}, "\"int\" and \"float\" are read") == "float";
+  const auto bits = weights.get<int64_t>("num_bits");
+  if (bits != 8 && (bits != 4 || floats))
+    refuse(weights, "num_bits",
+           floats ? "numbers of type \"float\" are read in 8 bits; NVFP4, MXFP4 and MXFP6 are not"
+                  : "whole numbers are read in 4 and in 8 bits");
+  one_of_names(weights, "strategy", {"tensor", "channel", "group", "block"},
+               "scales of a \"tensor\", \"channel\", \"group\" and \"block\" are read");
+  if (weights.has("group_size")) read_group_size(weights, packing);
+  if (weights.has("block_structure")) read_block(weights, "block_structure", packing);
+  weights.refuse_unknown();
+}
+
+void check_compressed_format(const JsonReader& reader) {
+  one_of_names(reader, "format",
+               {"dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
+                "mixed-precision"},
+               "\"float-quantized\", \"int-quantized\", \"naive-quantized\" and "
+               "\"pack-quantized\" are read");
+}
+
+// What programs write where there is none.
+bool is_said(const JsonReader& reader, const char* key) {
+  return reader.has(key) && !reader.value(key).empty();
+}
+
+Packing read_compressed(const JsonReader& reader) {
+  Packing packing{.kind = Packing::Kind::compressed};
+  reader.has("version");
+  check_compressed_format(reader);
+  if (is_said(reader, "sparsity_config"))
+    one_of_names(reader.object("sparsity_config"), "format", {"dense"},
+                 "only \"dense\" is read, no sparse weights");
+  if (is_said(reader, "transform_config"))
+    refuse(reader, "transform_config", "weights of a turned model are not read");
+  if (is_said(reader, "moe_sparsity_config"))
+    refuse(reader, "moe_sparsity_config", "experts that were taken out are not read");
+  if (!reader.has("config_groups")) return packing;
+  const JsonReader schemes = reader.object("config_groups");
+  for (const std::string& name : schemes.keys()) {
+    const JsonReader scheme = schemes.object(name);
+    check_compressed_format(scheme);
+    for (const char* key : {"targets", "input_activations", "output_activations"}) scheme.has(key);
+    if (scheme.has("weights")) read_weights(scheme.object("weights"), packing);
+    scheme.refuse_unknown();
+  }
+  return packing;
+}
+
+struct PackingMethod {
+  std::string_view name;  // "quant_method"
+  Packing (*read)(const JsonReader&);
+};
+constexpr PackingMethod kPackingMethods[] = {{"mxfp4", read_mxfp4},
+                                             {"fp8", read_fp8},
+                                             {"gptq", read_gptq},
+                                             {"awq", read_awq},
+                                             {"compressed-tensors", read_compressed}};
+
+}  // namespace
+
+Packing read_packing(const JsonReader& config) {
+  if (!config.has(kConfig)) return {};
+  const JsonReader reader = config.object(kConfig);
+  for (const char* key : kOfPrograms) reader.has(key);
+  const auto name = reader.get<std::string>("quant_method");
+  const auto* const method = std::ranges::find(kPackingMethods, name, &PackingMethod::name);
+  if (method == std::end(kPackingMethods))
+    refuse(reader, "quant_method",
+           "\"mxfp4\", \"fp8\", \"gptq\", \"awq\" and \"compressed-tensors\" are read");
+  Packing packing = method->read(reader);
+  reader.refuse_unknown();
+  return packing;
+}
+
+}  // namespace moe

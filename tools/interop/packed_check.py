@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Folders whose weights stand in few bits, MXFP4 as gpt-oss was published in and FP8 in blocks as
-DeepSeek-V3 was: what `moe convert --dtype` makes of them are, number for number, the weights that
-transformers dequantises. Called by scripts/interop.sh; takes the options of architectures.py.
+"""Folders whose weights stand in few bits: what `moe convert --dtype` makes of them are, number for
+number, the weights that transformers dequantises, of MXFP4 as gpt-oss was published in and of FP8
+in blocks as DeepSeek-V3 was. For GPTQ, AWQ and compressed-tensors transformers wants packages that
+are not here; those are packed by what their makers' programs say, and must become what was packed.
+Called by scripts/interop.sh; takes the options of architectures.py.
 """
 
 import argparse
@@ -53,6 +55,126 @@ def fp8_of_qwen(name, x):
     return fp8(name, x, torch.bfloat16)
 
 
+GROUP = 16  # of the small matrices here; published ones have 32 to 128
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def words(numbers, bits):
+    """Rows of whole numbers in int32, the first in the lowest bits; a row's last word may be less
+    than full."""
+    in_word = 32 // bits
+    padded = torch.nn.functional.pad(numbers.long(), (0, -numbers.shape[-1] % in_word))
+    places = torch.arange(in_word) * bits
+    wide = (padded.unflatten(-1, (-1, in_word)) << places).sum(-1)
+    return torch.where(wide >= 1 << 31, wide - (1 << 32), wide).to(torch.int32).contiguous()
+
+
+def in_grid(x, bits, symmetric, group=GROUP, dtype=torch.float16):
+    """[O,I] as numbers from 0 to 2^bits - 1, zero points [O,G], scales [O,G] and what they mean."""
+    rows = x.view(x.shape[0], -1, group)
+    most = 2**bits - 1
+    if symmetric:
+        scales = rows.abs().amax(-1) / (most // 2)
+        zeros = torch.full_like(scales, most // 2 + 1)
+    else:
+        low, high = rows.amin(-1).clamp_max(0), rows.amax(-1).clamp_min(0)
+        scales = (high - low) / most
+        zeros = (-low / scales).round()
+    scales = scales.clamp_min(1e-4).to(dtype)
+    steps = scales.float()[..., None]
+    numbers = ((rows / steps).round() + zeros[..., None]).clamp(0, most)
+    meant = ((numbers - zeros[..., None]).to(dtype) * scales[..., None]).float()
+    return numbers.view(x.shape), zeros, scales, meant.view(x.shape)
+
+
+def gptq(bits=4, v2=False, symmetric=True, act_order=False):
+    def pack(name, x):
+        layer = name.removesuffix(".weight")
+        order = torch.arange(x.shape[1])
+        if act_order:
+            order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(3))
+        numbers, zeros, scales, meant = in_grid(x[:, order], bits, symmetric)
+        back = order.argsort()
+        packed_zeros = words(zeros.T, bits)
+        if not v2:  # one less, borrowing within a word as GPTQModel has it
+            packed_zeros = packed_zeros - (0x11111111 if bits == 4 else 0x01010101)
+        return {
+            layer + ".qweight": words(numbers[:, back], bits).T.contiguous(),
+            layer + ".qzeros": packed_zeros,
+            layer + ".scales": scales.T.contiguous(),
+            layer + ".g_idx": (back // GROUP).to(torch.int32),
+            # AutoGPTQ's of layers without a bias
+            layer + ".bias": torch.zeros(x.shape[0], dtype=torch.float16),
+        }, meant[:, back]
+
+    return pack
+
+
+def awq(name, x):
+    layer = name.removesuffix(".weight")
+    numbers, zeros, scales, meant = in_grid(x, 4, False)
+
+    def interleaved(t):
+        return words(t.T.unflatten(-1, (-1, 8))[..., AWQ_ORDER].flatten(-2), 4)
+
+    return {
+        layer + ".qweight": interleaved(numbers),
+        layer + ".qzeros": interleaved(zeros),
+        layer + ".scales": scales.T.contiguous(),
+    }, meant
+
+
+def pack_quantized(bits, symmetric, group=GROUP):
+    def pack(name, x):
+        layer = name.removesuffix(".weight")
+        numbers, zeros, scales, meant = in_grid(
+            x, bits, symmetric, group or x.shape[1], torch.bfloat16
+        )
+        tensors = {
+            layer + ".weight_packed": words(numbers, bits),
+            layer + ".weight_scale": scales,
+            layer + ".weight_shape": torch.tensor(x.shape),
+        }
+        if not symmetric:
+            tensors[layer + ".weight_zero_point"] = words(zeros.T, bits).T.contiguous()
+        return tensors, meant
+
+    return pack
+
+
+def int_quantized(name, x):
+    numbers, _, scales, meant = in_grid(x, 8, True, x.shape[1], torch.bfloat16)
+    return {name: (numbers - 128).to(torch.int8), name + "_scale": scales}, meant
+
+
+def float_quantized(strategy):
+    def pack(name, x):
+        high, wide = {"tensor": x.shape, "channel": (1, x.shape[1])}.get(strategy, (BLOCK, BLOCK))
+        blocks = [[b.abs().amax() for b in r.split(wide, 1)] for r in x.split(high, 0)]
+        scales = (torch.tensor(blocks) / LARGEST).to(torch.bfloat16)
+        each = scales.repeat_interleave(high, 0).repeat_interleave(wide, 1)
+        each = each[: x.shape[0], : x.shape[1]]
+        numbers = (x / each.float()).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+        tensors = {
+            name: numbers,
+            name + "_scale": scales[0] if strategy == "tensor" else scales,
+            name.removesuffix("weight") + "input_scale": torch.ones(1),
+        }
+        return tensors, (numbers.to(torch.bfloat16) * each).float()
+
+    return pack
+
+
+def compressed(form, **weights):
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": scheme},
+    }
+
+
 def is_expert(name, x):
     return name.endswith(("gate_up_proj", "experts.down_proj"))
 
@@ -71,8 +193,58 @@ FP8 = (
     transformers.FineGrainedFP8Config(dequantize=True, weight_block_size=(BLOCK, BLOCK)),
     "bf16",
 )
+OF_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "desc_act": False}
+OF_AWQ = {
+    "quant_method": "awq",
+    "bits": 4,
+    "group_size": GROUP,
+    "version": "gemm",
+    "zero_point": True,
+}
+# How matrices are packed, and what config.json is told.
+WITHOUT_TRANSFORMERS = {
+    "gptq": (gptq(), OF_GPTQ),
+    "gptq_act_order": (
+        gptq(symmetric=False, act_order=True),
+        {**OF_GPTQ, "sym": False, "desc_act": True, "checkpoint_format": "gptq"},
+    ),
+    "gptq_v2": (
+        gptq(v2=True, symmetric=False),
+        {**OF_GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
+    ),
+    "gptq_8": (gptq(bits=8), {**OF_GPTQ, "bits": 8}),
+    "awq": (awq, OF_AWQ),
+    "pack_quantized": (
+        pack_quantized(4, True),
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP),
+    ),
+    "pack_quantized_zeros": (
+        pack_quantized(4, False),
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP),
+    ),
+    "pack_quantized_8": (
+        pack_quantized(8, True, None),
+        compressed("pack-quantized", num_bits=8, type="int", strategy="channel"),
+    ),
+    "int_quantized": (
+        int_quantized,
+        compressed("int-quantized", num_bits=8, type="int", strategy="channel"),
+    ),
+    **{
+        f"float_quantized_{strategy}": (
+            float_quantized(strategy),
+            compressed("float-quantized", num_bits=8, type="float", strategy=strategy, **more),
+        )
+        for strategy, more in {
+            "tensor": {},
+            "channel": {},
+            "block": {"block_structure": [BLOCK, BLOCK]},
+        }.items()
+    },
+}
 # The family, its matrices that are packed, how, what config.json and transformers are told, and in
-# what type they are compared: FP8 is read as bf16.
+# what type they are compared: FP8 is read as bf16. Where transformers is told nothing, it loads the
+# numbers that were packed.
 CASES = {
     "mxfp4": (
         "gpt_oss",
@@ -84,44 +256,58 @@ CASES = {
     ),
     "fp8": ("qwen3_moe", is_projection, fp8, *FP8),
     "fp8_of_qwen": ("qwen3_moe", is_projection, fp8_of_qwen, *FP8),
+    **{
+        name: ("qwen3_moe", is_projection, pack, told, None, "f32")
+        for name, (pack, told) in WITHOUT_TRANSFORMERS.items()
+    },
 }
 
 
-def write_packed(source, folder, wanted, pack, told):
+def write_folder(source, folder, tensors, **told):
     os.makedirs(folder, exist_ok=True)
-    tensors = {}
-    for name, x in load_file(os.path.join(source, "model.safetensors")).items():
-        tensors |= pack(name, x.float()) if wanted(name, x) else {name: x}
     save_file(tensors, os.path.join(folder, "model.safetensors"), {"format": "pt"})
     with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump({**config, "quantization_config": told}, file, indent=2)
+        json.dump({**config, **told}, file, indent=2)
     shutil.copy(os.path.join(source, "tokenizer.json"), folder)
+
+
+def write_packed(source, packed, meant, wanted, pack, told):
+    """The folder packed, and where packing says what its numbers mean another one of those."""
+    tensors, numbers = {}, {}
+    for name, x in load_file(os.path.join(source, "model.safetensors")).items():
+        of_packing = pack(name, x.float()) if wanted(name, x) else {name: x}
+        if not isinstance(of_packing, tuple):
+            of_packing = of_packing, x
+        tensors |= of_packing[0]
+        numbers[name] = of_packing[1].contiguous()
+    write_folder(source, packed, tensors, quantization_config=told)
+    write_folder(source, meant, numbers)
 
 
 def check(moe, name, tokenizer):
     family, wanted, pack, told, config, dtype = CASES[name]
-    plain, packed, ours = (os.path.join(moe.work, f"{name}-{what}") for what in "abc")
+    plain, packed, meant, ours = (os.path.join(moe.work, f"{name}-{what}") for what in "abcd")
     architectures.write(family, plain, tokenizer, llama=True)
-    write_packed(plain, packed, wanted, pack, told)
+    write_packed(plain, packed, meant, wanted, pack, told)
     moe.run("convert", packed, ours, "--dtype", dtype)
     load = transformers.AutoModelForCausalLM.from_pretrained
     how = dict(dtype=torch.float32, local_files_only=True)
+    reference = load(packed, quantization_config=config, **how) if config else load(meant, **how)
     # What it multiplies is f32; as that is stored here.
     theirs = {
-        n: x.to(architectures.DTYPES[dtype]).float()
-        for n, x in load(packed, quantization_config=config, **how).state_dict().items()
+        n: x.to(architectures.DTYPES[dtype]).float() for n, x in reference.state_dict().items()
     }
     got, before = load(ours, **how).state_dict(), load(plain, **how).state_dict()
     if sorted(got) != sorted(theirs):
         raise SystemExit(f"{name}: other tensors: {sorted(set(got) ^ set(theirs))[:4]}")
     worst = max(float((got[n] - theirs[n]).abs().max()) for n in got)
     lost = max(float((got[n] - before[n]).abs().max()) for n in got)
+    whose = f"transformers {transformers.__version__} dequantises" if config else "was packed"
     print(
-        f"{name} of {family}: {len(got)} tensors, largest difference from what transformers "
-        f"{transformers.__version__} dequantises, in {dtype}, {worst:.1e} (allowed 0), from before "
-        f"packing {lost:.2f}"
+        f"{name} of {family}: {len(got)} tensors, largest difference from what {whose}, in "
+        f"{dtype}, {worst:.1e} (allowed 0), from before packing {lost:.2f}"
     )
     return worst == 0 and lost > 0
 

@@ -501,7 +501,7 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
         progress(r.step, r.steps, fmt::format("steps of {}, ce {:.3f}", key.arm, r.ce));
       };
       // Asked once the step is evaluated, where it was to be: a run that goes on does not make up
-      // for it.
+      // for the last one.
       callbacks.on_metrics = [&](const std::string&) {
         if (watch_.watch.stopped()) stop_ = true;
       };

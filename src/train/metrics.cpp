@@ -17,6 +17,12 @@ Json to_json(const Alarm& alarm) {
 }
 
 constexpr const char* kLoss = "dpo";  // of preference pairs
+
+void add_evaluation(Json& line, const Evaluation& eval) {
+  line["eval_ce"] = eval.ce;
+  if (eval.pairs) add_figures(line, "eval_", *eval.pairs);
+}
+
 // Where experts are neurons, the loads of a step would be a megabyte of text.
 constexpr size_t kMostLoads = 512;
 
@@ -65,10 +71,16 @@ std::string metrics_line(const StepResult& r, const std::optional<Evaluation>& e
                       {"max_vio", layer.max_vio},
                       {"dropped", layer.dropped}});
   line["layers"] = std::move(layers);
-  if (eval) line["eval_ce"] = eval->ce;
-  if (eval && eval->pairs) add_figures(line, "eval_", *eval->pairs);
+  if (eval) add_evaluation(line, *eval);
   for (const Alarm& alarm : alarms)
     line[alarm.recovered ? "recovered" : "alarms"].push_back(to_json(alarm));
+  return line.dump();
+}
+
+std::string with_evaluation(std::string_view text, const Evaluation& eval,
+                            const std::string& where) {
+  Json line = parse_json(text, where);
+  add_evaluation(line, eval);
   return line.dump();
 }
 

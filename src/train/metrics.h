@@ -17,6 +17,9 @@ std::string metrics_line(const StepResult&, const std::optional<Evaluation>& eva
                          std::span<const Alarm> alarms = {});
 // Of preference pairs: "dpo", "margin" and "accuracy", each behind the prefix.
 void add_figures(Json& line, const std::string& prefix, const PairFigures& pairs);
+// The line of a step whose evaluation was taken later, without the newline. Fails where it is no
+// JSON.
+std::string with_evaluation(std::string_view line, const Evaluation&, const std::string& where);
 // What a line says about the step, as far as alarms look at it; nothing when it is no such line.
 std::optional<StepResult> parse_metrics_line(std::string_view line, const std::string& where);
 

@@ -97,6 +97,22 @@ void StepLines::append(const std::string& line) {
   append_all(fd_, line + "\n", path_, marked("free some space, then go on with @resume"));
 }
 
+std::string StepLines::change_last(
+    const std::function<std::string(std::string_view line)>& change) {
+  std::string changed;
+  const size_t kept = [&] {
+    const MappedFile file(path_);
+    const std::string_view text = file.text();
+    const size_t begin = begin_of_line(text, text.size());
+    changed = change(text.substr(begin, text.size() - 1 - begin));
+    return begin;
+  }();
+  if (ftruncate(fd_, static_cast<off_t>(kept)) != 0)
+    fail("cannot shorten {}: {}", path_, std::strerror(errno));
+  append(changed);
+  return changed;
+}
+
 void StepLines::sync() {
   if (fdatasync(fd_) != 0)
     fail("cannot save {} to disk: {}; check the disk, then go on with @resume", path_,

@@ -90,9 +90,11 @@ class Loop {
               job.deadline ? job.deadline->afterwards : 0),
         told_steps_(trainer.options().steps) {}
 
-  TrainSummary run(std::optional<BestEvaluation> best) {
+  // `owes_evaluation`: the evaluation of the step that it goes on from was stopped.
+  TrainSummary run(std::optional<BestEvaluation> best, bool owes_evaluation) {
     summary_.best = best;
     keep_stable();  // a run that was killed before it had
+    if (owes_evaluation) make_up();
     while (!over_) {
       step();
       const bool finished = trainer_.steps_done() == options().steps;
@@ -132,13 +134,34 @@ class Loop {
       pace_.took_save(timed([&] { saver_.save_stable(trainer_); }));
   }
 
+  // The line of its step is there already.
+  void make_up() {
+    StepResult& last = summary_.last;
+    last.step = trainer_.steps_done();
+    last.steps = options().steps;
+    last.tokens = trainer_.tokens_seen();
+    last.seconds = trainer_.seconds();
+    last.ce = std::numeric_limits<double>::quiet_NaN();  // of the session before
+    const std::optional<Evaluation> eval = take_evaluation();
+    summary_.interrupted = over_ = !eval;  // what OUT holds is that step still
+    if (!eval || saver_.metrics == nullptr) return;
+    tell(callbacks_.on_metrics, saver_.metrics->change_last([&](std::string_view line) {
+      return with_evaluation(line, *eval, job_.out);
+    }));
+  }
+
   // Nothing where none is due, or it was interrupted.
   std::optional<Evaluation> evaluate(bool finished) {
-    std::optional<Evaluation> found;
     // Where the steps were fitted again, the last one may have been made a few steps ago by the
     // earlier count.
     const bool is_fresh = 2 * (trainer_.steps_done() - evaluated_at_) < *options().eval_every;
-    if (!job_.held_out || !(finished || (is_due(*options().eval_every) && !is_fresh))) return found;
+    const bool is_wanted = finished || (is_due(*options().eval_every) && !is_fresh);
+    return job_.held_out && is_wanted ? take_evaluation() : std::nullopt;
+  }
+
+  // Nothing where it was interrupted.
+  std::optional<Evaluation> take_evaluation() {
+    std::optional<Evaluation> found;
     const double seconds = timed([&] { found = trainer_.evaluate(*job_.held_out, &stop_); });
     if (!found) return found;
     pace_.took_evaluation(seconds);
@@ -216,14 +239,33 @@ std::string held_out_pairs(const TrainJob& job) {
   return job.held_out && job.held_out->pairs() > 0 ? data_print(*job.held_out).hash : "";
 }
 
-// The lowest of the evaluations that metrics.jsonl holds.
-std::optional<BestEvaluation> best_so_far(const std::string& metrics) {
-  std::optional<BestEvaluation> best;
+// What metrics.jsonl holds of evaluations.
+struct TakenEvaluations {
+  std::optional<BestEvaluation> best;  // the lowest
+  int64_t last = 0;                    // the step of the last one; 0: none
+};
+TakenEvaluations evaluations_in(const std::string& metrics) {
+  TakenEvaluations taken;
   each_last_line(metrics, std::numeric_limits<int64_t>::max(), [&](std::string_view line) {
     const std::optional<BestEvaluation> found = parse_evaluation(line, metrics);
-    if (found && (!best || found->loss < best->loss)) best = found;
+    if (!found) return;
+    taken.last = found->step;
+    if (!taken.best || found->loss < taken.best->loss) taken.best = found;
   });
-  return best;
+  return taken;
+}
+
+// The evaluation after the checkpoint's step was due by the plan of the run that left it, and a
+// stop cut it short: the line of that step has none.
+bool is_evaluation_owed(const Checkpoint& c, int64_t last_evaluation, const std::string& metrics) {
+  const int64_t every = c.options.eval_every.value_or(0);
+  if (every == 0 || c.step % every != 0 || 2 * (c.step - last_evaluation) < every) return false;
+  bool has_line = false;
+  each_last_line(metrics, 1, [&](std::string_view line) {
+    const std::optional<StepResult> step = parse_metrics_line(line, metrics);
+    has_line = step && step->step == c.step;
+  });
+  return has_line;
 }
 
 // The first process's.
@@ -288,9 +330,11 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   const Saver saver{job, callbacks, files, metrics ? &*metrics : nullptr};
   if (!resume) saver.save_start(*trainer);
 
+  const TakenEvaluations taken = writes ? evaluations_in(metrics_path) : TakenEvaluations{};
+  const bool owes = writes && resume && is_evaluation_owed(*resume, taken.last, metrics_path);
   const TrainSummary summary =
       Loop(job, callbacks, stop, *trainer, watcher, saver)
-          .run(agreed(group, writes ? best_so_far(metrics_path) : std::nullopt));
+          .run(agreed(group, taken.best), job.held_out && group.of_first(owes ? 1 : 0) > 0);
   trainer->leave_adapters();
   return summary;
 }

@@ -106,6 +106,13 @@ TEST(Metrics, ALineIsReadAgain) {
     EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
 }
 
+TEST(Metrics, AnEvaluationIsAddedLater) {
+  const Evaluation held_out{2.25, PairFigures{.loss = 0.375, .margin = 1.5, .accuracy = 1}};
+  EXPECT_EQ(with_evaluation(metrics_line(at(3), {}), held_out, "a test"),
+            metrics_line(at(3), held_out));
+  EXPECT_FAILS(with_evaluation("{\"step\":", held_out, "a test"), "a test");
+}
+
 TEST(Metrics, AnEvaluationIsFoundAgain) {
   StepResult r;
   r.step = 7;

@@ -57,6 +57,21 @@ TEST(StepLines, ALineThatAKillCutShortGoes) {
   EXPECT_EQ(slurp(path), "");
 }
 
+TEST(StepLines, TheLastLineIsChanged) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  StepLines file(path, 0);
+  file.append(at(1));
+  file.append(at(2));
+  const auto longer = [](std::string_view line) {
+    EXPECT_EQ(line, at(2));
+    return std::string(R"({"more":1,"step":2})");
+  };
+  EXPECT_EQ(file.change_last(longer), R"({"more":1,"step":2})");
+  file.append(at(3));
+  EXPECT_EQ(slurp(path), at(1) + "\n" + R"({"more":1,"step":2})" + "\n" + at(3) + "\n");
+}
+
 TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) {
   EXPECT_FAILS(StepLines("/nonexistent/metrics.jsonl", 0), "/nonexistent/metrics.jsonl");
 }

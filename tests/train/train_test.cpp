@@ -316,6 +316,84 @@ TEST(Train, AnEvaluationCanBeInterrupted) {
   }
 }
 
+// By the run that goes on, before its first step; stopped again, it is still to be taken.
+TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
+  const TempFolder folder;
+  Session s;
+  s.options.eval_every = 2;
+  s.options.keep_best = true;
+  const Corpus held_out = tiny_corpus(40);
+  using Evals = std::vector<std::pair<int64_t, double>>;
+  const auto session = [&](const std::string& out, int64_t stop_at, const Checkpoint* from) {
+    auto model = fresh(s.config);
+    TrainJob job = s.job();
+    job.out = out;
+    job.held_out = &held_out;
+    std::atomic<bool> stop = from && stop_at == from->step;
+    TrainCallbacks callbacks;
+    callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_at; };
+    return train(from ? *from->loaded.model : *model, job, callbacks, stop, from);
+  };
+  const auto evals_in = [](const std::string& out) {
+    Evals evals;
+    each_last_line(out + "/metrics.jsonl", 100, [&](std::string_view line) {
+      if (const auto found = parse_evaluation(line, out))
+        evals.emplace_back(found->step, found->loss);
+    });
+    return evals;
+  };
+  const std::string whole = folder / "whole", parts = folder / "parts";
+  const TrainSummary uninterrupted = session(whole, 0, nullptr);
+  EXPECT_TRUE(session(parts, 2, nullptr).interrupted);
+  EXPECT_EQ(evals_in(parts), Evals{});
+  const Checkpoint stopped = load_checkpoint(parts);
+  const TrainSummary again = session(parts, 2, &stopped);
+  EXPECT_TRUE(again.interrupted);
+  EXPECT_EQ(again.last.step, 2);
+  EXPECT_EQ(again.last.tokens, stopped.tokens);
+  EXPECT_EQ(load_checkpoint(parts).step, 2);
+  const Checkpoint still = load_checkpoint(parts);
+  const TrainSummary rest = session(parts, 0, &still);
+  EXPECT_FALSE(rest.interrupted);
+  EXPECT_EQ(evals_in(parts), evals_in(whole));
+  EXPECT_EQ(evals_in(parts).size(), 3u);
+  EXPECT_EQ(steps_in(parts + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  ASSERT_TRUE(rest.best && uninterrupted.best);
+  EXPECT_EQ(rest.best->step, uninterrupted.best->step);
+  EXPECT_TRUE(
+      same_weights(*load_model(best_folder(parts)).model, *load_model(best_folder(whole)).model));
+  EXPECT_TRUE(same_weights(*load_model(parts).model, *load_model(whole).model));
+}
+
+// One that was taken is not taken again, nor is one that was not due.
+TEST(Train, ARunThatGoesOnOwesNoOtherEvaluation) {
+  for (int64_t at : {2, 3}) {
+    SCOPED_TRACE(at);
+    const TempFolder folder;
+    Session s{folder / "out"};
+    s.options.eval_every = 2;
+    const Corpus held_out = tiny_corpus(40);
+    TrainJob job = s.job();
+    job.held_out = &held_out;
+    std::vector<int64_t> evals;
+    const auto session = [&](Model& model, int64_t stop_at, const Checkpoint* from) {
+      std::atomic<bool> stop = false;
+      TrainCallbacks callbacks;
+      callbacks.on_eval = [&](int64_t step, const Evaluation&) { evals.push_back(step); };
+      callbacks.on_metrics = [&](const std::string& line) {
+        stop = Json::parse(line).at("step") == stop_at;
+      };
+      return train(model, job, callbacks, stop, from);
+    };
+    auto model = fresh(s.config);
+    session(*model, at, nullptr);
+    const Checkpoint middle = load_checkpoint(s.out);
+    ASSERT_EQ(middle.step, at);
+    session(*middle.loaded.model, 0, &middle);
+    EXPECT_EQ(evals, (std::vector<int64_t>{2, 4, 5}));
+  }
+}
+
 // Found out before the first step, not by the evaluation at the end.
 TEST(Train, RefusesAHeldOutTextThatPredictsNothingBeforeItBegins) {
   const TempFolder folder;

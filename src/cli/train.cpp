@@ -219,6 +219,15 @@ void describe_tuning(ProgressLine& screen, Training& training) {
         "(--tune lora+router moves them)");
 }
 
+void describe_resumed(ProgressLine& screen, const Training& training) {
+  if (!training.resumed_from()) return;
+  const std::string steps = counted(training.options().steps, "step");
+  screen.log(fmt::format("resuming {} at step {}{}", training.out(), *training.resumed_from(),
+                         training.passes_over_minutes()
+                             ? fmt::format("; it keeps its {}, whatever --minutes says", steps)
+                             : ""));
+}
+
 // Which weights are the best ones, where they are not the last.
 void describe_best(ProgressLine& screen, const Training& training, const TrainSummary& summary) {
   if (!summary.best) return;
@@ -322,8 +331,7 @@ int run_train(const Flags& f, const comm::World& world, Left& left) {
                training.tokenizer(), options);
   describe_tuning(screen, training);
   describe_processes(screen, training.layout());
-  if (training.resumed_from())
-    screen.log(fmt::format("resuming {} at step {}", training.out(), *training.resumed_from()));
+  describe_resumed(screen, training);
   Run probe(options.threads);
   PeakShare peak(ops::measure_peak_flops(probe, options.dtype, kPeakSeconds));
   const bool routed = training.model().config().moe_layer_count() > 0;

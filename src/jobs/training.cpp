@@ -115,8 +115,8 @@ void Training::check_tuning() const {
   if (given_.has("minutes") && given_.has("steps"))
     fail_usage(
         "@minutes works out how many steps there are time for; leave @steps out, or @minutes");
-  if (given_.has("minutes") && o.minutes <= 0)
-    fail_usage("@minutes is {}; it must be above 0", o.minutes);
+  if (given_.has("minutes") && asked_minutes_ <= 0)
+    fail_usage("@minutes is {}; it must be above 0", asked_minutes_);
   // A preset's or a file's may stand there for other runs.
   if (given_.by_caller("momentum") && o.optimizer != OptimizerKind::muon)
     fail_usage("@momentum is of @optimizer muon; add that or leave it out");
@@ -127,8 +127,9 @@ void Training::check_tuning() const {
         "@min_lr is where a rate that falls ends, and @schedule constant keeps it at @lr; leave "
         "one of the two out");
   const bool evaluates = o.hold_out > 0 || !options_.eval_data.empty();
-  if (o.keep_best && given_.by_caller("keep_best") && !evaluates && !is_done())
-    fail_usage("@keep_best goes by held-out text: add @eval_data or @hold_out");
+  for (const char* name : {"keep_best", "eval_every"})
+    if (given_.by_caller(name) && !evaluates && !is_done())
+      fail_usage("{} goes by held-out text: add @eval_data or @hold_out", field(name));
 }
 
 // The tokens whose rows are trained, each once.
@@ -190,6 +191,7 @@ void Training::prepare(const Watch& watch) {
   FieldList list = fields(o);
   if (given_.has("from")) refuse_model_fields(list, given_, marked("@from brings its model"));
   apply_files(list, o, given_);
+  asked_minutes_ = o.train.minutes;
   describes_model_ = describes_model(list, given_);
   const bool names_text = !o.data.empty();
   if (o.out.empty())
@@ -272,7 +274,7 @@ void Training::go_on() {
   // a file's warm-up may have given way to the minutes
   const bool keeps_warmup = kept.minutes > 0 && !given_.by_caller("warmup");
   for (const Field& one : asked)
-    if (given_.has(one.name) && !(keeps_warmup && one.name == "warmup"))
+    if (given_.has(one.name) && one.name != "minutes" && !(keeps_warmup && one.name == "warmup"))
       goes_on.at(one.name).set(one.get());
   o.train = resumed_options(c, kept);
   // Of this launch; the file fits any.

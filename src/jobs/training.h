@@ -36,6 +36,8 @@ class Training {
   // With minutes a new run measures first how long a step takes, and settles how many there is time
   // for; before that the number of steps has no meaning.
   bool must_fit() const { return !checkpoint_ && options_.train.minutes > 0; }
+  // A run that goes on keeps its steps, whatever minutes were given with it.
+  bool passes_over_minutes() const { return checkpoint_ && given_.has("minutes"); }
   // `afterwards`: tokens that a report is going to read; `stop` ends the measuring with an error.
   void fit(int64_t afterwards, const std::atomic<bool>& stop);
   TrainSummary run(const TrainCallbacks&, const std::atomic<bool>& stop);
@@ -92,6 +94,7 @@ class Training {
   double began_;         // seconds of the steady clock
   std::optional<Deadline> deadline_;
   std::optional<int64_t> asked_warmup_, asked_eval_every_;
+  double asked_minutes_ = 0;
   bool describes_model_ = false;  // some option or file does
   bool own_tokenizer_ = false;    // the texts are tokens already, whose folder brings it
   std::string foretold_;

@@ -182,7 +182,8 @@ void add_tuning(FieldList& list, TrainOptions& o) {
   list.add("minutes", o.minutes,
            "in place of @steps: as many as there is time for, evaluations, saves and the report "
            "included; measured at the start, and fitted again where the "
-           "machine gets slower or faster, the schedule with it")
+           "machine gets slower or faster, the schedule with it. A run that is resumed keeps its "
+           "steps, whatever this says")
       .unit("minutes")
       .no_default()
       .no_mathematics();

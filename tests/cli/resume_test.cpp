@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "ops/devices.h"
 #include "support/command.h"
+#include "train/checkpoint.h"
 
 namespace moe::test::resume_test {
 namespace {
@@ -120,6 +121,18 @@ TEST_F(ResumeCommand, AFilesWarmUpGivesWayToTheMinutes) {
   has(asked.err, "--warmup is 1000000 of ");
 }
 
+// A script that starts a run or goes on with it works its minutes out anew each time.
+TEST_F(ResumeCommand, MinutesLeaveTheStepsOfARunThatGoesOnAsTheyWere) {
+  const CommandResult stopped =
+      stopped_at(train("out", {"--steps", "2000", "--eval-data", folder_ / "held.txt"}), "out", 30);
+  ASSERT_EQ(stopped.code, 130) << stopped.err;
+  expect_refused(resume("out", {"--minutes", "0"}), 2, {"--minutes is 0; it must be above 0"});
+  const CommandResult rest = ok(resume("out", {"--minutes", "0.001", "--eval-every", "0"}));
+  has(rest.err, "; it keeps its 2000 steps, whatever --minutes says");
+  has(rest.err, "step 2000: held-out ce");
+  EXPECT_EQ(load_checkpoint(folder_ / "out").options.minutes, 0);
+}
+
 TEST_F(ResumeCommand, TextThatWasMovedIsNamed) {
   ok(train("out", {"--steps", "2", "--schedule", "constant", "--warmup", "0"}));
   fs::rename(folder_ / "text.txt", folder_ / "moved.txt");
@@ -173,13 +186,16 @@ TEST_F(ResumeCommand, WeightsThatWereNotKeptAreNotPromised) {
 TEST_F(ResumeCommand, OptionsWithoutWhatTheyHangOnAreRefused) {
   expect_refused(train("no", {"--keep-best"}), 2,
                  {"--keep-best goes by held-out text: add --eval-data or --hold-out"});
+  expect_refused(train("no", {"--eval-every", "0"}), 2,
+                 {"--eval-every goes by held-out text: add --eval-data or --hold-out"});
   expect_refused(train("no", {"--momentum", "0.9"}), 2,
                  {"--momentum is of --optimizer muon; add that or leave it out"});
   expect_refused(train("no", {"--cooldown", "0.5"}), 2,
                  {"--cooldown is of --schedule wsd; add that or leave it out"});
   expect_refused(train("no", {"--min-lr", "1e-4", "--schedule", "constant"}), 2,
                  {"--schedule constant keeps it at --lr; leave one of the two out"});
-  put(folder_ / "run.json", R"({"momentum": 0.9, "cooldown": 0.5, "keep_best": true, "steps": 1})");
+  put(folder_ / "run.json",
+      R"({"momentum": 0.9, "cooldown": 0.5, "keep_best": true, "eval_every": 1, "steps": 1})");
   ok(train("out", {"--config", folder_ / "run.json"}));
 }
 

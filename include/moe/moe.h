@@ -210,7 +210,8 @@ MOE_API moe_status moe_options(const char* function, char** json);
 typedef int (*moe_on_step)(void* user, const char* json);
 /* options: those of `moe train`, "data" and "out" among them, but for samples and the report, which
  * are the command's. json: what `moe train --json` prints but for "report"; "ce" is null where the
- * run in "out" was done already. on_step and json may be NULL. */
+ * run in "out" was done already, or its last step had nothing to predict. on_step and json may be
+ * NULL. */
 MOE_API moe_status moe_train(const char* options, moe_on_step on_step, void* user, char** json);
 
 #ifdef __cplusplus

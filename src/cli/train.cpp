@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "model/cost.h"
 #include "ops/ops.h"
 #include "train/alarms.h"
+#include "train/metrics.h"
 
 namespace moe::cli {
 namespace {
@@ -53,11 +55,11 @@ std::string describe_evaluation(const Evaluation& found) {
 // losses, which are not part of it.
 std::vector<std::string> describe_step(const StepResult& r, PeakShare& peak, bool routed) {
   std::vector<std::string> parts = {
-      r.pairs ? fmt::format("dpo {}", describe_pairs(*r.pairs)) : fmt::format("ce {:.3f}", r.ce),
+      r.pairs ? fmt::format("dpo {}", describe_pairs(*r.pairs)) : described_ce(r.ce),
       fmt::format("{} left", human_seconds(r.seconds_left)),
       fmt::format("{} tok/s", human_count(r.tokens_per_second))};
-  if (r.pairs) parts.push_back(fmt::format("ce {:.3f}", r.ce));
-  if (r.kl) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
+  if (r.pairs) parts.push_back(described_ce(r.ce));
+  if (r.kl && !std::isnan(*r.kl)) parts.push_back(fmt::format("kl {:.3f}", *r.kl));
   constexpr double kSlow = 1.3;
   if (r.exchange && r.exchange->lag > kSlow)
     parts.push_back(

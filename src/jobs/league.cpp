@@ -30,6 +30,7 @@
 #include "options/common.h"
 #include "text/bpe_train.h"
 #include "train/memory.h"
+#include "train/metrics.h"
 #include "train/run_lock.h"
 
 namespace moe {
@@ -498,7 +499,7 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
       const Progress progress = watch_.watch.begin();
       TrainCallbacks callbacks;
       callbacks.on_step = [&](const StepResult& r) {
-        progress(r.step, r.steps, fmt::format("steps of {}, ce {:.3f}", key.arm, r.ce));
+        progress(r.step, r.steps, fmt::format("steps of {}, {}", key.arm, described_ce(r.ce)));
       };
       // Asked once the step is evaluated, where it was to be: a run that goes on does not make up
       // for the last one.

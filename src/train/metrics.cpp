@@ -1,6 +1,8 @@
 // One line a step, written and read again.
 #include "train/metrics.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -34,6 +36,11 @@ void add_figures(Json& line, const std::string& prefix, const PairFigures& pairs
   line[prefix + "accuracy"] = pairs.accuracy;
 }
 
+std::string described_ce(double ce) {
+  return std::isnan(ce) ? "nothing to predict" : fmt::format("ce {:.3f}", ce);
+}
+
+// What is not a number is written as null.
 std::string metrics_line(const StepResult& r, const std::optional<Evaluation>& eval,
                          std::span<const Alarm> alarms) {
   Json line{{"step", r.step},
@@ -91,14 +98,14 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
     StepResult r;
     r.step = line.get<int64_t>("step");
     for (const auto& [key, value] :
-         std::initializer_list<std::pair<const char*, double*>>{{"ce", &r.ce},
-                                                                {"balance", &r.balance},
+         std::initializer_list<std::pair<const char*, double*>>{{"balance", &r.balance},
                                                                 {"z", &r.z},
                                                                 {"grad_norm", &r.grad_norm},
                                                                 {"lr", &r.lr},
                                                                 {"max_vio", &r.max_vio},
                                                                 {"dropped", &r.dropped}})
       *value = line.get<double>(key);
+    r.ce = line.get<double>("ce", std::numeric_limits<double>::quiet_NaN());
     r.predicted = line.has("predicted") ? line.get<int64_t>("predicted") : 1;  // older runs' lines
     if (line.has(kLoss)) r.pairs = PairFigures{.loss = line.get<double>(kLoss)};
     for (const Json& entry : line.value("layers")) {

@@ -15,6 +15,8 @@ namespace moe {
 // The line of one step, without the newline.
 std::string metrics_line(const StepResult&, const std::optional<Evaluation>& eval,
                          std::span<const Alarm> alarms = {});
+// "ce 1.234", of a step for a person; in words where it had no target.
+std::string described_ce(double ce);
 // Of preference pairs: "dpo", "margin" and "accuracy", each behind the prefix.
 void add_figures(Json& line, const std::string& prefix, const PairFigures& pairs);
 // The line of a step whose evaluation was taken later, without the newline. Fails where it is no

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
@@ -32,7 +33,8 @@ PairFigures PairSums::means() const {
 }
 
 double PairSums::chosen_ce() const {
-  return chosen_nll / static_cast<double>(std::max<int64_t>(1, chosen_tokens));
+  return chosen_tokens > 0 ? chosen_nll / static_cast<double>(chosen_tokens)
+                           : std::numeric_limits<double>::quiet_NaN();
 }
 
 PairReference::PairReference(int64_t pairs) : numbers_(static_cast<size_t>(2 * pairs), kNotTaken) {}

@@ -36,7 +36,7 @@ struct PairSums {
     for (int64_t* x : {&preferred, &pairs, &chosen_tokens}) f(*x);
   }
   PairFigures means() const;
-  double chosen_ce() const;  // nats per token
+  double chosen_ce() const;  // nats per token; NaN where there is none
 };
 
 // Log-probabilities of the replies of pairs, once taken.

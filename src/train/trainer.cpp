@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -491,12 +492,16 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   r.tokens = tokens_seen();
   r.seconds = seconds_;
   r.predicted = sums.predicted;
-  r.ce = sums.nll / static_cast<double>(std::max<int64_t>(1, sums.predicted));
+  const auto mean = [&](double sum) {
+    return sums.predicted > 0 ? sum / static_cast<double>(sums.predicted)
+                              : std::numeric_limits<double>::quiet_NaN();
+  };
+  r.ce = mean(sums.nll);
   if (options_.pairs) {
     r.ce = sums.pairs.chosen_ce();
     r.pairs = sums.pairs.means();
   }
-  if (is_taught()) r.kl = sums.kl / static_cast<double>(std::max<int64_t>(1, sums.predicted));
+  if (is_taught()) r.kl = mean(sums.kl);
   const double share = static_cast<double>(std::max<int64_t>(1, moe_layers_) * options_.accumulate);
   r.balance = sums.balance / share;
   r.z = sums.z / share;

@@ -55,7 +55,7 @@ struct StepResult {
   int64_t predicted = 0;  // targets of this step: its tokens, less those that are not learned from
                           // and those at the end of a document
   double seconds = 0;     // spent in steps so far, earlier sessions of a resumed run included
-  // mean nats per predicted token of this step, of pairs per token of the chosen replies; 0 where
+  // mean nats per predicted token of this step, of pairs per token of the chosen replies; NaN where
   // there is none
   double ce = 0;
   std::optional<PairFigures> pairs;  // of this step's preference pairs; absent: other text

@@ -1,5 +1,7 @@
 #include "train/metrics.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -104,6 +106,24 @@ TEST(Metrics, ALineIsReadAgain) {
   EXPECT_GT(parse_metrics_line(older.dump(), "a test")->predicted, 0);
   for (const char* other : {"", "{}", "{\"step\": 3}", "[1]", "{\"step\": 3, \"ce\": \"high\"}"})
     EXPECT_FALSE(parse_metrics_line(other, "a test")) << other;
+}
+
+// A step whose tokens are all a prompt.
+TEST(Metrics, WithoutATargetThereIsNoLoss) {
+  StepResult r = at(3);
+  r.ce = std::numeric_limits<double>::quiet_NaN();
+  r.kl = r.ce;
+  const std::string text = metrics_line(r, {});
+  const Json line = Json::parse(text);
+  EXPECT_TRUE(line.at("ce").is_null());
+  EXPECT_TRUE(line.at("kl").is_null());
+  EXPECT_EQ(line.at("predicted"), 0);
+  const std::optional<StepResult> read = parse_metrics_line(text, "a test");
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->predicted, 0);
+  EXPECT_TRUE(std::isnan(read->ce));
+  EXPECT_EQ(described_ce(r.ce), "nothing to predict");
+  EXPECT_EQ(described_ce(1.5), "ce 1.500");
 }
 
 TEST(Metrics, AnEvaluationIsAddedLater) {

@@ -72,6 +72,11 @@ TEST(Preference, TheLossIsItsFormula) {
                "there is no reference of preference pair 1");
 }
 
+TEST(Preference, WithoutATokenOfAChosenReplyThereIsNoCrossEntropy) {
+  EXPECT_TRUE(std::isnan(PairSums{}.chosen_ce()));
+  EXPECT_EQ((PairSums{.chosen_nll = 3, .chosen_tokens = 2}.chosen_ce()), 1.5);
+}
+
 // Of margins so large that e^m is no number.
 TEST(Preference, LargeMarginsHaveALoss) {
   const Corpus corpus = tiny_pairs(1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -17,8 +18,8 @@ constexpr double kHuge = 1e100;  // sums of so many stay finite
 
 // The sums of a span of steps.
 struct Bucket {
-  int64_t rows = 0, timed = 0;
-  double seconds_a_token = 0;  // of the timed rows
+  int64_t rows = 0, timed = 0, predicting = 0;  // predicting: those with a "ce"
+  double seconds_a_token = 0;                   // of the timed rows
   HistoryPoint sum;  // step, tokens and seconds: of the last row; tokens_per_second is not summed
 };
 
@@ -38,6 +39,7 @@ void add(Bucket& to, const Bucket& from) {
   const HistoryPoint& row = from.sum;
   to.rows += from.rows;
   to.timed += from.timed;
+  to.predicting += from.predicting;
   to.seconds_a_token += from.seconds_a_token;
   to.sum.step = row.step;
   to.sum.tokens = row.tokens;
@@ -59,7 +61,8 @@ void add(Bucket& to, const Bucket& from) {
 HistoryPoint mean(const Bucket& bucket) {
   HistoryPoint p = bucket.sum;
   const auto n = static_cast<double>(bucket.rows);
-  p.ce /= n;
+  p.ce = bucket.predicting > 0 ? p.ce / static_cast<double>(bucket.predicting)
+                               : std::numeric_limits<double>::quiet_NaN();
   p.grad_norm /= n;
   p.lr /= n;
   if (p.pairs) p.pairs = {p.step, p.pairs->loss / n, p.pairs->margin / n, p.pairs->accuracy / n};
@@ -120,10 +123,12 @@ void Thinner::add_row(const JsonReader& row) {
     for (const JsonReader& alarm : row.objects("alarms"))
       history_.alarms.push_back(
           {step, alarm.get<std::string>("kind"), alarm.get<std::string>("text")});
-  if (!row.has("ce")) return;
+  if (!row.has("ce") && !row.has("layers")) return;
+  // Older versions wrote 0 where nothing was to be predicted.
+  const bool predicts = row.has("ce") && row.get<int64_t>("predicted", 1) > 0;
   HistoryPoint point{step,
                      row.get_in<int64_t>("tokens", 0, std::numeric_limits<int64_t>::max(), 0)};
-  point.ce = number(row, "ce");
+  if (predicts) point.ce = number(row, "ce");
   point.grad_norm = number(row, "grad_norm");
   point.lr = number(row, "lr");
   point.pairs = pairs_of(row, "", step);
@@ -135,7 +140,7 @@ void Thinner::add_row(const JsonReader& row) {
   const auto place = [&] { return static_cast<size_t>(std::max<int64_t>(step - 1, 0) / width_); };
   while (place() >= static_cast<size_t>(kHistoryPoints)) widen();
   if (buckets_.size() <= place()) buckets_.resize(place() + 1);
-  add(buckets_[place()], {1, rate > 0, rate > 0 ? 1 / rate : 0, point});
+  add(buckets_[place()], {1, rate > 0, predicts, rate > 0 ? 1 / rate : 0, point});
 }
 
 // The first row says which layers there are and how many experts; the others must say the same, so

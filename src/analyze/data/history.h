@@ -14,8 +14,9 @@ namespace moe {
 constexpr int64_t kHistoryPoints = 512;
 
 // A last line that a kill cut short is passed over; any other broken line is an error that names
-// it. Steps must not fall. Unknown keys are passed over, and rows without "ce" give only what else
-// they hold ("eval_ce", "alarms").
+// it. Steps must not fall. Unknown keys are passed over, and rows without "ce" and "layers" give
+// only what else they hold ("eval_ce", "alarms"). A point's ce is NaN where none of its steps had
+// anything to predict.
 TrainingHistory parse_history(std::istream&, const std::string& where);
 // FOLDER/metrics.jsonl; nothing where there is none.
 std::optional<TrainingHistory> read_history(const std::string& folder);

@@ -101,7 +101,7 @@ struct PairPoint {
 struct HistoryPoint {
   int64_t step = 0, tokens = 0;  // at its last step, of the whole run
   double seconds = 0;            // the same: spent in steps
-  double ce = 0;                 // mean over the steps this point stands for
+  double ce = 0;                 // mean over the steps this point stands for; NaN: none
   double grad_norm = 0, lr = 0;
   double tokens_per_second = 0;           // tokens of its steps over their seconds
   std::optional<PairPoint> pairs;         // where the text is preference pairs

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <sstream>
 
 #include "support/files.h"
@@ -81,6 +82,26 @@ TEST(History, LongRunsBecomeMeansOverEqualSpans) {
     EXPECT_EQ(h.points[i].load[0][1], 0.75);
     EXPECT_EQ(h.points[i].losses[0], 1.5);
   }
+}
+
+// Steps without a target, as null and as older versions wrote them, count for all but the loss.
+TEST(History, AStepWithoutALossIsLeftOutOfItsMean) {
+  std::string none = row(2, 0);
+  none.replace(none.find("\"ce\":0"), 6, "\"ce\":null");
+  const TrainingHistory h = parse(row(1, 3) + none + row(3, 0, R"(,"predicted":0)"));
+  ASSERT_EQ(h.points.size(), 3u);
+  EXPECT_EQ(h.points[0].ce, 3);
+  for (size_t i : {1, 2}) {
+    EXPECT_TRUE(std::isnan(h.points[i].ce));
+    EXPECT_EQ(h.points[i].load[0][1], 0.75);
+  }
+  std::string text;
+  for (int64_t step = 1; step <= 1024; ++step)
+    text += row(step, step % 2 ? 3 : 0, step % 2 ? R"(,"predicted":4)" : R"(,"predicted":0)");
+  const TrainingHistory means = parse(text);
+  ASSERT_EQ(means.points.size(), 512u);
+  EXPECT_EQ(means.points[7].ce, 3);
+  EXPECT_EQ(means.points[7].grad_norm, 2);
 }
 
 // The rate of a point is its tokens over its seconds: of a fast and a slow step, not the mean of

@@ -39,6 +39,14 @@ std::optional<WantedType> wanted_type(const ConvertJob& job) {
   return *dtype;
 }
 
+bool is_one_file(const std::string& one, const std::string& other) {
+  std::error_code unseen;
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unseen);
+  };
+  return !one.empty() && place(one) == place(other);
+}
+
 Json account_json(const ConvertReport& report) {
   Json rows = Json::array();
   for (const ConvertedRow& row : report.rows)
@@ -162,6 +170,9 @@ void check_given(const ConvertJob& job, const Given& given) {
       if (given.has(name)) fail_usage("{} is of a model; @adapter_only writes none", field(name));
   }
   check_given(job.importance, given);
+  if (is_one_file(job.importance.save_imatrix, job.out))
+    fail_usage("@save_imatrix {} is OUT, which would replace it; choose another name for one",
+               job.importance.save_imatrix);
   if (job.importance.asked() && job.quant.empty())
     fail_usage("{} weighs the errors of quantising; add @quant",
                field(job.importance.imatrix.empty() ? "calibration" : "imatrix"));

@@ -122,6 +122,12 @@ TEST_F(Convert, RefusesCalibrationsThatDoNotGoTogether) {
   expect_refused(convert({"--quant", "q4_0", "--windows", "4"}), 2,
                  {"--windows", "--calibration TEXT"});
   expect_refused(convert({"--quant", "q4_0", "--save-imatrix", "i"}), 2, {"--calibration TEXT"});
+  for (const std::string& same : {out, folder_ / "none/../x.gguf"})
+    expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--save-imatrix", same}), 2,
+                   {"--save-imatrix " + same + " is OUT", "choose another name"});
+  expect_refused({"convert", model(), out, "--quant", "q4_0", "--calibration", text(),
+                  "--save-imatrix", model() + "/model.safetensors"},
+                 1, {"is no importance matrix"});
   expect_refused(convert({"--quant", "q4_0", "--gptq"}), 2, {"--gptq", "--calibration TEXT"});
   expect_refused(convert({"--quant", "q4_0", "--calibration", text(), "--imatrix", "i"}), 2,
                  {"give one of them"});

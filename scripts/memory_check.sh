@@ -134,6 +134,8 @@ check 'convert --verify' "$moe" convert moe moe-q8.gguf --quant q8_0 --verify ot
 check 'score, q8_0' "$moe" score moe.gguf --text other.txt --windows 8 --show-memory
 check 'carve' "$moe" carve dense carved --shared 2 --active 2 --experts 8 --calibration train.txt \
   --windows 4 --show-memory
+check 'carve --fit none' "$moe" carve dense carved-none --shared 2 --active 2 --experts 8 \
+  --fit none --calibration train.txt --windows 4 --show-memory
 check 'carve --method sketch' "$moe" carve dense sketched --method sketch --budget 0.5 \
   --calibration train.txt --windows 4 --show-memory
 check 'upcycle' "$moe" upcycle dense upcycled --experts 4 --show-memory

@@ -157,9 +157,18 @@ MemoryNeed carving_need(const ModelConfig& dense, const CarveOptions& o, DType c
     need.add("activations",
              streams + dense_ffn + given + marks + energies + n * (experts * 8 + o.active * 4));
   }
-  if (stages.fit->run == refit)  // its features, and its system of a variable a neuron and an
-                                 // expert that has a bias, in f32 and solved in double
-    need.add("fit", n * columns * a + columns * (columns + d) * (4 + 8) + n * d * (4 + a));
+  // The two that take most for themselves, one after the other. Sorting by energy: the map that
+  // foresees each neuron, in f32 and in double, beside the sums it is solved from or what it gives
+  // for some tokens, and two systems of the inputs. The fit: its features, and its system of a
+  // variable a neuron and an expert that has a bias, in f32 and solved in double.
+  const int64_t sorting = stages.partition->run == by_energy
+                              ? f * d * (4 + 8) + std::max(f * d * 4, n / 16 * f * 8) + d * d * 16
+                              : 0,
+                fitting =
+                    stages.fit->run == refit
+                        ? n * columns * a + columns * (columns + d) * (4 + 8) + n * d * (4 + a)
+                        : 0;
+  need.add(sorting > fitting ? "sorting" : "fit", std::max(sorting, fitting));
   need.add("kernels", int64_t{8} << 20);
   return need;
 }

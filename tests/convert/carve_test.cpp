@@ -479,5 +479,24 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
       "routes already");
 }
 
+// Neurons are sorted by a map that foresees all of them, which stands in memory whatever is fitted
+// afterwards.
+TEST(Carve, ForetellsWhatSortingNeuronsTakes) {
+  ModelConfig dense = dense_model(kKinds[0])->config();
+  dense.width = 512;
+  dense.dense_width = 2048;
+  const auto need = [&](std::string_view method, const char* fit, const char* router) {
+    CarveOptions o = options(method, 2, 2, 8);
+    o.fit = fit;
+    o.router = router;
+    return carving_need(dense, o, DType::f32).total();
+  };
+  const int64_t sorted = need("fitted", "none", ""), unsorted = need("random", "none", "energy");
+  EXPECT_GE(sorted - unsorted, 16 * dense.width * dense.dense_width);
+  // The fit comes after it and takes more.
+  EXPECT_EQ(need("fitted", "refit", ""), need("random", "refit", "energy"));
+  EXPECT_GT(need("fitted", "refit", ""), sorted);
+}
+
 }  // namespace
 }  // namespace moe::carve_test

@@ -39,6 +39,9 @@ RoutingSpec evaluation_spec(const ModelConfig& config, std::optional<EvalRouting
           "@top_k_experts is {}, but the model is dense: it has no experts to choose from; leave "
           "it out",
           top_k_experts);
+    if (routing)
+      fail_usage("@routing is {}, but the model is dense: it has no routers; leave it out",
+                 name_of(*routing));
     return {};
   }
   RoutingSpec spec = eval_spec(config.routing, routing.value_or(default_eval(config.routing)));

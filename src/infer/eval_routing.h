@@ -11,7 +11,8 @@ namespace moe {
 
 // The stages of an evaluation; empty for a model that does not route. `routing` absent:
 // default_eval. `top_k_experts`: experts a token takes, weighed by the recipe's own stage; 0: the
-// model's number. Fails (usage) for a number that the model's experts or its recipe do not allow.
+// model's number. Fails (usage) for a number that the model's experts or its recipe do not allow,
+// and for either of a model that does not route.
 RoutingSpec evaluation_spec(const ModelConfig&, std::optional<EvalRouting> routing,
                             int64_t top_k_experts);
 

@@ -83,6 +83,8 @@ TrainingSamples::TrainingSamples(const SampleOptions& asked, Training& training,
   options_.session.routing = asked.routing;
   if (training.model().config().moe_layer_count() > 0)
     check_routing(training.model().config().routing, options_.session.routing);
+  else if (asked.routing)
+    fail_usage("@sample_routing is of routers, and a dense model has none; leave it out");
   run_ = std::make_unique<Run>(training.options().threads, training.options().dtype);
   write(1);  // what else is wrong with the prompt is said now and not after the first N steps
 }

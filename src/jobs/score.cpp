@@ -33,10 +33,12 @@ struct Replay {
   RoutingRecord record;
   Agreement agreement{};
 
-  // What the user left open becomes the record's.
-  Replay(const std::string& path, ScoreOptions& o) : record(RoutingRecord::open(path)) {
+  // What the user left open becomes the record's. A model that does not route is refused by join().
+  Replay(const std::string& path, ScoreOptions& o, const ModelConfig& config)
+      : record(RoutingRecord::open(path)) {
     const RecordInfo& info = record.info();
-    if (!o.routing) o.routing = recorded_routing(info.routing, path);
+    if (!o.routing && config.moe_layer_count() > 0)
+      o.routing = recorded_routing(info.routing, path);
     if (o.window == 0) o.window = info.window;
     if (o.window != info.window)
       fail_usage("@window is {}, but {} has windows of {}; leave @window out", o.window, path,
@@ -108,7 +110,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
   const DType dtype = compute_dtype(job.compute, *loaded.model);
   const ModelConfig& config = loaded.model->config();
   std::optional<Replay> replay;
-  if (!job.replay.empty()) replay.emplace(job.replay, asked);
+  if (!job.replay.empty()) replay.emplace(job.replay, asked, config);
   ScorePlan plan = score_plan(asked, config);
   if (!plan.not_causal_because.empty())
     watch.tell(

@@ -127,6 +127,13 @@ TEST_F(ReplayCommand, RefusesWhatDoesNotFit) {
   refused("wide", {"--replay", record_}, 1, {record_, "4 experts, this one has 8"});
   refused("dense", {"--replay", record_}, 1, {record_, "2 layers that route, this one has 0"});
   refused("dense", {"--record", folder_ / "r"}, 2, {"no layer that routes"});
+  for (const std::vector<std::string>& words :
+       {score("dense", {}), std::vector<std::string>{"generate", *made_ / "dense", "-p", "a"},
+        std::vector<std::string>{"inspect", *made_ / "dense", "--text", text_}}) {
+    std::vector<std::string> routed = words;
+    routed.insert(routed.end(), {"--routing", "dropless"});
+    expect_refused(routed, 2, {"--routing is dropless, but the model is dense", "leave it out"});
+  }
   refused("a", {"--replay", record_, "--window", "8"}, 2, {"--window is 8", record_, "16"});
   refused("a", {"--replay", folder_ / "no"}, 1, {folder_ / "no"});
   refused("a", {"--replay", text_}, 1, {text_, "safetensors"});

@@ -224,6 +224,10 @@ TEST_F(Watch, SamplesThatCannotBeAreRefusedAtTheDoor) {
   refused({"--architecture", "gpt2", "--sample-every", "5", "--sample-prompt",
            "far more than the sixteen tokens it has positions for"},
           1, {"shorten the prompt"});
+  expect_refused(command_line("train --layers 1 --width 16 --heads 2 --recipe dense --context 16 "
+                              "--sample-every 5 --sample-prompt a --sample-routing threshold",
+                              {"--out", out, "--data", text_}),
+                 2, {"--sample-routing is of routers, and a dense model has none"});
   const CommandResult asked = moe_command(
       train(out, {"--recipe", "expert-choice", "--experts", "4", "--steps", "4", "--sample-every",
                   "2", "--sample-prompt", "a", "--sample-routing", "threshold"}));

@@ -93,6 +93,7 @@ TEST(TopKExperts, RefusesWhatHasNoMeaning) {
   ModelConfig dense = plain_config();
   dense.routing = default_options(find_recipe("dense"), 1, 1, 0);
   EXPECT_FAILS(evaluation_spec(dense, {}, 1), "dense");
+  EXPECT_FAILS(evaluation_spec(dense, EvalRouting::dropless, 0), "routing is dropless, but");
   EXPECT_EQ(evaluation_spec(dense, {}, 0).experts, 0);
 }
 

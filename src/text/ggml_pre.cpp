@@ -1,5 +1,5 @@
-// Patterns as the models' own tokenizer.json files have them: llama.cpp's rewrite them for its
-// matcher, with the same pieces.
+// Patterns as the models' own tokenizers have them: llama.cpp's rewrite them for its matcher, with
+// the same pieces but for kimi-k2 and afmoe (docs/tokenizers.md).
 #include "text/ggml_pre.h"
 
 #include "core/error.h"
@@ -26,6 +26,22 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// K-EXAONE's: words with single spaces between them are one piece.
+constexpr std::string_view kExaoneMoe =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
+// Kimi's (tokenization_kimi.py, of tiktoken), its [...&&[^\p{Han}]] as what both engines read.
+constexpr std::string_view kKimi =
+    R"([\p{Han}]+|)"
+    R"([^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?(?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Trinity's before its last pattern, which is DeepSeek-V3's: digits in threes from the right, in
+// runs of 510 of which the first is what is left over, and the scripts that have no spaces.
+constexpr std::string_view kTrinity[] = {
+    R"(\p{Nd}{1,510}(?=(?>\p{Nd}{510})*(?:\P{Nd}|$))|\G\p{Nd}{510})",
+    R"(\A\p{Nd}{1,2}(?=\p{Nd}{3}+\z))", R"(\A\p{Nd}{3}|\G\p{Nd}{3})",
+    R"((?:[\u4E00-\u9FFF\u3040-\u309F\u30A0-\u30FF\u3400-\u4DBF\uf900-\uFAFF\uFF65-\uFF9F\u2F00-\u2FDF]+|[\u0E00-\u0E7F]+|[\u0E80-\u0EFF]+|)"
+    R"([\u1780-\u17FF]+|[\u1000-\u109F\uAA60-\uAA7F\uA9E0-\uA9FF]+|[\uAC00-\uD7AF\u1100-\u11FF]+))"};
 
 // Unicode's cased letters as DeepSeek-LLM's tokenizer lists them; escaped are those that an editor
 // might compose.
@@ -47,6 +63,8 @@ std::vector<GgmlPre> table() {
   const std::string gpt2(kGpt2Pattern), digit = R"(\p{N})", line_end = "[\r\n]";
   const std::string letters(kDeepSeekLetters), punctuation(kDeepSeekPunctuation),
       east(kDeepSeekEast);
+  std::vector<std::string> trinity(std::begin(kTrinity), std::end(kTrinity));
+  trinity.emplace_back(kDeepSeek3);
   return {
       {{"gpt-2", "gpt2", "phi-2", "mpt"}, {gpt2}},
       {{"olmo"}, {gpt2}, false, true},
@@ -62,6 +80,9 @@ std::vector<GgmlPre> table() {
       {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},
       {{"deepseek-coder"}, {line_end, R"(\s?\p{L}+)", R"(\s?\p{P}+)", east, digit}},
       {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", std::string(kDeepSeek3)}},
+      {{"exaone-moe"}, one(kExaoneMoe)},
+      {{"kimi-k2"}, one(kKimi)},
+      {{"afmoe"}, trinity},
       // What a file without a name is read by.
       {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", gpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
   };

@@ -1,7 +1,8 @@
 // A pass over the expression that lets through only constructs with one meaning in both engines.
 // Differences that matter: \s (PCRE2 also takes U+180E), \w and \b (other sets), \h (hexadecimal or
-// horizontal space), nested classes and && (Ruby only), {2}+ (possessive or a nested quantifier),
-// \p{Han} (script extensions since PCRE2 10.40).
+// horizontal space), nested classes and && (Ruby only), {2}+ (possessive or a nested quantifier, as
+// which it is rewritten behind a property), \uHHHH (Ruby only), \p{Han} (script extensions since
+// PCRE2 10.40).
 #include "text/pattern.h"
 
 #include "core/error.h"
@@ -54,6 +55,9 @@ class Translation {
     else if (c == 'd') put(R"(\p{Nd})");
     else if (c == 'D') put(R"(\P{Nd})");
     else if (c == 'p' || c == 'P') property();
+    else if (c == 'u') code_point();
+    // where a piece begins or ends, and where a search does
+    else if (!in_class && (c == 'A' || c == 'z' || c == 'G')) take(2);
     else refuse(rest_.substr(0, 2));
   }
 
@@ -66,8 +70,21 @@ class Translation {
     for (const char c : name)
       if (!((c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'))
         refuse(rest_.substr(0, end + 1));
+    property_begin_ = out_.size();
     out_ += fmt::format("\\{}{{{}{}}}", rest_[1], name.size() <= 2 ? "" : "sc:", name);
+    property_end_ = out_.size();
     rest_.remove_prefix(end + 1);
+  }
+
+  // \uHHHH
+  void code_point() {
+    constexpr size_t kLength = 6;
+    const std::string_view digits = rest_.substr(2, kLength - 2);
+    if (digits.size() < kLength - 2 ||
+        digits.find_first_not_of("0123456789ABCDEFabcdef") != std::string_view::npos)
+      refuse(rest_.substr(0, kLength));
+    out_ += fmt::format("\\x{{{}}}", digits);
+    rest_.remove_prefix(kLength);
   }
 
   void character_class() {
@@ -104,12 +121,18 @@ class Translation {
       digits();
     }
     if (!counted || i == rest_.size() || rest_[i] != '}') refuse(rest_.substr(0, 8));
+    const bool of_property = property_end_ == out_.size();
     take(i + 1);
-    if (rest_.starts_with('+')) refuse("}+");
+    if (!rest_.starts_with('+')) return;
+    if (!of_property) refuse("}+");
+    out_.insert(property_begin_, "(?:");
+    out_ += ')';
   }
 
   std::string_view rest_;
   std::string out_;
+  // in out_, of the last one
+  size_t property_begin_ = std::string::npos, property_end_ = std::string::npos;
 };
 
 }  // namespace

@@ -170,6 +170,16 @@ TEST(Splitter, LongRunsOfOneKindOfCharacterAreCut) {
                "cannot be matched");
 }
 
+TEST(Splitter, ReadsRubysAnchorsRepeatsAndCodePoints) {
+  EXPECT_EQ(split({R"(\p{Nd}+)", R"(\A\p{Nd}{2}(?=\p{Nd}{3}+\z))"}, "a12345678 1234"),
+            (Strings{"a", "12", "345678", " ", "1234"}))
+      << "twice three digits, not three at once";
+  EXPECT_EQ(split({R"(\p{Nd}+)", R"(\G\p{Nd}{3})"}, "a1234567"), (Strings{"a", "123", "456", "7"}));
+  EXPECT_EQ(split({R"([\u4E00-\u9fff]+|\u00e9)"}, "a中文é"), (Strings{"a", "中文", "é"}));
+  for (const char* pattern : {R"(\u4E0)", R"(\u4E0G)", R"([a\A])", R"([\p{L}]{2}+)", R"(\Z)"})
+    EXPECT_FAILS(Splitter({pattern}), "which is not supported");
+}
+
 TEST(Splitter, RefusesWhatTheEnginesReadDifferently) {
   for (const char* pattern : {R"(\w+)", R"(a\b)", R"(\h)", R"([a[b]])", R"([a&&b])", R"([\S])",
                               R"(a{2}+)", R"(a{,2})", R"((?m)a)", R"((?<n>a))", R"((a)\1)",

@@ -11,6 +11,7 @@
 #include "text/byte_alphabet.h"
 #include "text/chat.h"
 #include "text/ggml_pre.h"
+#include "text/splitter.h"
 #include "text/tokenizer_config.h"
 
 namespace moe::test::ggml_vocab_test {
@@ -102,6 +103,31 @@ TEST(GgmlVocab, EveryNameHasPatternsThatAreRead) {
       EXPECT_EQ(again.pre, row.names[0]);
       EXPECT_EQ(again.merges, (Strings{"a b", "ab c"}));
     }
+}
+
+// The pieces are those that Python's regex gives for the models' own patterns.
+TEST(GgmlVocab, SplitsAsTheModelsOwnTokenizersDo) {
+  const auto split = [](const char* pre, std::string_view text) {
+    Strings pieces;
+    Splitter(ggml_pre(pre).patterns).split(text, [&](std::string_view piece) {
+      pieces.emplace_back(piece);
+    });
+    return pieces;
+  };
+  EXPECT_EQ(split("exaone-moe", "It's a long phrase, 12 x!/y\n\n 한국어 문장  e\u0301 b"),
+            (Strings{"It", "'s", " a long phrase", ",", " ", "1", "2", " x", "!/", "y", "\n\n",
+                     " 한국어 문장", " ", " e\u0301 b"}));
+  EXPECT_EQ(split("kimi-k2", "HelloWorld it's  你好world 1〇345 DON'T 々x a\n\n b"),
+            (Strings{"Hello", "World", " it's", " ", " ", "你好", "world", " ", "1〇3", "45",
+                     " DON'T", " ", "々", "x", " a", "\n\n", " b"}));
+  EXPECT_EQ(split("afmoe", "a1234567 12 ²x y²! ไทยລາວ中文カナ한국 !abc\n"),
+            (Strings{"a", "1", "234", "567", " ", "12", " ", "²x", " y", "²", "!", " ", "ไทย",
+                     "ລາວ", "中文カナ", "한국", " !", "abc", "\n"}));
+  for (const int64_t digits : {1, 2, 3, 509, 510, 511, 512, 1021}) {
+    Strings want(static_cast<size_t>(digits / 3), "777");
+    if (digits % 3 > 0) want.emplace(want.begin(), static_cast<size_t>(digits % 3), '7');
+    EXPECT_EQ(split("afmoe", std::string(static_cast<size_t>(digits), '7')), want) << digits;
+  }
 }
 
 TEST(GgmlVocab, BytesWithoutATokenAreLeftOut) {

@@ -33,6 +33,16 @@ constexpr FileDType kFileDTypes[] = {
     {DType::f32, "F32"}, {DType::bf16, "BF16"},       {DType::f16, "F16"}, {DType::i32, "I32"},
     {DType::u8, "U8"},   {DType::f8_e4m3, "F8_E4M3"}, {DType::i8, "I8"},   {DType::i64, "I64"}};
 
+// Those that models hold beside what is read: masks and positions of towers, scales of other
+// programs' packings.
+struct UnreadDType {
+  std::string_view name;
+  int64_t bytes;
+};
+constexpr UnreadDType kUnreadDTypes[] = {{"F64", 8},     {"U64", 8},     {"U32", 4},
+                                         {"I16", 2},     {"U16", 2},     {"BOOL", 1},
+                                         {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"C64", 8}};
+
 std::string_view file_name_of(DType dtype) {
   for (const FileDType& known : kFileDTypes)
     if (known.dtype == dtype) return known.name;
@@ -47,11 +57,12 @@ struct Entry {
   std::vector<int64_t> shape;
   uint64_t begin = 0;
   uint64_t end = 0;
+  std::string unread = {};  // as NamedTensor has it; dtype and shape are then those of its bytes
 };
 
-// Bytes that shape and dtype need, or nothing when the product leaves 63 bits.
-bool bytes_needed(const std::vector<int64_t>& shape, DType dtype, uint64_t& bytes) {
-  int64_t n = static_cast<int64_t>(size_of(dtype));
+// Bytes that so many numbers of `each` bytes need, or nothing when the product leaves 63 bits.
+bool bytes_needed(const std::vector<int64_t>& shape, int64_t each, uint64_t& bytes) {
+  int64_t n = each;
   // A zero anywhere makes the product zero, but does not excuse the other dimensions: views
   // multiply them in other orders.
   int64_t without_zeros = n;
@@ -68,18 +79,30 @@ bool bytes_needed(const std::vector<int64_t>& shape, DType dtype, uint64_t& byte
 // model of text reads: the last ones are counted as one.
 constexpr size_t kHeldDimensions = 4, kMaxDimensions = 8;
 
+// The entry's dtype by its word in the file; bytes of a number, 0 of a word that nobody knows.
+int64_t read_dtype(const std::string& word, Entry& entry) {
+  for (const FileDType& known : kFileDTypes)
+    if (known.name == word) {
+      entry.dtype = known.dtype;
+      return static_cast<int64_t>(size_of(known.dtype));
+    }
+  entry.dtype = DType::u8;
+  entry.unread = fmt::format(
+      "dtype \"{}\" is not supported (F32, BF16, F16, F8_E4M3, U8, I8, I32 and I64 are)",
+      printable(word, 32));
+  for (const UnreadDType& other : kUnreadDTypes)
+    if (other.name == word) return other.bytes;
+  return 0;
+}
+
 Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
                  const std::string& where) {
   const JsonReader reader(value, fmt::format("{}: tensor \"{}\"", where, printable(name)));
   Entry entry;
   entry.name = name;
   const std::string dtype = reader.get<std::string>("dtype");
-  const auto* known = std::find_if(std::begin(kFileDTypes), std::end(kFileDTypes),
-                                   [&](const FileDType& d) { return d.name == dtype; });
-  if (known == std::end(kFileDTypes))
-    fail("{}: dtype \"{}\" is not supported (F32, BF16, F16, F8_E4M3, U8, I8, I32 and I64 are)",
-         reader.where(), printable(dtype, 32));
-  entry.dtype = known->dtype;
+  const int64_t each = read_dtype(dtype, entry);
+  if (each == 0) fail("{}: {}", reader.where(), entry.unread);
   entry.shape = reader.get<std::vector<int64_t>>("shape");
   if (entry.shape.size() > kMaxDimensions)
     fail("{}: {} dimensions, at most {} are supported", reader.where(), entry.shape.size(),
@@ -97,11 +120,12 @@ Entry read_entry(const std::string& name, const Json& value, uint64_t data_size,
   entry.begin = static_cast<uint64_t>(offsets[0]);
   entry.end = static_cast<uint64_t>(offsets[1]);
   uint64_t needed = 0;
-  if (!bytes_needed(entry.shape, entry.dtype, needed))
+  if (!bytes_needed(entry.shape, each, needed))
     fail("{}: shape [{}] is negative or too large", reader.where(), fmt::join(entry.shape, ", "));
   if (needed != entry.end - entry.begin)
     fail("{}: {} [{}] takes {} bytes, data_offsets [{}, {}] hold {}", reader.where(), dtype,
          fmt::join(entry.shape, ", "), needed, entry.begin, entry.end, entry.end - entry.begin);
+  if (!entry.unread.empty()) entry.shape = {static_cast<int64_t>(needed)};
   for (; entry.shape.size() > kHeldDimensions; entry.shape.pop_back())
     entry.shape[entry.shape.size() - 2] *= entry.shape.back();
   return entry;
@@ -195,7 +219,7 @@ void Safetensors::read(std::span<const std::byte> bytes, const std::string& wher
       if (entry.end > entry.begin) std::memcpy(copies_.back().get(), from, entry.end - entry.begin);
       from = copies_.back().get();
     }
-    add(entry.name, view_of(const_cast<std::byte*>(from), entry), where);
+    add({entry.name, view_of(const_cast<std::byte*>(from), entry), entry.unread}, where);
   }
 }
 

@@ -22,7 +22,8 @@ namespace moe {
 
 // Everything a file says, checked: nothing in it can make a view leave the file. Tensors stand in
 // the order of their data. dtypes F32, BF16, F16, F8_E4M3, U8, I8, I32, I64, rank up to 4; a rank
-// of 0 reads as [1].
+// of 0 reads as [1]. Of other dtypes of whole bytes it knows names and sizes only: who gets such a
+// tensor is refused (NamedTensor::unread), so that a model may have them where nobody reads them.
 class Safetensors : public NamedTensors {
  public:
   // A .safetensors file, or a folder holding model.safetensors or model.safetensors.index.json with

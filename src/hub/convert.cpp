@@ -112,7 +112,6 @@ void settle_source(const LoadedModel& model, const std::string& in, ConvertRepor
     }
     ++times[tensor.name];
     ++report.sources;
-    report.bytes_before += model.source->file->get(tensor.name).bytes();
     report.aliases += tensor.alias ? 1 : 0;
     if (!tensor.alias) consumed.add(tensor);
   }
@@ -124,6 +123,7 @@ void settle_source(const LoadedModel& model, const std::string& in, ConvertRepor
     if (consumed_times != 1)
       fail("{}: the account does not come out: tensor \"{}\" was consumed {} times", in,
            tensor.name, consumed_times);
+    report.bytes_before += tensor.value.bytes();
   }
   consumed.settle(model.model->params(), in);
   report.numbers = consumed.numbers();

@@ -214,6 +214,19 @@ TEST(SafetensorsRead, TakesWhatTheFormatAllows) {
   EXPECT_EQ(parse(swapped).names(), (std::vector<std::string>{"b", "a"}));
 }
 
+// Buffers of a tower that no model of text reads.
+TEST(SafetensorsRead, OtherTypesAreRefusedOnlyWhereTheyAreRead) {
+  const Safetensors file = parse(file_of(
+      R"({"i":{"dtype":"U64","shape":[2,1],"data_offsets":[0,16]},"b":{"dtype":"BOOL","shape":[3],"data_offsets":[16,19]},)"
+      R"("s":{"dtype":"F8_E8M0","shape":[],"data_offsets":[19,20]},"f":{"dtype":"F32","shape":[1],"data_offsets":[20,24]}})",
+      24));
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"i", "b", "s", "f"}));
+  EXPECT_EQ(describe(file.get("f")), "f32 [1]");
+  EXPECT_FAILS(file.get("i"), "f.safetensors: tensor \"i\": dtype \"U64\" is not supported (F32,");
+  EXPECT_FAILS(file.get("b"), "dtype \"BOOL\" is not supported");
+  EXPECT_FAILS(file.get("s"), "dtype \"F8_E8M0\" is not supported");
+}
+
 TEST(SafetensorsRead, CopiesWhatLiesAtAnAddressItCannotBeReadFrom) {
   for (size_t pad = 0; pad < 4; ++pad) {
     const std::string bytes = file_of(
@@ -269,8 +282,9 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{R"({"dtype":"F32","shape":[1]})", 4, "\"data_offsets\" is missing"},
         Lie{R"({"dtype":"F32","shape":[1],"data_offsets":[0,4],"strides":[1]})", 4,
             "\"strides\" is not known"},
-        Lie{R"({"dtype":"F64","shape":[1],"data_offsets":[0,8]})", 8,
-            "dtype \"F64\" is not supported"},
+        Lie{R"({"dtype":"F65","shape":[1],"data_offsets":[0,8]})", 8,
+            "dtype \"F65\" is not supported"},
+        Lie{R"({"dtype":"I64","shape":[1],"data_offsets":[0,4]})", 4, "I64 [1] takes 8 bytes"},
         Lie{R"({"dtype":32,"shape":[1],"data_offsets":[0,4]})", 4, "\"dtype\" must be a string"},
         Lie{R"({"dtype":"F32","shape":"1","data_offsets":[0,4]})", 4,
             "\"shape\" must be an array of whole numbers"},

@@ -2,6 +2,7 @@
 // forms of its tensors are read, and a folder with one wrong tensor is refused whatever is wrong
 // with it. Their configs: families_test.cpp.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -174,6 +175,30 @@ TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
     EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
                  "\"model.layers.x.weight\" is no part of the model");
   }
+}
+
+// As the places that a tower counts are: only what is read has to be of a type that is known.
+TEST_F(FamilyFolder, AnotherTypeIsRefusedOnlyWhereItIsRead) {
+  const std::vector<NamedConfig> families = small_families();
+  start(std::ranges::find(families, "deepseek_v3", &NamedConfig::name)->config);
+  std::array<uint8_t, 16> numbers{};
+  const auto with_counts = [&](const std::string& name) {
+    rewrite([&](SafetensorsItem& item) { return item.name != name; },
+            {{name, Tensor(numbers.data(), DType::u8, {16}), DType::u8}});
+    std::string bytes = slurp(folder_ / "model.safetensors");
+    const std::string_view was = R"("U8","shape":[16])", counts = R"("U64","shape":[2])";
+    ASSERT_NE(bytes.find(was), std::string::npos);
+    put(folder_ / "model.safetensors", bytes.replace(bytes.find(was), was.size(), counts));
+  };
+  with_counts("visual.position_ids");
+  const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+  ASSERT_EQ(loaded.left_out.size(), 1u);
+  EXPECT_EQ(loaded.left_out[0].what, "a tower for pictures");
+  expect_params(loaded);
+  start(loaded.model->config());
+  with_counts("model.norm.weight");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "tensor \"model.norm.weight\": dtype \"U64\" is not supported", message());
 }
 
 // Qwen3-VL's experts stand in one tensor, beside what sees: published with the input dimension

@@ -44,7 +44,7 @@ UnpackedTensors::UnpackedTensors(std::shared_ptr<const Safetensors> file, const 
       continue;
     }
     if (is_consumed(name, packing.kind)) continue;
-    add(name, tensor.value, path());
+    add(tensor, path());
     if (packing.kind == Packing::Kind::gptq && name.ends_with(kBias) &&
         file_->contains(with_end(name, kBias, kOfGptq)) && is_all_zeros(tensor.value))
       biases_of_zeros_.push_back(name);

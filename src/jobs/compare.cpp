@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 
 #include "analyze/pages/conversion_page.h"
 #include "core/error.h"
@@ -199,24 +198,18 @@ ConversionReport compare_files(const std::string& before_path, const std::string
   LoadedModel before = open_model(before_path, job.memory.limits),
               after = open_model(after_path, job.memory.limits);
   check_comparable(before, after);
-  const auto each_other = [&](const std::function<void(LoadedModel&, const std::string&)>& f) {
-    for (const std::string& path : job.also) {
-      LoadedModel other = open_model(path, job.memory.limits);
-      f(other, path);
-    }
-  };
   if (job.options.window == 0) {
     int64_t window =
         std::min(default_window(before.model->config()), default_window(after.model->config()));
-    each_other([&](const LoadedModel& other, const std::string&) {
-      window = std::min(window, default_window(other.model->config()));
-    });
+    for (const std::string& path : job.also)
+      window = std::min(window, default_window(read_model_config(path)));
     job.options.window = window;
   }
-  each_other([&](LoadedModel& other, const std::string& path) {  // before anything is measured
+  for (const std::string& path : job.also) {  // before anything is measured
+    LoadedModel other = open_model(path, job.memory.limits);
     check_comparable(before, other);
     check_other({before_path, before}, {path, other}, job);
-  });
+  }
   std::vector<ComparedText> texts = {read_compared_text(job.text, job, before)};
   for (const std::string& other : job.others)
     texts.push_back(read_compared_text(other, job, before));

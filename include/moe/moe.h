@@ -84,8 +84,8 @@ MOE_API moe_status moe_session_open(moe_session** session, moe_model* model, con
 MOE_API void moe_session_close(moe_session* session); /* NULL is allowed */
 /* How many ids it holds. */
 MOE_API size_t moe_session_length(const moe_session* session);
-/* Adds ids to the text. logits [rows, vocab]: of the id after each of the last `rows` of them; NULL
- * where rows is 0. */
+/* Adds ids to the text. logits [rows, vocab]: of the id after each of the last `rows` of them, of
+ * no meaning after a failure; NULL where rows is 0. */
 MOE_API moe_status moe_session_prefill(moe_session* session, const int32_t* ids, size_t count,
                                        size_t rows, float* logits);
 /* Adds a prompt, which may be empty where there is a text, and goes on from there as moe_generate()

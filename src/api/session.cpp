@@ -110,9 +110,12 @@ moe_status moe_session_prefill(moe_session* session, const int32_t* ids, size_t 
     const auto wanted = static_cast<int64_t>(std::max<size_t>(rows, 1));
     s.session.keep_prefix(text);
     s.session.truncate(std::ssize(text) - wanted);
-    const std::span<const float> after =
-        s.session.prefill(std::span(text).subspan(static_cast<size_t>(s.session.length())), wanted);
-    if (rows > 0) std::copy(after.begin(), after.end(), logits);
+    const std::span<const int32_t> unread =
+        std::span(text).subspan(static_cast<size_t>(s.session.length()));
+    if (rows == 0) s.session.prefill(unread);
+    else
+      s.session.prefill_into({logits, rows * static_cast<size_t>(s.loaded->model->config().vocab)},
+                             unread);
     s.ids = std::move(text);
     s.promise();
   });

@@ -19,9 +19,20 @@ Session::Session(Model& model, Run& run, int64_t capacity, const SessionOptions&
 std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t rows,
                                         const KeepReading& keep) {
   const std::span<float> logits = room_for_logits(ids, rows);
+  return read(logits, ids, rows, keep) ? logits : std::span<const float>();
+}
+
+void Session::prefill_into(std::span<float> logits, std::span<const int32_t> ids) {
+  const int64_t rows = std::ssize(logits) / runner_.model().config().vocab;
+  check_room(ids, rows);
+  read(logits, ids, rows, {});
+}
+
+bool Session::read(std::span<float> logits, std::span<const int32_t> ids, int64_t rows,
+                   const KeepReading& keep) {
   const int64_t count = std::ssize(ids), vocab = runner_.model().config().vocab;
   for (int64_t at = 0; at < count; at += kPromptChunk) {
-    if (keep && !keep()) return {};
+    if (keep && !keep()) return false;
     const int64_t end = std::min(at + kPromptChunk, count),
                   // [first,end): whose logits are wanted
         first = std::min(std::max(at, count - rows), end);
@@ -30,7 +41,7 @@ std::span<const float> Session::prefill(std::span<const int32_t> ids, int64_t ro
          ids.subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)), end - first,
          rows == 1);
   }
-  return logits;
+  return true;
 }
 
 std::span<const float> Session::decode(std::span<const int32_t> ids) {
@@ -52,7 +63,7 @@ int64_t Session::keep_prefix(std::span<const int32_t> ids) {
   return this->length();
 }
 
-std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t rows) {
+void Session::check_room(std::span<const int32_t> ids, int64_t rows) const {
   const int64_t count = std::ssize(ids);
   if (ids.empty())
     fail_usage(
@@ -64,6 +75,10 @@ std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t 
         "the session holds {} tokens and {} are to follow, but its capacity is {}; truncate it, or "
         "open one with a larger capacity",
         length(), count, capacity_);
+}
+
+std::span<float> Session::room_for_logits(std::span<const int32_t> ids, int64_t rows) {
+  check_room(ids, rows);
   logits_.resize(static_cast<size_t>(rows * runner_.model().config().vocab));
   return logits_;
 }

@@ -32,6 +32,8 @@ class Session {
   // one token.
   std::span<const float> prefill(std::span<const int32_t> ids, int64_t rows = 1,
                                  const KeepReading& keep = {});
+  // The same into room of the caller's, [rows,V], whose numbers mean nothing where it fails.
+  void prefill_into(std::span<float> logits, std::span<const int32_t> ids);
   // The same in one forward, with the logits [n,V] after each: the token that was drawn last, and
   // guesses of what follows it.
   std::span<const float> decode(std::span<const int32_t> ids);
@@ -52,7 +54,11 @@ class Session {
  private:
   // logits [wanted,V]
   void step(std::span<float> logits, std::span<const int32_t> ids, int64_t wanted, bool only_read);
+  void check_room(std::span<const int32_t> ids, int64_t rows) const;
   std::span<float> room_for_logits(std::span<const int32_t> ids, int64_t rows);
+  // False: `keep` said no.
+  bool read(std::span<float> logits, std::span<const int32_t> ids, int64_t rows,
+            const KeepReading& keep);
 
   std::unique_ptr<ModelRunner> own_;
   ModelRunner& runner_;

@@ -50,6 +50,26 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
   }
 }
 
+TEST(Session, LogitsGoWhereTheCallerWantsThem) {
+  const auto model = drawn_model();
+  moe::Run run(2, DType::f32);
+  const Ids ids = drawn_ids(601);
+  Session whole(*model, run, 601), into(*model, run, 601);
+  for (const int64_t rows : {601, 90, 1}) {
+    const std::vector<float> want = copy(whole.prefill(ids, rows));
+    std::vector<float> got(static_cast<size_t>(rows * model->config().vocab));
+    into.prefill_into(got, ids);
+    EXPECT_EQ(got, want) << rows;
+    EXPECT_EQ(into.length(), 601);
+    whole.truncate(0);
+    into.truncate(0);
+  }
+  std::vector<float> none;
+  EXPECT_FAILS(into.prefill_into(none, ids), "logits of 0 tokens are asked for");
+  std::vector<float> more(static_cast<size_t>(3 * model->config().vocab));
+  EXPECT_FAILS(into.prefill_into(more, std::span(ids).first(2)), "logits of 3 tokens");
+}
+
 // A text turns by what it may grow to, not by what it holds so far.
 TEST(Session, OfTwoSetsOfFrequenciesTurnsByItsCapacity) {
   ModelConfig config = plain_config();

@@ -90,6 +90,30 @@ float around_zero(int* q, const float* x) {
   return d;
 }
 
+// The step of which all numbers are multiples in the range of q, as they are where they have been
+// of such a block, whose largest number need not be the lowest step where its scale was fitted. 0:
+// there is none, or no number but 0.
+template <int kLevels>
+float step_of_multiples(int* q, const float* x) {
+  float largest = 0, with_sign = 0;
+  for (int j = 0; j < kBlock; ++j)
+    if (std::abs(x[j]) > largest) {
+      largest = std::abs(x[j]);
+      with_sign = x[j];
+    }
+  for (int most = kLevels / 2; largest > 0 && most > 0; --most) {
+    const float d = f16_to_f32(f32_to_f16(with_sign / static_cast<float>(-most)));
+    bool fits = d != 0 && std::isfinite(d);
+    for (int j = 0; fits && j < kBlock; ++j) {
+      const float step = nearest_even(x[j] / d);
+      fits = step >= -kLevels / 2 && step < kLevels / 2 && step * d == x[j];
+      if (fits) q[j] = static_cast<int>(step) + kLevels / 2;
+    }
+    if (fits) return d;
+  }
+  return 0;
+}
+
 // The smallest number becomes step 0, the largest the last.
 struct Span {
   float d, m;
@@ -144,8 +168,10 @@ void round_on_line(int* q, const float* x, const uint8_t* block, BlockRounding& 
 
 void write_q4_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
-  store_half(block,
-             importance == nullptr ? around_zero<16>(q, x) : fitted_scale<16>(q, x, importance));
+  float d =
+      importance == nullptr ? step_of_multiples<16>(q, x) : fitted_scale<16>(q, x, importance);
+  if (importance == nullptr && d == 0) d = around_zero<16>(q, x);
+  store_half(block, d);
   if (rounding != nullptr) round_about_zero<16>(q, x, load_half(block), *rounding);
   write_nibbles(block + 2, q);
 }

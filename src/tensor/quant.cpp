@@ -74,17 +74,21 @@ void read_q5_1(float* out, const uint8_t* block) {
   scale_run<kBlock>(out, q, load_half(block), load_half(block + 2));
 }
 
-// The first number of largest magnitude becomes the lowest step, -kLevels/2, which is the step
-// without a counterpart.
-template <int kLevels>
-float around_zero(int* q, const float* x) {
+// The first number of largest magnitude.
+float largest_in(const float* x) {
   float largest = 0, with_sign = 0;
   for (int j = 0; j < kBlock; ++j)
     if (std::abs(x[j]) > largest) {
       largest = std::abs(x[j]);
       with_sign = x[j];
     }
-  const float d = with_sign / (-kLevels / 2), inverse = finite_ratio(1, d);
+  return with_sign;
+}
+
+// The largest number becomes the lowest step, -kLevels/2, which is the step without a counterpart.
+template <int kLevels>
+float around_zero(int* q, const float* x) {
+  const float d = largest_in(x) / (-kLevels / 2), inverse = finite_ratio(1, d);
   for (int j = 0; j < kBlock; ++j)
     q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
   return d;
@@ -95,14 +99,9 @@ float around_zero(int* q, const float* x) {
 // there is none, or no number but 0.
 template <int kLevels>
 float step_of_multiples(int* q, const float* x) {
-  float largest = 0, with_sign = 0;
-  for (int j = 0; j < kBlock; ++j)
-    if (std::abs(x[j]) > largest) {
-      largest = std::abs(x[j]);
-      with_sign = x[j];
-    }
-  for (int most = kLevels / 2; largest > 0 && most > 0; --most) {
-    const float d = f16_to_f32(f32_to_f16(with_sign / static_cast<float>(-most)));
+  const float largest = largest_in(x);
+  for (int most = kLevels / 2; largest != 0 && most > 0; --most) {
+    const float d = f16_to_f32(f32_to_f16(largest / static_cast<float>(-most)));
     bool fits = d != 0 && std::isfinite(d);
     for (int j = 0; fits && j < kBlock; ++j) {
       const float step = nearest_even(x[j] / d);

@@ -15,6 +15,7 @@
 #include "hub/gguf/gguf_model.h"
 #include "hub/gguf/quant_mix.h"
 #include "hub/named_models.h"
+#include "jobs/run_options.h"
 
 namespace moe {
 namespace {
@@ -37,14 +38,6 @@ std::optional<WantedType> wanted_type(const ConvertJob& job) {
     fail_usage("@dtype: no type is called '{}'{}", job.dtype,
                suggestion(job.dtype, written_dtypes()));
   return *dtype;
-}
-
-bool is_one_file(const std::string& one, const std::string& other) {
-  std::error_code unseen;
-  const auto place = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unseen);
-  };
-  return !one.empty() && place(one) == place(other);
 }
 
 Json account_json(const ConvertReport& report) {
@@ -170,9 +163,10 @@ void check_given(const ConvertJob& job, const Given& given) {
       if (given.has(name)) fail_usage("{} is of a model; @adapter_only writes none", field(name));
   }
   check_given(job.importance, given);
-  if (is_one_file(job.importance.save_imatrix, job.out))
+  const std::string& imatrix = job.importance.save_imatrix;
+  if (!imatrix.empty() && place_of(imatrix) == place_of(job.out))
     fail_usage("@save_imatrix {} is OUT, which would replace it; choose another name for one",
-               job.importance.save_imatrix);
+               imatrix);
   if (job.importance.asked() && job.quant.empty())
     fail_usage("{} weighs the errors of quantising; add @quant",
                field(job.importance.imatrix.empty() ? "calibration" : "imatrix"));

@@ -160,12 +160,16 @@ std::string absolute_path(const std::string& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
+std::filesystem::path place_of(const std::string& path) {
+  std::error_code unseen;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unseen);
+}
+
 // Folders of tokens have a list of their files, and of others hidden names are passed over.
 void check_outside(const std::string& out, const std::vector<std::string>& texts, const char* name,
                    const std::string& place) {
   std::error_code unseen;
-  const std::filesystem::path there =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(out), unseen);
+  const std::filesystem::path there = place_of(out);
   for (const std::string& text : texts) {
     if (!std::filesystem::is_directory(text, unseen) || holds_tokens(text)) continue;
     const std::filesystem::path within =

@@ -31,11 +31,7 @@ std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
 // By their paths; a name is looked up last, as it may be gone by now.
 bool is_same_model(const std::string& one, const std::string& other) {
   if (one == other || one.empty() || other.empty()) return one == other;
-  std::error_code unseen;
-  const auto place = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(absolute_path(path), unseen);
-  };
-  return place(one) == place(other) || place(find_model(one)) == place(other);
+  return place_of(one) == place_of(other) || place_of(find_model(one)) == place_of(other);
 }
 
 }  // namespace

@@ -85,15 +85,6 @@ float largest_in(const float* x) {
   return with_sign;
 }
 
-// The largest number becomes the lowest step, -kLevels/2, which is the step without a counterpart.
-template <int kLevels>
-float around_zero(int* q, const float* x) {
-  const float d = largest_in(x) / (-kLevels / 2), inverse = finite_ratio(1, d);
-  for (int j = 0; j < kBlock; ++j)
-    q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
-  return d;
-}
-
 // The step of which all numbers are multiples in the range of q, as they are where they have been
 // of such a block, whose largest number need not be the lowest step where its scale was fitted. 0:
 // there is none, or no number but 0.
@@ -111,6 +102,17 @@ float step_of_multiples(int* q, const float* x) {
     if (fits) return d;
   }
   return 0;
+}
+
+// The largest number becomes the lowest step, -kLevels/2, which is the step without a counterpart;
+// but numbers that have been of such a block stay what they are.
+template <int kLevels>
+float around_zero(int* q, const float* x) {
+  if (const float kept = step_of_multiples<kLevels>(q, x); kept != 0) return kept;
+  const float d = largest_in(x) / (-kLevels / 2), inverse = finite_ratio(1, d);
+  for (int j = 0; j < kBlock; ++j)
+    q[j] = static_cast<int>(clamped(x[j] * inverse + (kLevels / 2 + 0.5f), 0, kLevels - 1));
+  return d;
 }
 
 // The smallest number becomes step 0, the largest the last.
@@ -167,10 +169,8 @@ void round_on_line(int* q, const float* x, const uint8_t* block, BlockRounding& 
 
 void write_q4_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
   int q[kBlock];
-  float d =
-      importance == nullptr ? step_of_multiples<16>(q, x) : fitted_scale<16>(q, x, importance);
-  if (importance == nullptr && d == 0) d = around_zero<16>(q, x);
-  store_half(block, d);
+  store_half(block,
+             importance == nullptr ? around_zero<16>(q, x) : fitted_scale<16>(q, x, importance));
   if (rounding != nullptr) round_about_zero<16>(q, x, load_half(block), *rounding);
   write_nibbles(block + 2, q);
 }

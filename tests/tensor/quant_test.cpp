@@ -312,27 +312,28 @@ TEST(Quant, WhatTwoBitsHoldIsKept) {
 
 // ggml makes the largest magnitude the step and rounds.
 // Blocks whose largest number is not the lowest step, as fitted scales leave them.
-TEST(Quant, WhatHasBeenOfFourBitsComesBack) {
+TEST(Quant, WhatHasBeenAboutZeroComesBack) {
   constexpr int kBlocks = 200, kOfBlock = 32;
-  std::vector<float> numbers;
-  for (int b = 0; b < kBlocks; ++b) {
-    const RngKey key = RngKey::from_seed(7).fold(static_cast<uint64_t>(b));
-    const auto most = static_cast<int64_t>(1 + b % 8);
-    const float d = f16_to_f32(
-        f32_to_f16((b % 3 == 0 ? -1.0f : 1.0f) * (0.001f + static_cast<float>(uniform(key, 99)))));
-    for (int j = 0; j < kOfBlock; ++j) {
-      const auto q =
-          static_cast<int64_t>(uniform_index(key, static_cast<uint64_t>(j), 2 * most)) - most;
-      numbers.push_back(static_cast<float>(q) * d);
+  for (const auto& [type, reach] : {std::pair{DType::q4_0, 8}, std::pair{DType::q5_0, 16}}) {
+    std::vector<float> numbers;
+    for (int b = 0; b < kBlocks; ++b) {
+      const RngKey key = RngKey::from_seed(7).fold(static_cast<uint64_t>(b));
+      const int64_t most = 1 + b % reach;
+      const float d = f16_to_f32(f32_to_f16((b % 3 == 0 ? -1.0f : 1.0f) *
+                                            (0.001f + static_cast<float>(uniform(key, 99)))));
+      for (uint64_t j = 0; j < kOfBlock; ++j) {
+        const auto q = static_cast<int64_t>(uniform_index(key, j, 2 * most)) - most;
+        numbers.push_back(static_cast<float>(q) * d);
+      }
     }
+    numbers.insert(numbers.end(), kOfBlock, 0.0f);
+    const auto n = static_cast<int64_t>(numbers.size());
+    std::vector<uint8_t> bytes(static_cast<size_t>(bytes_of(type, n)));
+    std::vector<float> back(numbers.size());
+    quantise(bytes.data(), numbers.data(), type, n);
+    dequantise(back.data(), bytes.data(), type, n);
+    EXPECT_EQ(back, numbers) << name_of(type);
   }
-  numbers.insert(numbers.end(), kOfBlock, 0.0f);
-  const auto n = static_cast<int64_t>(numbers.size());
-  std::vector<uint8_t> bytes(static_cast<size_t>(bytes_of(DType::q4_0, n)));
-  std::vector<float> back(numbers.size());
-  quantise(bytes.data(), numbers.data(), DType::q4_0, n);
-  dequantise(back.data(), bytes.data(), DType::q4_0, n);
-  EXPECT_EQ(back, numbers);
 }
 
 TEST(Quant, TwoBitsAreFitted) {

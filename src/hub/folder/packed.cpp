@@ -73,7 +73,7 @@ bool UnpackedTensors::is_consumed(std::string_view name, Packing::Kind kind) con
 
 void UnpackedTensors::add_packed(const NamedTensor& numbers, const PackedForm& form,
                                  const Packing& packing) {
-  PackedParts parts{.where = path(), .name = numbers.name, .numbers = numbers.value};
+  PackedParts parts{.where = path(), .name = numbers.name, .numbers = file_->get(numbers.name)};
   for (const PackedForm::Part& part : form.parts) {
     if (part.is == nullptr) continue;
     const std::string name = with_end(numbers.name, form.numbers, part.ends);

@@ -55,7 +55,8 @@ def fp8_of_qwen(name, x):
     return fp8(name, x, torch.bfloat16)
 
 
-GROUP = 16  # of the small matrices here; published ones have 32 to 128
+# Published ones have 32 to 128. With 16, half a block of GGUF's types, numbers become 16 bits.
+GROUP = 16
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
@@ -69,8 +70,20 @@ def words(numbers, bits):
     return torch.where(wide >= 1 << 31, wide - (1 << 32), wide).to(torch.int32).contiguous()
 
 
+def held(numbers, zeros, steps, bits, symmetric, dtype):
+    """What numbers [O,G,..] are read as: in 16 bits the product rounded once, in q4_0 and q8_0
+    exactly it, in q4_1 a multiple of the step above the lowest number, which is rounded to f16."""
+    in_blocks = numbers.shape[2] % BLOCK == 0
+    if in_blocks and symmetric:
+        return (numbers - zeros) * steps
+    if in_blocks and bits == 4:
+        return numbers * steps - (zeros * steps).half().float()
+    return ((numbers - zeros).to(dtype) * steps.to(dtype)).float()
+
+
 def in_grid(x, bits, symmetric, group=GROUP, dtype=torch.float16):
-    """[O,I] as numbers from 0 to 2^bits - 1, zero points [O,G], scales [O,G] and what they mean."""
+    """[O,I] as numbers from 0 to 2^bits - 1, zero points [O,G], scales [O,G] and what they are
+    read as."""
     rows = x.view(x.shape[0], -1, group)
     most = 2**bits - 1
     if symmetric:
@@ -83,17 +96,17 @@ def in_grid(x, bits, symmetric, group=GROUP, dtype=torch.float16):
     scales = scales.clamp_min(1e-4).to(dtype)
     steps = scales.float()[..., None]
     numbers = ((rows / steps).round() + zeros[..., None]).clamp(0, most)
-    meant = ((numbers - zeros[..., None]).to(dtype) * scales[..., None]).float()
+    meant = held(numbers, zeros[..., None], steps, bits, symmetric, dtype)
     return numbers.view(x.shape), zeros, scales, meant.view(x.shape)
 
 
-def gptq(bits=4, v2=False, symmetric=True, act_order=False):
+def gptq(bits=4, v2=False, symmetric=True, act_order=False, group=GROUP):
     def pack(name, x):
         layer = name.removesuffix(".weight")
         order = torch.arange(x.shape[1])
         if act_order:
             order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(3))
-        numbers, zeros, scales, meant = in_grid(x[:, order], bits, symmetric)
+        numbers, zeros, scales, meant = in_grid(x[:, order], bits, symmetric, group)
         back = order.argsort()
         packed_zeros = words(zeros.T, bits)
         if not v2:  # one less, borrowing within a word as GPTQModel has it
@@ -102,7 +115,7 @@ def gptq(bits=4, v2=False, symmetric=True, act_order=False):
             layer + ".qweight": words(numbers[:, back], bits).T.contiguous(),
             layer + ".qzeros": packed_zeros,
             layer + ".scales": scales.T.contiguous(),
-            layer + ".g_idx": (back // GROUP).to(torch.int32),
+            layer + ".g_idx": (back // group).to(torch.int32),
             # AutoGPTQ's of layers without a bias
             layer + ".bias": torch.zeros(x.shape[0], dtype=torch.float16),
         }, meant[:, back]
@@ -110,18 +123,20 @@ def gptq(bits=4, v2=False, symmetric=True, act_order=False):
     return pack
 
 
-def awq(name, x):
-    layer = name.removesuffix(".weight")
-    numbers, zeros, scales, meant = in_grid(x, 4, False)
-
+def awq(group=GROUP):
     def interleaved(t):
         return words(t.T.unflatten(-1, (-1, 8))[..., AWQ_ORDER].flatten(-2), 4)
 
-    return {
-        layer + ".qweight": interleaved(numbers),
-        layer + ".qzeros": interleaved(zeros),
-        layer + ".scales": scales.T.contiguous(),
-    }, meant
+    def pack(name, x):
+        layer = name.removesuffix(".weight")
+        numbers, zeros, scales, meant = in_grid(x, 4, False, group)
+        return {
+            layer + ".qweight": interleaved(numbers),
+            layer + ".qzeros": interleaved(zeros),
+            layer + ".scales": scales.T.contiguous(),
+        }, meant
+
+    return pack
 
 
 def pack_quantized(bits, symmetric, group=GROUP):
@@ -194,6 +209,7 @@ FP8 = (
     "bf16",
 )
 OF_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "desc_act": False}
+IN_BLOCKS = {"group_size": BLOCK}
 OF_AWQ = {
     "quant_method": "awq",
     "bits": 4,
@@ -213,7 +229,10 @@ WITHOUT_TRANSFORMERS = {
         {**OF_GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
     ),
     "gptq_8": (gptq(bits=8), {**OF_GPTQ, "bits": 8}),
-    "awq": (awq, OF_AWQ),
+    "gptq_blocks": (gptq(group=BLOCK), {**OF_GPTQ, **IN_BLOCKS}),
+    "gptq_8_blocks": (gptq(bits=8, group=BLOCK), {**OF_GPTQ, **IN_BLOCKS, "bits": 8}),
+    "awq": (awq(), OF_AWQ),
+    "awq_blocks": (awq(BLOCK), {**OF_AWQ, **IN_BLOCKS}),
     "pack_quantized": (
         pack_quantized(4, True),
         compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP),
@@ -221,6 +240,10 @@ WITHOUT_TRANSFORMERS = {
     "pack_quantized_zeros": (
         pack_quantized(4, False),
         compressed("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP),
+    ),
+    "pack_quantized_blocks": (
+        pack_quantized(4, True, BLOCK),
+        compressed("pack-quantized", num_bits=4, type="int", strategy="group", **IN_BLOCKS),
     ),
     "pack_quantized_8": (
         pack_quantized(8, True, None),

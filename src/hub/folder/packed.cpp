@@ -26,6 +26,20 @@ const PackedForm* packed_form_of(const NamedTensor& tensor, Packing::Kind kind) 
   return nullptr;
 }
 
+std::string weight_of(const NamedTensor& numbers, const PackedForm& form) {
+  return with_end(numbers.name, form.numbers, form.weight);
+}
+
+// A weight's name without the number of the expert: experts that stand one by one make up one bank,
+// whose matrices are multiplied in one type.
+std::string bank_of(std::string weight) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = weight.find(kExperts);
+  if (at == std::string::npos) return weight;
+  const size_t begin = at + kExperts.size(), end = weight.find_first_not_of("0123456789", begin);
+  return weight.erase(begin, end == std::string::npos ? end : end - begin);
+}
+
 bool is_all_zeros(const Tensor& t) {
   if (!holds_weights(t.dtype)) return false;
   std::vector<float> numbers(static_cast<size_t>(t.numel()));
@@ -37,10 +51,17 @@ bool is_all_zeros(const Tensor& t) {
 
 UnpackedTensors::UnpackedTensors(std::shared_ptr<const Safetensors> file, const Packing& packing)
     : NamedTensors(file->path()), file_(std::move(file)) {
+  const std::map<std::string, DType> types = types_of_banks(packing);
+  const MemoryOfWeights memory = [this](int64_t bytes) { return allocate(bytes); };
   for (const NamedTensor& tensor : file_->tensors()) {
     const std::string& name = tensor.name;
     if (const PackedForm* form = packed_form_of(tensor, packing.kind)) {
-      add_packed(tensor, *form, packing);
+      const PackedParts parts = parts_of(tensor, *form);
+      const std::string weight = weight_of(tensor, *form);
+      add(weight,
+          form->unpack ? form->unpack(parts, memory)
+                       : unpack(form->read(parts, packing), types.at(bank_of(weight)), memory),
+          path());
       continue;
     }
     if (is_consumed(name, packing.kind)) continue;
@@ -71,8 +92,7 @@ bool UnpackedTensors::is_consumed(std::string_view name, Packing::Kind kind) con
                              [&](std::string_view end) { return name.ends_with(end); });
 }
 
-void UnpackedTensors::add_packed(const NamedTensor& numbers, const PackedForm& form,
-                                 const Packing& packing) {
+PackedParts UnpackedTensors::parts_of(const NamedTensor& numbers, const PackedForm& form) const {
   PackedParts parts{.where = path(), .name = numbers.name, .numbers = file_->get(numbers.name)};
   for (const PackedForm::Part& part : form.parts) {
     if (part.is == nullptr) continue;
@@ -82,8 +102,20 @@ void UnpackedTensors::add_packed(const NamedTensor& numbers, const PackedForm& f
       fail("{}: tensor \"{}\" has no \"{}\" beside it", path(), printable(numbers.name),
            printable(name));
   }
-  add(with_end(numbers.name, form.numbers, form.weight),
-      form.unpack(parts, packing, [this](int64_t bytes) { return allocate(bytes); }), path());
+  return parts;
+}
+
+std::map<std::string, DType> UnpackedTensors::types_of_banks(const Packing& packing) const {
+  std::map<std::string, DType> types;
+  for (const NamedTensor& tensor : file_->tensors()) {
+    const PackedForm* form = packed_form_of(tensor, packing.kind);
+    if (form == nullptr || form->unpack != nullptr) continue;
+    const PackedMatrix matrix = form->read(parts_of(tensor, *form), packing);
+    const DType least = least_type(matrix);
+    const auto [at, is_new] = types.try_emplace(bank_of(weight_of(tensor, *form)), least);
+    if (!is_new) at->second = common_type(at->second, least, matrix.wide);
+  }
+  return types;
 }
 
 void* UnpackedTensors::allocate(int64_t bytes) {

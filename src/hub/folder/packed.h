@@ -2,6 +2,7 @@
 // that these mean.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,10 +14,11 @@ namespace moe {
 
 // The tensors of a folder with those of each packed weight as one under the weight's name, in
 // memory of their own; the others are views of the file. MXFP4 stays what it is, [..,R,I] in GGUF's
-// order, with gates and ups one behind the other; all else becomes 16 bits, [O,I], the products
-// rounded once: f16 where the scales are f16, but for those of FP8's blocks, and bf16 otherwise.
-// Scales of activations and of caches of keys and values, which weights do not depend on, are left
-// out.
+// order, with gates and ups one behind the other. Whole numbers of 4 and 8 bits become q4_0, q4_1
+// or q8_0 where these hold them (hub/folder/packed_matrix.h), the experts of a layer in one type;
+// all else becomes 16 bits, [O,I], the products rounded once: f16 where the scales are f16, but for
+// those of FP8's blocks, and bf16 otherwise. Scales of activations and of caches of keys and
+// values, which weights do not depend on, are left out.
 class UnpackedTensors : public NamedTensors {
  public:
   // Fails, naming the tensor, where the parts of a weight do not fit together or one is missing.
@@ -27,7 +29,9 @@ class UnpackedTensors : public NamedTensors {
   const std::vector<std::string>& biases_of_zeros() const { return biases_of_zeros_; }
 
  private:
-  void add_packed(const NamedTensor& numbers, const PackedForm& form, const Packing& packing);
+  PackedParts parts_of(const NamedTensor& numbers, const PackedForm& form) const;
+  // What each weight becomes, by what its bank is called.
+  std::map<std::string, DType> types_of_banks(const Packing& packing) const;
   bool is_consumed(std::string_view name, Packing::Kind kind) const;
   void* allocate(int64_t bytes);
 

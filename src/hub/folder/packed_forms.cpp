@@ -38,39 +38,6 @@ std::vector<float> floats_in(const Tensor& t) {
   return numbers;
 }
 
-// Of a matrix [R,C] number (r, c) is (q - zero) * scale, both those of row r / block_rows and of
-// group[c].
-struct ScaleGrid {
-  std::vector<float> scale, zero;
-  int64_t block_rows = 1;
-  int64_t row_step = 0, group_step = 0;  // from a row's first scale to the next row's; to the next
-  std::vector<int64_t> group;            // [C]
-};
-
-// The weight [rows, cols] in 16 bits: the product, in f32 exact unless the scales are f32, rounded
-// once. `number` gives q of row and column.
-template <class Number>
-Tensor widened(const ScaleGrid& grid, int64_t rows, int64_t cols, DType dtype,
-               const MemoryOfWeights& memory, Number&& number) {
-  constexpr int64_t kSide = 32;  // a tile's rows stay in L1, as numbers may lie column by column
-  auto* to = static_cast<uint16_t*>(memory(rows * cols * 2));
-  parallel_for(
-      available_threads(), (rows + kSide - 1) / kSide, 1, [&](int64_t begin, int64_t end, int) {
-        for (int64_t tile = begin; tile < end; ++tile)
-          for (int64_t left = 0; left < cols; left += kSide)
-            for (int64_t r = tile * kSide; r < std::min((tile + 1) * kSide, rows); ++r) {
-              const int64_t first = r / grid.block_rows * grid.row_step;
-              for (int64_t c = left; c < std::min(left + kSide, cols); ++c) {
-                const auto at = static_cast<size_t>(first + grid.group[static_cast<size_t>(c)] *
-                                                                grid.group_step);
-                const float x = (number(r, c) - grid.zero[at]) * grid.scale[at];
-                to[r * cols + c] = dtype == DType::f16 ? f32_to_f16(x) : to_bf16(x).bits;
-              }
-            }
-      });
-  return Tensor(to, dtype, {rows, cols});
-}
-
 // That of the scales, in which the programs that pack work the products out too. Models whose
 // scales are f32 are in bf16.
 DType type_by_scales(const Tensor& scales) {
@@ -92,7 +59,7 @@ Tensor shaped_like(void* data, DType dtype, const std::vector<int64_t>& shape) {
 
 // "X_blocks" [..,R,I/32,16] and "X_scales" [..,R,I/32]. Gates and ups of "gate_up_proj", which
 // stand in turns, come one behind the other, so that nothing needs to be moved again.
-Tensor unpack_mxfp4(const PackedParts& parts, const Packing&, const MemoryOfWeights& memory) {
+Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
   const Tensor &blocks = parts.numbers, &scales = parts.scales;
   bool fit = blocks.dtype == DType::u8 && scales.dtype == DType::u8 && blocks.rank >= 3 &&
              scales.rank == blocks.rank - 1 && blocks.cols() == kBlockBytes && blocks.numel() > 0;
@@ -139,6 +106,13 @@ bool are_of_blocks(const Tensor& scales, int64_t rows, int64_t cols, const Packi
          scales.cols() == blocks_in(cols, packing.block_cols);
 }
 
+// What numbers mean that are themselves.
+std::array<float, 256> whole_numbers() {
+  std::array<float, 256> value{};
+  for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<float>(i);
+  return value;
+}
+
 // Which scale each column has where `size` of them share one.
 std::vector<int64_t> groups_of_size(int64_t cols, int64_t size) {
   std::vector<int64_t> group(static_cast<size_t>(cols));
@@ -156,30 +130,39 @@ ScaleGrid grid_of_blocks(const Tensor& scales, int64_t cols, const Packing& pack
   return grid;
 }
 
+// Of a matrix whose numbers are bytes.
+auto reader_of_bytes(const Tensor& bytes) {
+  return [from = static_cast<const uint8_t*>(bytes.data), cols = bytes.cols()](
+             uint8_t* codes, int64_t r, int64_t c, int64_t n) {
+    std::memcpy(codes, from + r * cols + c, static_cast<size_t>(n));
+  };
+}
+
 // "X" [O,I] and "X_scale_inv" [ceil(O/B),ceil(I/B)].
-Tensor unpack_fp8(const PackedParts& parts, const Packing& packing, const MemoryOfWeights& memory) {
+PackedMatrix read_fp8(const PackedParts& parts, const Packing& packing) {
   const Tensor &numbers = parts.numbers, &scales = parts.scales;
   if (!is_matrix_of(DType::f8_e4m3, numbers) || !are_scales(scales) ||
       !are_of_blocks(scales, numbers.rows(), numbers.cols(), packing))
     fail("{}: \"{}\" is {} with scales {}; a matrix is needed and a number for each {} x {} of it",
          parts.where, printable(parts.name), describe(numbers), describe(scales),
          packing.block_rows, packing.block_cols);
-  const auto* from = static_cast<const uint8_t*>(numbers.data);
-  const int64_t rows = numbers.rows(), cols = numbers.cols();
-  // bf16 or f16 in Qwen's checkpoints, f32 in DeepSeek's: bf16 was the model's type in all
-  return widened(grid_of_blocks(scales, cols, packing), rows, cols, DType::bf16, memory,
-                 [value = f8_numbers(), from, cols](int64_t r, int64_t c) {
-                   return value[from[r * cols + c]];
-                 });
+  return {.rows = numbers.rows(),
+          .cols = numbers.cols(),
+          .grid = grid_of_blocks(scales, numbers.cols(), packing),
+          // bf16 or f16 in Qwen's checkpoints, f32 in DeepSeek's: bf16 was the model's type in all
+          .wide = DType::bf16,
+          .q = f8_numbers(),
+          .read = reader_of_bytes(numbers)};
 }
 
 // Words of 32 bits hold 8 numbers of 4 bits or 4 of 8, the first in the lowest bits.
-template <int64_t kBits>
+template <int kOfNumber>
 struct WordOf {
+  static constexpr int kBits = kOfNumber;
   static constexpr int64_t kNumbers = kWordBits / kBits;
 
-  static float number(uint32_t word, int64_t place) {
-    return static_cast<float>(word >> kBits * place & ((1u << kBits) - 1));
+  static uint8_t number(uint32_t word, int64_t place) {
+    return static_cast<uint8_t>(word >> kBits * place & ((1u << kBits) - 1));
   }
 };
 constexpr int64_t kNumbersInWords[] = {WordOf<4>::kNumbers, WordOf<8>::kNumbers};
@@ -192,6 +175,17 @@ auto with_word(int64_t numbers, F&& f) {
 
 uint32_t word_at(const Tensor& words, int64_t i) {
   return static_cast<uint32_t>(words.as<int32_t>()[i]);
+}
+
+// `n` numbers of a row from column `col` on, whose words stand `step` apart, the first at `first`.
+template <class Word>
+void read_row(uint8_t* numbers, const Tensor& words, int64_t first, int64_t step, int64_t col,
+              int64_t n) {
+  for (const int64_t end = col + n; col < end;) {
+    const uint32_t word = word_at(words, first + col / Word::kNumbers * step);
+    for (int64_t place = col % Word::kNumbers; place < Word::kNumbers && col < end; ++place, ++col)
+      *numbers++ = Word::number(word, place);
+  }
 }
 
 // Where the form has a list, each column's group as that says; else as a group_size of the config
@@ -227,8 +221,7 @@ std::vector<int64_t> groups_of(const PackedParts& parts, int64_t cols, int64_t c
 
 // "X.qweight" [I/N,O], N numbers of a column in a word, "X.qzeros" [G,O/N], N of a row, "X.scales"
 // [G,O] and, where columns were taken out of their order, "X.g_idx" [I].
-Tensor unpack_gptq(const PackedParts& parts, const Packing& packing,
-                   const MemoryOfWeights& memory) {
+PackedMatrix read_gptq(const PackedParts& parts, const Packing& packing) {
   const Tensor &words = parts.numbers, &scales = parts.scales, &zeros = parts.zeros;
   int64_t in_word = 0;
   if (is_matrix_of(DType::i32, words) && is_matrix_of(DType::i32, zeros) && are_scales(scales) &&
@@ -251,10 +244,15 @@ Tensor unpack_gptq(const PackedParts& parts, const Packing& packing,
       for (int64_t place = 0; place < kNumbers; ++place)
         grid.zero.push_back(word.number(word_at(zeros, i) + ones, place));
     grid.group = groups_of(parts, cols, scales.rows(), packing);
-    return widened(grid, rows, cols, type_by_scales(scales), memory,
-                   [&words, rows, word](int64_t r, int64_t c) {
-                     return word.number(word_at(words, c / kNumbers * rows + r), c % kNumbers);
-                   });
+    return PackedMatrix{.rows = rows,
+                        .cols = cols,
+                        .grid = std::move(grid),
+                        .wide = type_by_scales(scales),
+                        .q = whole_numbers(),
+                        .bits = word.kBits,
+                        .read = [words, rows](uint8_t* q, int64_t r, int64_t c, int64_t n) {
+                          read_row<decltype(word)>(q, words, r, rows, c, n);
+                        }};
   });
 }
 
@@ -262,7 +260,7 @@ Tensor unpack_gptq(const PackedParts& parts, const Packing& packing,
 constexpr int64_t kAwqPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 // "X.qweight" [I,O/8], 8 numbers of a row in a word, "X.qzeros" [G,O/8] and "X.scales" [G,O].
-Tensor unpack_awq(const PackedParts& parts, const Packing& packing, const MemoryOfWeights& memory) {
+PackedMatrix read_awq(const PackedParts& parts, const Packing& packing) {
   const Tensor &words = parts.numbers, &scales = parts.scales, &zeros = parts.zeros;
   using Word = WordOf<4>;
   const bool fit = is_matrix_of(DType::i32, words) && is_matrix_of(DType::i32, zeros) &&
@@ -279,10 +277,17 @@ Tensor unpack_awq(const PackedParts& parts, const Packing& packing, const Memory
     for (const int64_t place : kAwqPlaces)
       grid.zero.push_back(Word::number(word_at(zeros, i), place));
   grid.group = groups_of(parts, cols, scales.rows(), packing);
-  return widened(grid, rows, cols, type_by_scales(scales), memory, [&words](int64_t r, int64_t c) {
-    return Word::number(word_at(words, c * words.cols() + r / Word::kNumbers),
-                        kAwqPlaces[r % Word::kNumbers]);
-  });
+  return {.rows = rows,
+          .cols = cols,
+          .grid = std::move(grid),
+          .wide = type_by_scales(scales),
+          .q = whole_numbers(),
+          .bits = Word::kBits,
+          .read = [words](uint8_t* q, int64_t r, int64_t c, int64_t n) {
+            for (const int64_t end = c + n; c < end; ++c)
+              *q++ = Word::number(word_at(words, c * words.cols() + r / Word::kNumbers),
+                                  kAwqPlaces[r % Word::kNumbers]);
+          }};
 }
 
 // Of compressed-tensors a matrix has one scale, or "X.weight_scale" [O,1], [O,G] or [ceil(O/B),
@@ -355,8 +360,7 @@ void set_zeros(ScaleGrid& grid, const PackedParts& parts, int64_t rows, Word wor
 }
 
 // "X.weight_packed" [O,ceil(I/N)], N numbers of a row in a word, and "X.weight_shape" [2].
-Tensor unpack_words(const PackedParts& parts, const Packing& packing,
-                    const MemoryOfWeights& memory) {
+PackedMatrix read_words(const PackedParts& parts, const Packing& packing) {
   const Tensor& words = parts.numbers;
   const std::array<int64_t, 2> said = said_shape(parts.shape);
   const int64_t rows = said[0], cols = said[1];
@@ -376,38 +380,51 @@ Tensor unpack_words(const PackedParts& parts, const Packing& packing,
     ScaleGrid grid = grid_of_compressed(parts, rows, cols, kMiddle, packing);
     if (!parts.zeros.empty() && parts.zeros.dtype == DType::i32) set_zeros(grid, parts, rows, word);
     else if (!parts.zeros.empty()) add_zeros(grid, parts);
-    return widened(grid, rows, cols, type_by_scales(parts.scales), memory,
-                   [&words, word](int64_t r, int64_t c) {
-                     return word.number(word_at(words, r * words.cols() + c / kNumbers),
-                                        c % kNumbers);
-                   });
+    return PackedMatrix{.rows = rows,
+                        .cols = cols,
+                        .grid = std::move(grid),
+                        .wide = type_by_scales(parts.scales),
+                        .q = whole_numbers(),
+                        .bits = word.kBits,
+                        .read = [words](uint8_t* q, int64_t r, int64_t c, int64_t n) {
+                          read_row<decltype(word)>(q, words, r * words.cols(), 1, c, n);
+                        }};
   });
 }
 
 // "X.weight" [O,I] of FP8 or of signed bytes.
-Tensor unpack_bytes(const PackedParts& parts, const Packing& packing,
-                    const MemoryOfWeights& memory) {
+PackedMatrix read_bytes(const PackedParts& parts, const Packing& packing) {
   const Tensor& numbers = parts.numbers;
   if (numbers.rank != 2 || numbers.numel() == 0)
     fail("{}: \"{}\" is {}; a matrix is needed", parts.where, printable(parts.name),
          describe(numbers));
-  const int64_t rows = numbers.rows(), cols = numbers.cols();
-  ScaleGrid grid = grid_of_compressed(parts, rows, cols, 0, packing);
+  ScaleGrid grid = grid_of_compressed(parts, numbers.rows(), numbers.cols(), 0, packing);
   if (!parts.zeros.empty()) add_zeros(grid, parts);
+  const bool whole = numbers.dtype == DType::i8;
   std::array<float, 256> value = f8_numbers();
-  if (numbers.dtype == DType::i8)
-    for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<float>(static_cast<int8_t>(i));
-  const auto* from = static_cast<const uint8_t*>(numbers.data);
-  return widened(grid, rows, cols, type_by_scales(parts.scales), memory,
-                 [&value, from, cols](int64_t r, int64_t c) { return value[from[r * cols + c]]; });
+  for (size_t i = 0; i < value.size() && whole; ++i) value[i] = static_cast<int8_t>(i);
+  return {.rows = numbers.rows(),
+          .cols = numbers.cols(),
+          .grid = std::move(grid),
+          .wide = type_by_scales(parts.scales),
+          .q = value,
+          .bits = whole ? 8 : 0,
+          .least = whole ? -128.0f : 0,
+          .read = reader_of_bytes(numbers)};
 }
 
 constexpr DType kF8[] = {DType::f8_e4m3}, kBytes[] = {DType::f8_e4m3, DType::i8};
 constexpr bool kMayBeMissing = false;
 
 constexpr PackedForm kPackedForms[] = {
-    {PackingKind::mxfp4, "_blocks", "", {}, {{"_scales", &PackedParts::scales}}, unpack_mxfp4},
-    {PackingKind::fp8, "", "", kF8, {{"_scale_inv", &PackedParts::scales}}, unpack_fp8},
+    {PackingKind::mxfp4,
+     "_blocks",
+     "",
+     {},
+     {{"_scales", &PackedParts::scales}},
+     nullptr,
+     unpack_mxfp4},
+    {PackingKind::fp8, "", "", kF8, {{"_scale_inv", &PackedParts::scales}}, read_fp8},
     {PackingKind::gptq,
      ".qweight",
      ".weight",
@@ -415,13 +432,13 @@ constexpr PackedForm kPackedForms[] = {
      {{".scales", &PackedParts::scales},
       {".qzeros", &PackedParts::zeros},
       {".g_idx", &PackedParts::groups, kMayBeMissing}},
-     unpack_gptq},
+     read_gptq},
     {PackingKind::awq,
      ".qweight",
      ".weight",
      {},
      {{".scales", &PackedParts::scales}, {".qzeros", &PackedParts::zeros}},
-     unpack_awq},
+     read_awq},
     {PackingKind::compressed,
      ".weight_packed",
      ".weight",
@@ -430,14 +447,14 @@ constexpr PackedForm kPackedForms[] = {
       {".weight_shape", &PackedParts::shape},
       {".weight_zero_point", &PackedParts::zeros, kMayBeMissing},
       {".weight_g_idx", &PackedParts::groups, kMayBeMissing}},
-     unpack_words},
+     read_words},
     {PackingKind::compressed,
      ".weight",
      ".weight",
      kBytes,
      {{".weight_scale", &PackedParts::scales},
       {".weight_zero_point", &PackedParts::zeros, kMayBeMissing}},
-     unpack_bytes},
+     read_bytes},
 };
 
 }  // namespace

@@ -3,11 +3,11 @@
 // UnpackedTensors (hub/folder/packed.h).
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "hub/folder/packed_matrix.h"
 #include "hub/folder/packing.h"
 #include "tensor/tensor.h"
 
@@ -23,9 +23,6 @@ struct PackedParts {
   Tensor shape;   // of the weight
 };
 
-// Memory for so many bytes, which lives as long as the weights do.
-using MemoryOfWeights = std::function<void*(int64_t bytes)>;
-
 struct PackedForm {
   struct Part {
     std::string_view ends;  // of the tensor's name, in place of what that of the numbers ends in
@@ -38,8 +35,10 @@ struct PackedForm {
   std::string_view weight;       // what the weight's name ends in instead
   std::span<const DType> types;  // the tensor of the numbers is known by its type too; empty: any
   Part parts[4];
-  // The weight. Fails, naming the tensor, where the parts do not fit together.
-  Tensor (*unpack)(const PackedParts&, const Packing&, const MemoryOfWeights&);
+  // The weight, which views the parts. Fails, naming the tensor, where they do not fit together.
+  PackedMatrix (*read)(const PackedParts&, const Packing&);
+  // In place of it where the weight has one type whatever else there is: it, in that.
+  Tensor (*unpack)(const PackedParts&, const MemoryOfWeights&) = nullptr;
 
   bool has_numbers_in(std::string_view name, DType) const;
 };

@@ -39,10 +39,12 @@ class PackedIntegers : public PackedFolder {
 
   // Saves a small model of experts plain and packed by `pack`, and demands that what is loaded are
   // the numbers that it gave, of the type `kept` where they are not trained.
-  void expect_read(const Json& packing, DType kept, const Pack& pack, int64_t expert_width = 16) {
+  // A width of 48 is no whole number of the blocks of 32 in which q4_0, q4_1 and q8_0 have scales.
+  void expect_read(const Json& packing, DType kept, const Pack& pack, int64_t expert_width = 16,
+                   int64_t width = 48) {
     ModelConfig config = small_olmoe();
-    config.width = 32;
-    config.head_width = 8;
+    config.width = width;
+    config.head_width = width / 4;
     config.expert_width = config.dense_width = expert_width;
     save_model(plain_.path(), *std::make_unique<Model>(config), *make_tokenizer("bytes"),
                DType::f32);
@@ -96,7 +98,18 @@ struct GptqCase {
   int64_t bits = 4, group = 8;
   bool v2 = false, in_order = true, listed = true;
   DType scales = DType::f16;
+  // What it is held in, all widths 32 where that is a type of blocks; zero points are in the middle
+  // but for q4_1.
+  DType kept = scales;
 };
+
+// What q less its zero point times the scale is in a type.
+float held(DType kept, double number, double zero, double scale) {
+  if (kept == DType::q4_1)
+    return static_cast<float>(number * scale + rounded(DType::f16, -zero * scale));
+  const double product = (number - zero) * scale;
+  return is_quantised(kept) ? static_cast<float>(product) : rounded(kept, product);
+}
 
 class Gptq : public PackedIntegers, public ::testing::WithParamInterface<GptqCase> {};
 
@@ -106,11 +119,17 @@ INSTANTIATE_TEST_SUITE_P(
                       GptqCase{.bits = 8, .v2 = true}, GptqCase{.in_order = false},
                       GptqCase{.bits = 8, .in_order = false}, GptqCase{.listed = false},
                       GptqCase{.group = -1, .listed = false},
-                      GptqCase{.group = 12, .listed = false}, GptqCase{.scales = DType::bf16}));
+                      GptqCase{.group = 12, .listed = false}, GptqCase{.scales = DType::bf16},
+                      GptqCase{.group = 32, .kept = DType::q4_0},
+                      GptqCase{.group = -1, .listed = false, .kept = DType::q4_0},
+                      GptqCase{.group = 32, .scales = DType::bf16, .kept = DType::q4_0},
+                      GptqCase{.group = 32, .v2 = true, .kept = DType::q4_1},
+                      GptqCase{.bits = 8, .group = 32, .kept = DType::q8_0}));
 
 // Zero points in the file are one less, and wrap around within their word, but in gptq_v2.
 TEST_P(Gptq, Numbers) {
   const GptqCase& how = GetParam();
+  const bool middle = is_quantised(how.kept) && how.kept != DType::q4_1;
   const auto pack = [&](MadeFile& to, const std::string& layer, int64_t out, int64_t in) {
     const int64_t in_word = 32 / how.bits, group = how.group < 0 ? in : how.group,
                   count = (in + group - 1) / group, most = int64_t{1} << how.bits;
@@ -120,7 +139,7 @@ TEST_P(Gptq, Numbers) {
     std::vector<int64_t> zero;
     std::vector<double> scale;
     for (int64_t i = 0; i < count * out; ++i) {
-      zero.push_back(drawn_below(most));
+      zero.push_back(middle ? most / 2 : drawn_below(most));
       scale.push_back(put_scale(scales, i, static_cast<float>(0.01 + drawn())));
       put_bits(zeros, i / out * (out / in_word), 1, i % out, how.bits, zero.back());
     }
@@ -140,14 +159,16 @@ TEST_P(Gptq, Numbers) {
         const int64_t number = drawn_below(most), g = group_of[static_cast<size_t>(i)];
         put_bits(numbers, o, out, i, how.bits, number);
         const auto at = static_cast<size_t>(g * out + o);
-        want.push_back(rounded(how.scales, static_cast<double>(number - zero[at]) * scale[at]));
+        want.push_back(
+            held(how.kept, static_cast<double>(number), static_cast<double>(zero[at]), scale[at]));
       }
     return want;
   };
   Json config = gptq(how.bits, how.group);
   if (how.v2) config["checkpoint_format"] = "gptq_v2";
   else config["format"] = "gptq";
-  expect_read(config, how.scales, pack);
+  if (is_quantised(how.kept)) expect_read(config, how.kept, pack, 32, 32);
+  else expect_read(config, how.kept, pack);
 }
 
 // Symmetric ones all have the zero point in the middle; in words that anybody can read.
@@ -197,6 +218,30 @@ TEST_F(PackedIntegers, WordsWrittenByHand) {
   halves("x.weight_scale", 8, 1);
   std::fill_n(made.put("x.weight_shape", DType::i64, {2}).as<int64_t>(), 2, 8);
   EXPECT_EQ(numbers({.kind = Kind::compressed}), rising);
+}
+
+// One expert whose zero points are elsewhere takes those of its layer with it, and nobody else.
+TEST_F(PackedIntegers, ExpertsOfALayerAreOfOneType) {
+  MadeFile made;
+  const auto add = [&](const std::string& layer, uint32_t zeros) {
+    made.put(layer + ".qweight", DType::i32, {4, 8});
+    made.put(layer + ".qzeros", DType::i32, {1, 1}).as<int32_t>()[0] = static_cast<int32_t>(zeros);
+    made.put(layer + ".scales", DType::f16, {1, 8});
+  };
+  const std::vector<std::pair<std::string, DType>> want = {
+      {"layers.0.experts.0.up", DType::q4_1},
+      {"layers.0.experts.11.up", DType::q4_1},
+      {"layers.0.experts.0.down", DType::q4_0},
+      {"layers.1.experts.0.up", DType::q4_0},
+      {"layers.1.shared_experts.up", DType::q4_0}};
+  for (const auto& [name, kept] : want)
+    add(name, name == "layers.0.experts.11.up" ? 0x88888887 : 0x88888888);
+  write_safetensors(packed_ / "model.safetensors", made.items);
+  const UnpackedTensors unpacked(
+      std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
+      {.kind = Packing::Kind::gptq});
+  for (const auto& [name, kept] : want)
+    EXPECT_EQ(unpacked.get(name + ".weight").dtype, kept) << name;
 }
 
 TEST_F(PackedIntegers, Awq) {

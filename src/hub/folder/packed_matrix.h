@@ -1,0 +1,54 @@
+// A matrix whose numbers stand in few bits beside their scales: what can hold it, and it in that.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace moe {
+
+// Memory for so many bytes, which lives as long as the weights do.
+using MemoryOfWeights = std::function<void*(int64_t bytes)>;
+
+// Of a matrix [R,C] number (r, c) is (q - zero) * scale, zero and scale those of row
+// r / block_rows and of group[c].
+struct ScaleGrid {
+  std::vector<float> scale, zero;
+  int64_t block_rows = 1;
+  int64_t row_step = 0, group_step = 0;  // from a row's first scale to the next row's; to the next
+  std::vector<int64_t> group;            // [C]
+
+  size_t at(int64_t row, int64_t col) const {
+    return static_cast<size_t>(row / block_rows * row_step +
+                               group[static_cast<size_t>(col)] * group_step);
+  }
+};
+
+struct PackedMatrix {
+  int64_t rows = 0, cols = 0;
+  ScaleGrid grid;
+  DType wide = DType::bf16;  // the 16 bits that the numbers become where nothing smaller holds them
+  // Of what the file has for a number, q. They are whole, `bits` of them, and rise by ones from
+  // `least`, or `bits` is 0.
+  std::array<float, 256> q = {};
+  int bits = 0;
+  float least = 0;
+  // Writes what the file has of `n` columns of a row.
+  std::function<void(uint8_t* codes, int64_t row, int64_t col, int64_t n)> read;
+};
+
+// The smallest type that holds the matrix: q4_0 or q8_0, which have every number exactly, or q4_1,
+// where zero point times scale is rounded once to f16 (by less than half a per cent of a step of
+// the numbers); else `wide`. A block of these types, 32 columns, has one scale, which is an f16.
+DType least_type(const PackedMatrix&);
+// What holds matrices of both types, whose wide types are `wide`.
+DType common_type(DType a, DType b, DType wide);
+
+// The matrix [R,C] in its least type or one that is common to it and others. In 16 bits: the
+// product, in f32 exact unless the scales are f32, rounded once.
+Tensor unpack(const PackedMatrix&, DType as, const MemoryOfWeights&);
+
+}  // namespace moe

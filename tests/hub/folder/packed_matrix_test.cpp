@@ -1,0 +1,120 @@
+#include "hub/folder/packed_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+
+#include "core/nearest.h"
+#include "tensor/quant.h"
+
+namespace moe::test::packed_matrix_test {
+namespace {
+
+constexpr int64_t kRows = 3, kGroup = 64, kCols = 2 * kGroup;
+
+// What the file has; every number of its bits appears.
+uint8_t code(const PackedMatrix& m, int64_t row, int64_t col) {
+  const int64_t number = (row * 7 + col * 5) % (int64_t{1} << m.bits);
+  return static_cast<uint8_t>(number + static_cast<int64_t>(m.least));
+}
+
+// Groups of 64 columns whose scales are 2^-3 (1 + i / 16), which f16 has, and one zero point.
+PackedMatrix grouped(int bits, float least, float zero) {
+  PackedMatrix m{.rows = kRows, .cols = kCols, .wide = DType::bf16, .bits = bits, .least = least};
+  m.grid.row_step = kCols / kGroup;
+  m.grid.group_step = 1;
+  for (int64_t i = 0; i < kRows * m.grid.row_step; ++i)
+    m.grid.scale.push_back(0.125f * (1 + static_cast<float>(i) / 16));
+  m.grid.zero.assign(m.grid.scale.size(), zero);
+  for (int64_t c = 0; c < kCols; ++c) m.grid.group.push_back(c / kGroup);
+  for (size_t i = 0; i < m.q.size(); ++i)
+    m.q[i] = least < 0 ? static_cast<int8_t>(i) : static_cast<float>(i);
+  m.read = [m](uint8_t* codes, int64_t row, int64_t col, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) codes[i] = code(m, row, col + i);
+  };
+  return m;
+}
+
+std::vector<float> unpacked(const PackedMatrix& m, DType as) {
+  std::unique_ptr<std::byte[]> memory;
+  const Tensor t = unpack(m, as, [&](int64_t bytes) {
+    memory = std::make_unique<std::byte[]>(static_cast<size_t>(bytes));
+    return memory.get();
+  });
+  EXPECT_EQ(t.dtype, as);
+  EXPECT_EQ(t.rows(), m.rows);
+  EXPECT_EQ(t.cols(), m.cols);
+  std::vector<float> out(static_cast<size_t>(t.numel()));
+  dequantise(out.data(), t.data, as, t.numel());
+  return out;
+}
+
+double meant(const PackedMatrix& m, int64_t row, int64_t col) {
+  const size_t at = m.grid.at(row, col);
+  return (static_cast<double>(m.q[code(m, row, col)]) - m.grid.zero[at]) * m.grid.scale[at];
+}
+
+void expect_exact(const PackedMatrix& m, DType as) {
+  const std::vector<float> got = unpacked(m, as);
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < kCols; ++c)
+      EXPECT_EQ(got[static_cast<size_t>(r * kCols + c)], static_cast<float>(meant(m, r, c)))
+          << r << " " << c;
+}
+
+TEST(PackedMatrix, SymmetricNumbersAreHeldExactly) {
+  EXPECT_EQ(least_type(grouped(4, 0, 8)), DType::q4_0);
+  EXPECT_EQ(least_type(grouped(8, 0, 128)), DType::q8_0);
+  EXPECT_EQ(least_type(grouped(8, -128, 0)), DType::q8_0);
+  expect_exact(grouped(4, 0, 8), DType::q4_0);
+  expect_exact(grouped(8, 0, 128), DType::q8_0);
+  expect_exact(grouped(8, -128, 0), DType::q8_0);
+  expect_exact(grouped(4, 0, 8), DType::q4_1);  // where another matrix of the bank needs it
+}
+
+// Zero point times scale, 3 * 0.333.. of 11 bits, has 12 and more: rounded to f16.
+TEST(PackedMatrix, OtherZeroPointsOfFourBitsAreRoundedOnce) {
+  PackedMatrix m = grouped(4, 0, 13);
+  const float scale = f16_to_f32(f32_to_f16(1.0f / 3));
+  m.grid.scale.assign(m.grid.scale.size(), scale);
+  ASSERT_EQ(least_type(m), DType::q4_1);
+  const std::vector<float> got = unpacked(m, DType::q4_1);
+  double furthest = 0;
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < kCols; ++c)
+      furthest = std::max(
+          furthest, std::abs(got[static_cast<size_t>(r * kCols + c)] - meant(m, r, c)) / scale);
+  EXPECT_GT(furthest, 0);
+  EXPECT_LT(furthest, 0.005);
+}
+
+TEST(PackedMatrix, WhatNoBlockHoldsBecomesSixteenBits) {
+  EXPECT_EQ(least_type(grouped(8, 0, 127)), DType::bf16);
+  PackedMatrix floats = grouped(8, 0, 128);
+  floats.bits = 0;
+  EXPECT_EQ(least_type(floats), DType::bf16);
+  PackedMatrix fine = grouped(4, 0, 8);
+  fine.grid.scale[1] = 1e-8f;  // below the smallest f16
+  EXPECT_EQ(least_type(fine), DType::bf16);
+  PackedMatrix large = grouped(4, 0, 9);
+  large.grid.scale[1] = 65504.0f / 2;  // nine times it is more than f16 has
+  EXPECT_EQ(least_type(large), DType::bf16);
+  PackedMatrix out_of_order = grouped(4, 0, 8);
+  std::swap(out_of_order.grid.group[3], out_of_order.grid.group[kGroup]);
+  EXPECT_EQ(least_type(out_of_order), DType::bf16);
+  PackedMatrix narrow = grouped(4, 0, 8);
+  narrow.cols = 40;
+  EXPECT_EQ(least_type(narrow), DType::bf16);
+}
+
+TEST(PackedMatrix, ABankHasOneType) {
+  EXPECT_EQ(common_type(DType::q4_0, DType::q4_0, DType::f16), DType::q4_0);
+  EXPECT_EQ(common_type(DType::q4_0, DType::q4_1, DType::f16), DType::q4_1);
+  EXPECT_EQ(common_type(DType::q4_1, DType::q4_0, DType::f16), DType::q4_1);
+  EXPECT_EQ(common_type(DType::q4_0, DType::q8_0, DType::f16), DType::f16);
+  EXPECT_EQ(common_type(DType::f16, DType::q8_0, DType::f16), DType::f16);
+}
+
+}  // namespace
+}  // namespace moe::test::packed_matrix_test

@@ -53,6 +53,13 @@ void print_verified(const PruneReply::Verified& v) {
              v.healed ? fmt::format(", {} healed", change(*v.healed)) : "");
 }
 
+void print_healed(const Healed& h) {
+  std::string last = "without anything to predict";
+  if (h.ce && h.kl) last = fmt::format("ce {:.4f} and kl {:.4f} at the last", *h.ce, *h.kl);
+  fmt::print("healed: {} ({} tokens), {}\n", counted(h.steps, "step"),
+             human_count(static_cast<double>(h.tokens)), last);
+}
+
 int run_prune(const Flags& f) {
   check_given(f.job, f.given);
   const PruneReply reply = prune_model(f.job, on_screen());
@@ -63,11 +70,7 @@ int run_prune(const Flags& f) {
   print_pruned(reply.layers);
   print_parts(reply.parts);
   print_result(reply);
-  if (reply.healed)
-    fmt::print("healed: {} ({} tokens), ce {:.4f} and kl {:.4f} at the last\n",
-               counted(reply.healed->steps, "step"),
-               human_count(static_cast<double>(reply.healed->tokens)), reply.healed->ce,
-               reply.healed->kl);
+  if (reply.healed) print_healed(*reply.healed);
   if (reply.verified) print_verified(*reply.verified);
   return 0;
 }

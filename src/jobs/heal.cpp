@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "jobs/training.h"
@@ -117,6 +118,21 @@ Damaged::~Damaged() {
   for (const std::string& p : made_) fs::remove(p, ignored);  // only if nothing else came into it
 }
 
+void Healed::took(const StepResult& r) {
+  steps = r.step;
+  tokens = r.tokens;
+  if (std::isnan(r.ce)) return;
+  ce = r.ce;
+  kl = r.kl;
+}
+
+Json to_json(const Healed& h) {
+  Json json = {{"steps", h.steps}, {"tokens", h.tokens}, {"tuned", name_of(h.tune)}};
+  if (h.ce) json["ce"] = *h.ce;
+  if (h.kl) json["kl"] = *h.kl;
+  return json;
+}
+
 Healed heal(const HealOptions& o, const MakeOptions& make, const std::string& teacher,
             const std::string& calibration, Damaged& damaged, const Watch& watch) {
   Given given;
@@ -127,8 +143,11 @@ Healed heal(const HealOptions& o, const MakeOptions& make, const std::string& te
   std::atomic<bool> stop = false;
   training.fit(0, stop);
   const Progress progress = watch.begin();
+  Healed healed;
+  healed.tune = o.tune;
   TrainCallbacks callbacks;
   callbacks.on_step = [&](const StepResult& r) {
+    healed.took(r);
     progress(r.step, r.steps, "steps of healing");
     if (watch.stopped()) stop = true;
   };
@@ -142,8 +161,7 @@ Healed heal(const HealOptions& o, const MakeOptions& make, const std::string& te
         "interrupted at step {} of the healing, which is saved: `moe train --resume --out {}` goes "
         "on",
         summary.last.step, make.out);
-  return {summary.last.step, summary.last.tokens, summary.last.ce, summary.last.kl.value_or(0),
-          o.tune};
+  return healed;
 }
 
 }  // namespace moe

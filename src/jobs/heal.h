@@ -2,14 +2,17 @@
 // that it came from as the teacher.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "core/watch.h"
 #include "hub/hub.h"
 #include "jobs/new_model.h"
 #include "options/read.h"
 #include "train/options.h"
+#include "train/trainer.h"
 
 namespace moe {
 
@@ -50,9 +53,14 @@ class Damaged {
 
 struct Healed {
   int64_t steps = 0, tokens = 0;
-  double ce = 0, kl = 0;  // of the last step, nats per token
+  // of the last step that had something to predict, nats per token; absent: none had
+  std::optional<double> ce, kl;
   Tune tune = Tune::all;
+
+  void took(const StepResult&);
 };
+// Without what is not known.
+Json to_json(const Healed&);
 // Trains the model in damaged_folder(out), which is kept from the first step on; `teacher` is a
 // model's path, `calibration` the text where no other is named. Where it is interrupted the run is
 // saved, and the error says how it goes on.

@@ -164,12 +164,7 @@ Json to_json(const PruneReply& r, const Spelling& spell) {
                        {"after", {{"perplexity", r.verified->after}}}};
     if (r.verified->healed) reply["verify"]["healed"] = {{"perplexity", *r.verified->healed}};
   }
-  if (r.healed)
-    reply["healed"] = {{"steps", r.healed->steps},
-                       {"tokens", r.healed->tokens},
-                       {"ce", r.healed->ce},
-                       {"kl", r.healed->kl},
-                       {"tuned", name_of(r.healed->tune)}};
+  if (r.healed) reply["healed"] = to_json(*r.healed);
   return reply;
 }
 

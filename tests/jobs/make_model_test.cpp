@@ -1,5 +1,6 @@
 // The jobs that make one model out of others, called as a program calls them: they print nothing,
 // tell what they are about, and stopped they leave nothing.
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "convert/models.h"
@@ -131,6 +132,26 @@ TEST_F(MakeModel, ARunThatCannotBeginLeavesNothing) {
   prune.out = folder_ / "new/out";
   EXPECT_FAILS(prune_model(prune, {}), "lr is 0");
   EXPECT_EQ(folder_.entries(), before);
+}
+
+// Text may end in tokens that are not learned from.
+TEST(Healing, SaysWhatTheLastStepWithATargetSaid) {
+  const auto step = [](int64_t number, double ce) {
+    StepResult r;
+    r.step = number;
+    r.tokens = 100 * number;
+    r.ce = ce;
+    r.kl = ce / 2;
+    return r;
+  };
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  Healed healed;
+  healed.took(step(1, none));
+  EXPECT_EQ(to_json(healed), (Json{{"steps", 1}, {"tokens", 100}, {"tuned", "all"}}));
+  healed.took(step(2, 4));
+  healed.took(step(3, none));
+  EXPECT_EQ(to_json(healed),
+            (Json{{"steps", 3}, {"tokens", 300}, {"tuned", "all"}, {"ce", 4.0}, {"kl", 2.0}}));
 }
 
 // Its numbers in f32 would take 38 MB.

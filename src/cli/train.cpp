@@ -356,8 +356,10 @@ int run_train(const Flags& f, const comm::World& world, Left& left) {
 
   const std::string_view made = tunes_adapters(training.options().tune) ? "adapter" : "model";
   if (summary.interrupted && summary.last.step == summary.last.steps)
-    screen.log(fmt::format("interrupted in the last evaluation: all {} are done; the {} is in {}",
-                           counted(summary.last.step, "step"), made, training.out()));
+    screen.log(fmt::format(
+        "interrupted in the last evaluation: all {} are done; the {} is in {}; `moe train --resume "
+        "--out {}` takes the evaluation",
+        counted(summary.last.step, "step"), made, training.out(), training.out()));
   else if (summary.interrupted)
     screen.log(
         fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on{}",

@@ -448,7 +448,7 @@ LeagueRun LeagueRunner::measured(const LeagueKey& key, Training& training,
   const double bytes_a_token =
       static_cast<double>(texts_.held_out->bytes()) / static_cast<double>(texts_.held_out->size());
   for (const auto& [step, ce] : history.eval_ce) run.curve.emplace_back(step, ce / bytes_a_token);
-  // One that was stopped in its last evaluation is done without it.
+  // A kill may have lost the line of the last step.
   if (run.curve.empty() || run.curve.back().first < run.steps)
     run.curve.emplace_back(run.steps, evaluated(training, summary) / bytes_a_token);
   run.loss = run.curve.back().second;
@@ -500,10 +500,6 @@ std::optional<LeagueRun> LeagueRunner::train_one(const LeagueKey& key, int64_t n
       TrainCallbacks callbacks;
       callbacks.on_step = [&](const StepResult& r) {
         progress(r.step, r.steps, fmt::format("steps of {}, {}", key.arm, described_ce(r.ce)));
-      };
-      // Asked once the step is evaluated, where it was to be: a run that goes on does not make up
-      // for the last one.
-      callbacks.on_metrics = [&](const std::string&) {
         if (watch_.watch.stopped()) stop_ = true;
       };
       summary = training.run(callbacks, stop_);

@@ -197,6 +197,7 @@ void Training::prepare(const Watch& watch) {
   if (o.resume && group_.is_first() && std::filesystem::is_directory(o.out)) lock_.take(o.out);
   if (o.resume && holds_model(o.out)) {
     checkpoint_ = load_checkpoint(o.out, layout_.experts(), o.memory);
+    owes_evaluation_ = owes_last_evaluation(*checkpoint_);
     go_on();
     // One that is done needs no text, but another one than its own must not pass unseen.
     if (is_done() && !names_text) return;
@@ -379,7 +380,7 @@ void Training::read_texts() {
   if (!checkpoint_) return;
   const DataPrint print = data_print(*corpus_, options_.train.mix);
   if (is_done()) return check_same_text(*checkpoint_, print);
-  check_resumable(*checkpoint_, options_.train, print);
+  check_resumable(*checkpoint_, options_.train, print, held_out() != nullptr);
 }
 
 TrainSummary Training::done() const {

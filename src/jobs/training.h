@@ -29,8 +29,11 @@ class Training {
   Training(RunOptions options, Given given, const comm::Group& group = {}, const Watch& watch = {},
            RunLock* lock = nullptr);
 
-  // The run in OUT was there already and has taken all its steps.
-  bool is_done() const { return checkpoint_ && checkpoint_->step == options_.train.steps; }
+  // The run in OUT was there already and has taken all its steps, and the evaluation at its end
+  // where it was to.
+  bool is_done() const {
+    return checkpoint_ && checkpoint_->step == options_.train.steps && !owes_evaluation_;
+  }
   // What is known of that run; its last ce is not and is NaN.
   TrainSummary done() const;
   // With minutes a new run measures first how long a step takes, and settles how many there is time
@@ -89,9 +92,10 @@ class Training {
   RunLock own_lock_;
   RunLock& lock_;  // taken before the checkpoint of a folder that is there is read
   std::optional<Checkpoint> checkpoint_;
-  LoadedModel fresh_;    // without a checkpoint
-  LoadedModel teacher_;  // empty: none
-  double began_;         // seconds of the steady clock
+  bool owes_evaluation_ = false;  // it: that at the end of its run
+  LoadedModel fresh_;             // without a checkpoint
+  LoadedModel teacher_;           // empty: none
+  double began_;                  // seconds of the steady clock
   std::optional<Deadline> deadline_;
   std::optional<int64_t> asked_warmup_, asked_eval_every_;
   double asked_minutes_ = 0;

@@ -25,7 +25,9 @@
 #include "hub/foreign.h"
 #include "options/read.h"
 #include "tensor/on_host.h"
+#include "train/metrics.h"
 #include "train/schedule.h"
+#include "train/step_lines.h"
 
 namespace moe {
 namespace {
@@ -470,10 +472,24 @@ void check_same_text(const Checkpoint& c, const DataPrint& data) {
         data.tokens == c.data.tokens ? ", but different ones" : "", c.folder);
 }
 
-void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data) {
+bool owes_last_evaluation(const Checkpoint& c) {
+  const bool evaluates = c.options.hold_out > 0 || !c.sources.eval_data.empty();
+  if (!evaluates || c.step != c.options.steps) return false;
+  const std::string metrics = c.folder + "/metrics.jsonl";
+  bool owes = false;
+  each_last_line(metrics, 1, [&](std::string_view line) {
+    const std::optional<StepResult> step = parse_metrics_line(line, metrics);
+    owes = step && step->step == c.step && !parse_evaluation(line, metrics);
+  });
+  return owes;
+}
+
+void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data,
+                     bool evaluates) {
   check_same_options(c, options);
   check_same_text(c, data);
   const TrainOptions wanted = resumed_options(c, options);
+  if (c.step == wanted.steps && evaluates && owes_last_evaluation(c)) return;
   if (c.step >= wanted.steps)
     fail("nothing to resume: {} is done, at step {} of {}{}", c.folder, c.step, wanted.steps,
          c.options.schedule == ScheduleKind::constant

@@ -71,11 +71,15 @@ Checkpoint load_checkpoint(const std::string& folder, const comm::Group& experts
 void check_same_options(const Checkpoint&, const TrainOptions& wanted);
 // Refuses other data, naming where both lie: the second half.
 void check_same_text(const Checkpoint&, const DataPrint& data);
+// Whether a run with held-out text has taken all its steps, and a stop cut short the evaluation at
+// its end: the line of the last step, in the metrics beside the checkpoint, has none.
+bool owes_last_evaluation(const Checkpoint&);
 // Refuses, naming each with old and new value: options that change the mathematics, other data, a
-// run that is already done. `steps` may change only where the rates so far do not depend on it
-// (train/schedule.h). Absent min_lr and warmup stand for the checkpoint's, as do the
-// plans of --minutes.
-void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data);
+// run that is already done; but not one that owes its last evaluation, where it `evaluates`.
+// `steps` may change only where the rates so far do not depend on it (train/schedule.h). Absent
+// min_lr and warmup stand for the checkpoint's, as do the plans of --minutes.
+void check_resumable(const Checkpoint&, const TrainOptions& wanted, const DataPrint& data,
+                     bool evaluates);
 // Refuses another teacher than the run's, one where there was none, and none where there was one.
 void check_same_teacher(const Checkpoint&, const Model* teacher);
 // Refuses other held-out preference pairs than the run's, `held_out` being their data_print: what

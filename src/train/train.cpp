@@ -90,14 +90,16 @@ class Loop {
               job.deadline ? job.deadline->afterwards : 0),
         told_steps_(trainer.options().steps) {}
 
-  // `owes_evaluation`: the evaluation of the step that it goes on from was stopped.
+  // `owes_evaluation`: the evaluation of the step that it goes on from was stopped. It may be all
+  // that the run still has to do.
   TrainSummary run(std::optional<BestEvaluation> best, bool owes_evaluation) {
     summary_.best = best;
     keep_stable();  // a run that was killed before it had
     if (owes_evaluation) make_up();
+    over_ = over_ || is_finished();
     while (!over_) {
       step();
-      const bool finished = trainer_.steps_done() == options().steps;
+      const bool finished = is_finished();
       const std::optional<Evaluation> eval = evaluate(finished);
       record(eval);
       const bool evaluation_lost = finished && job_.held_out && !eval;
@@ -113,6 +115,7 @@ class Loop {
 
  private:
   const TrainOptions& options() const { return trainer_.options(); }
+  bool is_finished() const { return trainer_.steps_done() == options().steps; }
   bool is_due(int64_t every) const { return every > 0 && trainer_.steps_done() % every == 0; }
   double timed(const std::function<void()>& work) const {
     const double start = now_();
@@ -259,7 +262,10 @@ TakenEvaluations evaluations_in(const std::string& metrics) {
 // stop cut it short: the line of that step has none.
 bool is_evaluation_owed(const Checkpoint& c, int64_t last_evaluation, const std::string& metrics) {
   const int64_t every = c.options.eval_every.value_or(0);
-  if (every == 0 || c.step % every != 0 || 2 * (c.step - last_evaluation) < every) return false;
+  const bool is_due = c.step == c.options.steps ? last_evaluation < c.step
+                                                : every > 0 && c.step % every == 0 &&
+                                                      2 * (c.step - last_evaluation) >= every;
+  if (!is_due) return false;
   bool has_line = false;
   each_last_line(metrics, 1, [&](std::string_view line) {
     const std::optional<StepResult> step = parse_metrics_line(line, metrics);
@@ -290,7 +296,7 @@ TrainSummary train(Model& model, const TrainJob& job, const TrainCallbacks& call
   TrainOptions options = job.options;
   if (resume) {
     comm::alike(job.layout.all(), [&] {
-      check_resumable(*resume, options, files.data);
+      check_resumable(*resume, options, files.data, job.held_out != nullptr);
       check_same_teacher(*resume, job.teacher);
       check_same_held_out(*resume, files.held_out);
     });

@@ -302,7 +302,8 @@ std::string stable_folder(const std::string& out);
 
 // Trains to options.steps or until `stop` is set, which ends the run after the step under way;
 // either way the last state is saved. Without `resume` the model's weights are the start and OUT
-// must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's.
+// must not hold a model yet; with it (train/checkpoint.h) the model is the checkpoint's, and an
+// evaluation that was cut short comes before any step.
 TrainSummary train(Model&, const TrainJob&, const TrainCallbacks&, const std::atomic<bool>& stop,
                    const Checkpoint* resume = nullptr);
 

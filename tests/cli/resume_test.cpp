@@ -53,6 +53,17 @@ class ResumeCommand : public ::testing::Test {
       kill(child, SIGINT);
     });
   }
+  // f(line) for the line of a step in the metrics of a run.
+  void change_line(const std::string& out, int step, const std::function<void(Json&)>& f) const {
+    std::istringstream in(slurp(folder_ / out + "/metrics.jsonl"));
+    std::string metrics;
+    for (std::string text; std::getline(in, text);) {
+      Json line = parse_json(text, "metrics.jsonl");
+      if (line.at("step") == step) f(line);
+      metrics += line.dump() + "\n";
+    }
+    put(folder_ / out + "/metrics.jsonl", metrics);
+  }
   TempFolder folder_;
 };
 
@@ -85,6 +96,23 @@ TEST_F(ResumeCommand, NamesWhatWasChanged) {
   ok(resume("out", {"--steps", "4"}));
   ok(train("cosine", {"--steps", "2"}));
   expect_refused(resume("cosine", {"--steps", "4"}), 2, {"planned for 2", "--from"});
+}
+
+// As a stop in the evaluation at its end leaves one.
+TEST_F(ResumeCommand, ARunThatOwesItsLastEvaluationTakesIt) {
+  ok(train("out", {"--steps", "2", "--eval-data", folder_ / "held.txt"}));
+  const std::string whole = slurp(folder_ / "out/metrics.jsonl"),
+                    weights = slurp(folder_ / "out/model.safetensors");
+  change_line("out", 2, [](Json& line) { line.erase("eval_ce"); });
+  ASSERT_NE(slurp(folder_ / "out/metrics.jsonl"), whole);
+  const CommandResult rest = ok(resume("out"));
+  has(rest.err, "step 2: held-out ce");
+  has(rest.err, "done: 2 steps");
+  EXPECT_EQ(slurp(folder_ / "out/metrics.jsonl"), whole);
+  EXPECT_TRUE(slurp(folder_ / "out/model.safetensors") == weights);
+  has(ok(resume("out")).err, "trained already");
+  ok(train("none", {"--steps", "2"}));
+  has(ok(resume("none", {"--eval-data", folder_ / "held.txt"})).err, "trained already");
 }
 
 // One that is done.
@@ -170,14 +198,7 @@ TEST_F(ResumeCommand, TheBestWeightsAreKeptOrNamed) {
 TEST_F(ResumeCommand, WeightsThatWereNotKeptAreNotPromised) {
   ok(train("out", {"--steps", "2", "--schedule", "constant", "--warmup", "0", "--eval-every", "1",
                    "--eval-data", folder_ / "held.txt"}));
-  std::istringstream in(slurp(folder_ / "out/metrics.jsonl"));
-  std::string metrics;
-  for (std::string text; std::getline(in, text);) {
-    Json line = parse_json(text, "metrics.jsonl");
-    if (line.at("step") == 1) line["eval_ce"] = 0.0625;
-    metrics += line.dump() + "\n";
-  }
-  put(folder_ / "out/metrics.jsonl", metrics);
+  change_line("out", 1, [](Json& line) { line["eval_ce"] = 0.0625; });
   const CommandResult r = ok(resume("out", {"--steps", "3", "--keep-best"}));
   has(r.err, "lowest held-out ce: 0.0625 at step 1; those weights were not kept");
   EXPECT_FALSE(fs::exists(folder_ / "out/best"));

@@ -81,7 +81,7 @@ TEST_F(LeagueJob, StoppedAfterAnyStepItEndsAlike) {
   }
 }
 
-// As a stop in the last evaluation once left one.
+// As a stop in the last evaluation leaves one.
 TEST_F(LeagueJob, ARunThatIsDoneWithoutItsLastEvaluationIsEvaluatedAnew) {
   LeagueOptions o = league("out");
   o.keep_models = true;

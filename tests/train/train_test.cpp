@@ -316,8 +316,10 @@ TEST(Train, AnEvaluationCanBeInterrupted) {
   }
 }
 
-// By the run that goes on, before its first step; stopped again, it is still to be taken.
-TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
+// By the run that goes on, before its first step, where there is another one; stopped again, it is
+// still to be taken.
+void expect_taken_later(int64_t stopped_at, size_t taken_before) {
+  SCOPED_TRACE(stopped_at);
   const TempFolder folder;
   Session s;
   s.options.eval_every = 2;
@@ -329,6 +331,7 @@ TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
     TrainJob job = s.job();
     job.out = out;
     job.held_out = &held_out;
+    job.sources.eval_data = {"held.txt"};
     std::atomic<bool> stop = from && stop_at == from->step;
     TrainCallbacks callbacks;
     callbacks.on_step = [&](const StepResult& r) { stop = r.step == stop_at; };
@@ -344,17 +347,18 @@ TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
   };
   const std::string whole = folder / "whole", parts = folder / "parts";
   const TrainSummary uninterrupted = session(whole, 0, nullptr);
-  EXPECT_TRUE(session(parts, 2, nullptr).interrupted);
-  EXPECT_EQ(evals_in(parts), Evals{});
+  EXPECT_TRUE(session(parts, stopped_at, nullptr).interrupted);
+  EXPECT_EQ(evals_in(parts).size(), taken_before);
   const Checkpoint stopped = load_checkpoint(parts);
-  const TrainSummary again = session(parts, 2, &stopped);
+  const TrainSummary again = session(parts, stopped_at, &stopped);
   EXPECT_TRUE(again.interrupted);
-  EXPECT_EQ(again.last.step, 2);
+  EXPECT_EQ(again.last.step, stopped_at);
   EXPECT_EQ(again.last.tokens, stopped.tokens);
-  EXPECT_EQ(load_checkpoint(parts).step, 2);
+  EXPECT_EQ(load_checkpoint(parts).step, stopped_at);
   const Checkpoint still = load_checkpoint(parts);
   const TrainSummary rest = session(parts, 0, &still);
   EXPECT_FALSE(rest.interrupted);
+  EXPECT_EQ(rest.last.step, 5);
   EXPECT_EQ(evals_in(parts), evals_in(whole));
   EXPECT_EQ(evals_in(parts).size(), 3u);
   EXPECT_EQ(steps_in(parts + "/metrics.jsonl"), (std::vector<int64_t>{1, 2, 3, 4, 5}));
@@ -363,6 +367,13 @@ TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
   EXPECT_TRUE(
       same_weights(*load_model(best_folder(parts)).model, *load_model(best_folder(whole)).model));
   EXPECT_TRUE(same_weights(*load_model(parts).model, *load_model(whole).model));
+  const Checkpoint done = load_checkpoint(parts);
+  EXPECT_FAILS(session(parts, 0, &done), "nothing to resume");
+}
+
+TEST(Train, AnEvaluationThatWasInterruptedIsTakenLater) {
+  expect_taken_later(2, 0);
+  expect_taken_later(5, 2);  // the run's last
 }
 
 // One that was taken is not taken again, nor is one that was not due.

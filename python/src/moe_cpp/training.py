@@ -30,7 +30,7 @@ class TrainResult:
         Of training, in all.
     ce : float or None
         Cross-entropy of the last step in nats per token, auxiliary losses apart; None where
-        resume=True found a run that had ended, or the step had nothing to predict.
+        resume=True found a run that had taken its steps, or the step had nothing to predict.
     eval_ce : float or None
         Of the held-out text, where there is one.
     interrupted : bool

@@ -43,9 +43,7 @@ CarveOptions with_shape(const ModelConfig& dense, const CarveOptions& asked, DTy
   o.shared = 0;
   o.experts = dense.dense_width;
   if (o.sketch_bits == 0) o.sketch_bits = sketch_bits_for(dense, weights, o.budget);
-  if (o.sketch_bits < 2 || o.sketch_bits > 4)
-    fail_usage("@sketch_bits is {}; it is 2, 3 or 4, or 0 for those that lose least",
-               o.sketch_bits);
+  check_sketch_bits(o.sketch_bits);
   o.active = neurons_for(dense, weights, o.budget, o.sketch_bits);
   if (o.active < 1) {
     const auto [row, sketch] = sketch_bytes(dense, weights, o.sketch_bits);

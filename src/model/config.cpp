@@ -233,6 +233,11 @@ void validate_longrope(const ModelConfig& c) {
 
 }  // namespace
 
+void check_sketch_bits(int64_t bits) {
+  if (bits < 2 || bits > 4)
+    fail_usage("@sketch_bits is {}; a sketch has 2, 3 or 4 bits a number", bits);
+}
+
 void validate(const ModelConfig& c) {
   validate_sizes(c);
   if (!(c.dropout >= 0 && c.dropout < 1))
@@ -257,8 +262,7 @@ void validate(const ModelConfig& c) {
   validate_multipliers(c.multipliers);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");
-  if (c.sketch_bits < 2 || c.sketch_bits > 4)
-    fail_usage("a sketch has 2, 3 or 4 bits a number, not {}", c.sketch_bits);
+  check_sketch_bits(c.sketch_bits);
   if (c.act == ops::Act::swiglu_oai && !c.gated)
     fail_usage("the activation swiglu_oai is of FFNs with gates");
   if (c.norm == NormKind::layer && c.norm_offset)

@@ -231,5 +231,7 @@ inline bool has_final_norm(const ModelConfig& c) { return c.norm_placement != No
 
 // Throws (usage) when the numbers do not fit together, naming the option to change.
 void validate(const ModelConfig&);
+// Of ModelConfig::sketch_bits, for who asks for them before there is a config.
+void check_sketch_bits(int64_t bits);
 
 }  // namespace moe

@@ -252,7 +252,11 @@ TEST(Sketch, RefusesWhatHasNoMeaning) {
   check_carve(dense->config(), options(*dense, 0.5));
   has(refused(dense->config(), nothing, 0), "budget is 0");
   has(refused(dense->config(), nothing, 1.5), "budget is 1.5");
-  has(refused(dense->config(), [](CarveOptions& o) { o.sketch_bits = 5; }), "sketch_bits is 5");
+  const auto five = [](CarveOptions& o) { o.sketch_bits = 5; };
+  has(refused(dense->config(), five), "sketch_bits is 5; a sketch has 2, 3 or 4 bits a number");
+  ModelConfig read = dense->config();  // says the same
+  read.sketch_bits = 5;
+  EXPECT_EQ(test::message_of([&] { validate(read); }), refused(dense->config(), five));
   has(refused(dense->config(), nothing, 0.05), "the sketch alone reads 0.104");
   has(refused(dense->config(), [](CarveOptions& o) { o.router = "energy"; }), "its own router");
   ModelConfig biased = dense->config(), narrow = biased;

@@ -87,9 +87,12 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
     wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1,
                                   model.model->config(), options.importance != nullptr)
                     : asked->dtype;
-  if (kind == WeightKind::sketch) wanted = sketch_type(model.model->config(), first);
   constexpr int64_t kNumbers = 256;  // whole blocks of any type
-  TypeChoice choice = choose_type(kind, tensor.shape.back(), stored.dtype, wanted, target);
+  const int64_t cols = tensor.shape.back();
+  TypeChoice choice =
+      kind == WeightKind::sketch
+          ? choose_sketch_type(sketch_type(model.model->config(), first), cols, target)
+          : choose_type(kind, cols, stored.dtype, wanted, target);
   if (asked && choice.why.empty() && choice.dtype != asked->dtype)
     choice.why = bytes_of(choice.dtype, kNumbers) > bytes_of(asked->dtype, kNumbers)
                      ? "the mix gives it more bits"

@@ -79,6 +79,22 @@ TEST(QuantPolicy, SmallThingsStayF32AndFoldersHoldNoBlocks) {
   EXPECT_FAILS(check_asked(DType::q8_0, Target::folder), "ends in .gguf");
 }
 
+// Nobody asks for it, so it is marked wherever it stands; rows that are no whole blocks say so.
+TEST(QuantPolicy, ASketchHasATypeOfItsOwn) {
+  for (const DType own : {DType::q2_0, DType::q4_0}) {
+    const TypeChoice kept = choose_sketch_type(own, 64, Target::gguf),
+                     cut = choose_sketch_type(own, 72, Target::gguf),
+                     wide = choose_sketch_type(own, 64, Target::folder);
+    EXPECT_EQ(kept.dtype, own);
+    EXPECT_EQ(cut.dtype, DType::f32);
+    EXPECT_EQ(wide.dtype, DType::f32);
+    EXPECT_EQ(kept.why, "a router's sketch is of that type");
+    EXPECT_EQ(wide.why, kept.why);
+    EXPECT_EQ(cut.why,
+              own == DType::q2_0 ? "rows are no multiple of 64" : "rows are no multiple of 32");
+  }
+}
+
 TEST(QuantPolicy, KindsOfAModel) {
   ModelConfig config = small_shared();
   config.positions = Positions::learned;

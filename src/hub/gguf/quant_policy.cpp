@@ -1,5 +1,7 @@
 #include "hub/gguf/quant_policy.h"
 
+#include <cassert>
+
 #include "core/error.h"
 
 namespace moe {
@@ -52,9 +54,8 @@ WeightKind kind_of(const Model& model, const Param& param) {
 
 TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optional<DType> asked,
                        Target target) {
+  assert(kind != WeightKind::sketch);
   if (kind == WeightKind::buffer) return {DType::f32, kSmall};
-  if (kind == WeightKind::sketch)
-    return {target == Target::gguf && asked && fits(*asked, cols) ? *asked : DType::f32, kSketch};
   if (target == Target::folder) {
     if (asked) return {*asked, ""};
     // Nothing is rounded that nobody asked to round.
@@ -68,6 +69,12 @@ TypeChoice choose_type(WeightKind kind, int64_t cols, DType stored, std::optiona
     return fitting({*asked, ""}, cols);
   const TypeChoice head = fitting({DType::q6_k, kHead}, cols);
   return {head.dtype, head.dtype == DType::q6_k || head.dtype == DType::q8_0 ? kHead : head.why};
+}
+
+TypeChoice choose_sketch_type(DType own, int64_t cols, Target target) {
+  if (target == Target::folder) return {DType::f32, kSketch};
+  if (!fits(own, cols)) return {DType::f32, no_multiple_of(block_of(own).elements)};
+  return {own, kSketch};
 }
 
 void check_asked(DType asked, Target target) {

@@ -42,8 +42,10 @@ struct WantedType {
 };
 
 // The type of a tensor whose rows have `cols` numbers and are `stored` so now; `asked` is what
-// --quant or --dtype says, nothing: keep what is there; of a sketch, its type.
+// --quant or --dtype says, nothing: keep what is there. Not of a sketch.
 TypeChoice choose_type(WeightKind, int64_t cols, DType stored, std::optional<DType> asked, Target);
+// That of a sketch, whatever is asked for: `own`, sketch_type() of its model, where a file has it.
+TypeChoice choose_sketch_type(DType own, int64_t cols, Target);
 
 // Fails (usage) where no file of this kind has weights of this type.
 void check_asked(DType asked, Target);

@@ -487,7 +487,9 @@ TEST(Families, RopeScalings) {
                      fmt::format("\"{}\" is missing", item.key()));
   for (const char* kind : {"dynamic", "su"})
     EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})),
-                 fmt::format("\"type\" is \"{}\"; rotary frequencies are read as", kind));
+                 fmt::format("\"type\" is \"{}\"; rotary frequencies are read as one of default, "
+                             "linear, llama3, yarn, proportional, longrope",
+                             kind));
   EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))),
                "\"beta_fast\" is not known");
   EXPECT_FAILS(

@@ -1,5 +1,7 @@
 #include "hub/folder/rope_fields.h"
 
+#include <fmt/ranges.h>
+
 #include <charconv>
 #include <cmath>
 
@@ -33,10 +35,8 @@ Kind kind_of(const JsonReader& reader) {
          text_of(reader, "rope_type"), text_of(reader, "type"));
   for (size_t i = 0; i < kKinds.size(); ++i)
     if (kKinds[i] == name) return static_cast<Kind>(i);
-  fail(
-      "{}: \"{}\" is {}; rotary frequencies are read as default, linear, llama3, "
-      "yarn, proportional or longrope",
-      reader.where(), key, text_of(reader, key));
+  fail("{}: \"{}\" is {}; rotary frequencies are read as one of {}", reader.where(), key,
+       text_of(reader, key), fmt::join(kKinds, ", "));
 }
 
 // transformers:modeling_rope_utils.py, after arXiv 2309.00071 section 3.4: scores grow with the

@@ -16,6 +16,7 @@
 #include "core/words.h"
 #include "hub/folder/styles.h"
 #include "hub/named_models.h"
+#include "jobs/run_options.h"
 #include "model/adapters.h"
 #include "moe/recipes/wanted_routing.h"
 
@@ -90,10 +91,7 @@ class MergeSources {
  public:
   explicit MergeSources(const MemoryLimits& limits) : limits_(limits) {}
   LoadedModel& load(const std::string& path) {
-    std::error_code error;
-    std::string key = fs::weakly_canonical(path, error).string();
-    if (error) key = path;
-    const auto [found, is_new] = loaded_.try_emplace(key);
+    const auto [found, is_new] = loaded_.try_emplace(place_of(path));
     if (!is_new) return found->second;
     found->second = open_model(path, limits_);
     merge_terms(*found->second.model, 1);
@@ -102,7 +100,7 @@ class MergeSources {
 
  private:
   MemoryLimits limits_;
-  std::map<std::string, LoadedModel> loaded_;
+  std::map<fs::path, LoadedModel> loaded_;  // by where they lie
 };
 
 std::vector<MergeExpert> read_experts(const MergeJob& job, LoadedModel& base, MergeSources& sources,

@@ -161,8 +161,10 @@ std::string absolute_path(const std::string& path) {
 }
 
 std::filesystem::path place_of(const std::string& path) {
-  std::error_code unseen;
-  return std::filesystem::weakly_canonical(std::filesystem::absolute(path), unseen);
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error),
+                              place = std::filesystem::weakly_canonical(whole, error);
+  return error ? whole.lexically_normal() : place;
 }
 
 // Folders of tokens have a list of their files, and of others hidden names are passed over.
@@ -172,8 +174,7 @@ void check_outside(const std::string& out, const std::vector<std::string>& texts
   const std::filesystem::path there = place_of(out);
   for (const std::string& text : texts) {
     if (!std::filesystem::is_directory(text, unseen) || holds_tokens(text)) continue;
-    const std::filesystem::path within =
-        there.lexically_relative(std::filesystem::canonical(text, unseen));
+    const std::filesystem::path within = there.lexically_relative(place_of(text));
     const auto is_read = [](const std::filesystem::path& part) {
       return part == "." || !part.string().starts_with('.');
     };

@@ -48,7 +48,8 @@ void refuse_model_fields(const FieldList& list, const Given& given, const std::s
 
 // As a run that goes on, from wherever it is called, finds it.
 std::string absolute_path(const std::string& path);
-// Where the path leads, whatever links and dots are in it; nothing need be there.
+// Where the path leads, whatever links and dots are in it; nothing need be there. Of links that
+// lead nowhere, their own.
 std::filesystem::path place_of(const std::string& path);
 // Refuses an OUT among the files of `texts`, folders that are read as a whole; `name` is the field
 // that names them, `place` what OUT is called.

@@ -23,13 +23,15 @@ thread_local int64_t allocations_left = -1;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// The one is malloc, the other free, so they are a pair. Neither is inlined: a compiler that sees
+// the free of a delete beside a call of new takes them for a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
   if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace moe::test::out_of_memory_test {
 namespace {

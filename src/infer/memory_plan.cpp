@@ -41,11 +41,6 @@ struct Copies {
   int64_t passing = 0, passing_experts = 0;
 };
 
-bool is_multiplied(const ModelConfig& config, const Param& param) {
-  return param.is_matrix() && param.part != Part::positions && !is_convolution(param) &&
-         (config.tied || param.part != Part::embedding);
-}
-
 Copies copies_of(const Model& model, DType dtype) {
   Copies copies;
   for (const Param* param : model.params()) {

@@ -346,6 +346,11 @@ bool is_convolution(const Param& p) {
   return p.kind == ParamKind::linear_conv || p.kind == ParamKind::conv;
 }
 
+bool is_multiplied(const ModelConfig& c, const Param& p) {
+  return p.is_matrix() && p.part != Part::positions && !is_convolution(p) &&
+         (c.tied || p.part != Part::embedding);
+}
+
 bool is_multiplied_in_f32(const Param& p) {
   return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b;
 }

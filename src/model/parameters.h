@@ -99,6 +99,8 @@ bool is_large(const Param&);
 // Whether it is a large operand of a layer, or a bank of them: neither a table of embeddings nor
 // the head.
 bool is_hidden_matrix(const Param&);
+// Whether products take it: not what rows are only looked up in, nor the weights of a convolution.
+bool is_multiplied(const ModelConfig&, const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
 // and decay of linear attention.
 bool is_multiplied_in_f32(const Param&);

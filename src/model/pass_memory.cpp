@@ -5,6 +5,7 @@
 
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
+#include "model/parameters.h"
 #include "moe/exchange.h"
 #include "ops/memory.h"
 
@@ -291,12 +292,19 @@ int64_t elsewhere(const ModelConfig& c, int64_t spread) {
 int64_t saved_exchange(const Sizes& s, bool moe) {
   return s.spread(moe) ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
 }
-int64_t copy_bytes(const ModelConfig& c, int64_t a, int64_t spread) {
-  const ParamCount p = count_params(c);
-  int64_t router = p[Part::router], other = p[Part::attention] + p[Part::dense_ffn] +
-                                            p[Part::experts] + p[Part::shared] + c.vocab * c.width -
-                                            elsewhere(c, spread);
-  return 2 * (router * kF32 + other * a);
+
+// Of all matrices that are here.
+int64_t copy_bytes(const ModelConfig& c, DType dtype, int64_t spread) {
+  int64_t bytes = 0;
+  each_param(c, [&](const Param& p, int64_t layers) {
+    if (!is_multiplied(c, p)) return;
+    Param here;
+    here.value = p.value;
+    if (p.part == Part::experts && spread > 1)
+      here.value.shape[0] = (p.value.shape[0] + spread - 1) / spread;
+    bytes += layers * ops::trained_copy_bytes(here, dtype, is_multiplied_in_f32(p));
+  });
+  return bytes;
 }
 
 }  // namespace
@@ -309,8 +317,7 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.masters = kF32 * (params + count.buffers);
   m.gradients = kF32 * params;
   m.moments = 2 * kF32 * params;
-  // In what products are computed in here, which need not be what activations are stored in.
-  m.copies = copy_bytes(c, ops::has_bf16_products() ? s.a : kF32, shape.spread);
+  m.copies = copy_bytes(c, shape.dtype, shape.spread);
 
   const int64_t logits = kept_logits(s);
   m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() +

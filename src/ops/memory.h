@@ -29,6 +29,9 @@ struct CopyBytes {
   int64_t expert = 0, all = 0;
 };
 CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
+// Of those that training keeps of w, f32 and not bound: that one and the one for products back.
+// Both are padded to whole blocks, which of narrow experts are several times their numbers.
+int64_t trained_copy_bytes(const Param& w, DType x, bool wide = false);
 
 // What the copies of bound weights (Param::bind) may take together, bytes; absent: half of what is
 // free when the next one is made. They are made an expert at a time, of the only matrix of its kind

@@ -222,6 +222,12 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
   return {expert, bank.experts * expert};
 }
 
+int64_t trained_copy_bytes(const Param& w, DType x, bool wide) {
+  const Bank bank = bank_of(w);
+  return forward_copy_bytes(w, x, wide).all +
+         bank.experts * copy_bytes(bank, Copy::backward, compute_dtype(wide ? DType::f32 : x));
+}
+
 CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype) {
   CallWeight c{.w = &w, .bank = bank_of(w), .copy = copy, .dtype = dtype};
   c.expert_bytes = copy_bytes(c.bank, copy, dtype);

@@ -407,7 +407,6 @@ NOT_FOR_LLAMA_CPP = {
     "deepseek_v2-groups": "as good as its best expert",
     "afmoe-plain": "multipliers are others",
     "dots1-windows": "window",
-    "exaone_moe": "nothing turns",
     "flex_olmo": "norms are of what sublayers give",
     "gemma3-linear": "multipliers are others",
     "phimoe": "sparsemixer",

@@ -25,6 +25,9 @@ enum class SharedExperts {
   summed,   // none, or as many as a routed one goes into that width, weighing 1
 };
 
+// What "expert_shared_feed_forward_length" says of counted ones.
+enum class SharedWidth { unsaid, each, together };
+
 // "expert_gating_func": what the scores of experts are.
 enum class GgufGating { softmax = 1, sigmoid = 2 };
 
@@ -77,7 +80,7 @@ struct GgufArchitecture {
   bool renormalises = false;           // the weights of the chosen experts are divided by their sum
   bool weighs_as_said = false;         // "expert_weights_scale" counts, and the keys of groups do
   SharedExperts shared = SharedExperts::none;
-  bool shared_width = false;   // "expert_shared_feed_forward_length" says how wide each counted is
+  SharedWidth shared_width = SharedWidth::unsaid;
   bool dense_first = false;    // leading_dense_block_count dense layers come first
   std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert

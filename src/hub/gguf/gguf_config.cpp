@@ -312,6 +312,11 @@ void need_usual_weighing(GgufKeys& keys, const GgufArchitecture& row) {
          keys.name(kNorm), !row.renormalises, row.title);
 }
 
+// Where they are counted, each as wide as a routed one.
+int64_t said_shared_width(const GgufArchitecture& row, const ModelConfig& c) {
+  return row.shared_width == SharedWidth::each ? c.expert_width : c.shared_experts * c.shared_width;
+}
+
 void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   const int64_t experts = keys.size("expert_count", 1),
                 used = keys.size("expert_used_count", 1, experts);
@@ -326,8 +331,8 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (row.shared == SharedExperts::counted) {
     c.shared_experts = keys.size("expert_shared_count", 1);
     c.shared_width = c.expert_width;
-    if (row.shared_width)
-      keys.need_number(kSharedWidth, static_cast<double>(c.shared_width),
+    if (row.shared_width != SharedWidth::unsaid)
+      keys.need_number(kSharedWidth, static_cast<double>(said_shared_width(row, c)),
                        "shared experts are as wide as the others");
   } else if (row.shared == SharedExperts::beside) {
     c.shared_experts = 1;
@@ -561,7 +566,7 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.dense_first) size(kDenseFirst, c.layers - c.moe_layer_count());
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
-  if (row.shared_width) size(kSharedWidth, c.expert_width);
+  if (row.shared_width != SharedWidth::unsaid) size(kSharedWidth, said_shared_width(row, c));
   if (!row.step.empty()) size(row.step, 1);
   if (row.shared == SharedExperts::gated || row.shared == SharedExperts::one ||
       (row.may_lack_shared() && c.shared_experts > 0))

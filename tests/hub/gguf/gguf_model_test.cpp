@@ -429,6 +429,12 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
              {{"bailingmoe2.rope.scaling.type", Type::string, std::string("none")},
               {"bailingmoe2.nextn_predict_layers", Type::u32, int64_t{0}}},
              "bailingmoe2.expert_shared_feed_forward_length"},
+        Case{"exaone-moe",
+             {{"exaone-moe.rope.scaling.type", Type::string, std::string("none")},
+              {"exaone-moe.nextn_predict_layers", Type::u32, int64_t{0}},
+              {"exaone-moe.attention.sliding_window_pattern", Type::booleans,
+               std::vector<bool>{true, true, true, false, true}}},
+             "exaone-moe.expert_shared_feed_forward_length"},
         Case{"afmoe",
              {{"afmoe.attention.sliding_window_pattern", Type::u32, int64_t{4}}},
              "afmoe.expert_gating_func"},
@@ -492,6 +498,14 @@ TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {
   start("bailingmoe2");
   set({"bailingmoe2.expert_shared_feed_forward_length", Type::u32, int64_t{96}});
   expect_refused("shared experts are as wide as the others, so only 32 is supported");
+  tensors_.clear();
+  start("exaone-moe");
+  set({"exaone-moe.attention.sliding_window_pattern", Type::booleans,
+       std::vector<bool>{true, false, true, false, true}});
+  expect_refused("lists other layers; every layer of K-EXAONE but each 4th has a window");
+  set({"exaone-moe.attention.sliding_window_pattern", Type::u32, int64_t{4}});
+  set({"exaone-moe.expert_shared_feed_forward_length", Type::u32, int64_t{32}});
+  expect_refused("shared experts are as wide as the others, so only 64 is supported");
   tensors_.clear();
   start("qwen35moe");
   set({"qwen35moe.attention.recurrent_layers", Type::booleans, std::vector<bool>{true, false}});

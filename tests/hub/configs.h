@@ -95,6 +95,7 @@ void add_families_of_2025(Add&& add, Shared&& shared) {
     c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8};
   });
   add("bailing_moe_v2", "deepseek-v3", shared);
+  add("sarvam_moe", "deepseek-v3", [&](ModelConfig& c) { sparse(c, 3); });
   const auto windowed = [&](ModelConfig& c) {
     sparse(c, 5);
     c.attention_window = 5;

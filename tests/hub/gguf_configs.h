@@ -128,8 +128,10 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   solar.head_width = 16;
   all.push_back({"glm4moe", solar});
   ModelConfig ling = grouped_config();
-  ling.model_type = "bailing_moe_v2";
+  ling.model_type = "sarvam_moe";
   ling.qk_norm = QkNorm::head;
+  all.push_back({"bailingmoe2", ling});
+  ling.model_type = "bailing_moe_v2";
   ling.rotary_width = 4;
   all.push_back({"bailingmoe2", ling});
   ling.head_width = 16;  // heads that do not make up the width

@@ -105,6 +105,57 @@ TEST(LaterFamilies, Ling2) {
                  "\"model_type\" is \"bailing_moe\", which this version does not read");
 }
 
+// Sarvam-30B's sizes, with the keys of its class.
+TEST(LaterFamilies, Sarvam) {
+  Json given = ling_mini();
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"model_type", "sarvam_moe"},
+                                   {"architectures", Json::array({"SarvamMoEForCausalLM"})},
+                                   {"attn_implementation", "eager"},
+                                   {"num_hidden_layers", 19},
+                                   {"hidden_size", 4096},
+                                   {"intermediate_size", 8192},
+                                   {"moe_intermediate_size", 1024},
+                                   {"moe_shared_expert_intermediate_size", 1024},
+                                   {"num_attention_heads", 64},
+                                   {"head_dim", 64},
+                                   {"num_experts", 128},
+                                   {"num_experts_per_tok", 6},
+                                   {"n_group", 1},
+                                   {"topk_group", 1},
+                                   {"rope_theta", 8000000.0},
+                                   {"max_position_embeddings", 131072},
+                                   {"max_window_layers", 19},
+                                   {"vocab_size", 262144}})
+    given[key] = value;
+  EXPECT_FAILS(parse(given), "\"partial_rotary_factor\" is 0.5; only 1 is of this family");
+  given.erase("partial_rotary_factor");
+  EXPECT_FAILS(parse(given), "\"use_rmsnorm\" is not known");
+  given.erase("use_rmsnorm");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "sarvam_moe");
+  EXPECT_EQ(c.rotary_width, 0);
+  EXPECT_EQ(c.dense_first, 1);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(std::get<GroupedTopK>(eval_spec(c.routing).select).groups, 1);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(c.routing).weigh).scale, 2.5f);
+  // 32152650368 numbers lie in its files, the biases among them.
+  EXPECT_EQ(count_params(c).total(), 32152648064);
+  EXPECT_EQ(count_params(c).buffers, 2304);
+  EXPECT_EQ(config_to_json(parse(with(given, "partial_rotary_factor", 1.0))), config_to_json(c));
+  expect_needed(
+      given, {"first_k_dense_replace", "head_dim", "n_group", "num_experts", "num_shared_experts",
+              "rope_theta", "routed_scaling_factor", "topk_group", "use_qk_norm"});
+  expect_refused(given, {{"use_bias", true},
+                         {"use_qkv_bias", true},
+                         {"norm_topk_prob", false},
+                         {"moe_router_enable_expert_bias", false},
+                         {"score_function", "softmax"},
+                         {"num_experts_per_tok", 1}});
+  // Sarvam-105B is another model.
+  EXPECT_FAILS(parse(with(given, "model_type", "sarvam_mla")),
+               "\"model_type\" is \"sarvam_mla\", which this version does not read");
+}
+
 // Trinity-Nano's sizes (huggingface arcee-ai/Trinity-Nano-Preview).
 TEST(LaterFamilies, Trinity) {
   const Json given = Json::parse(R"({

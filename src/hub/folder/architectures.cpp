@@ -1,6 +1,6 @@
-// The rows: families of transformers (transformers:models/*), DeepSeek's first MoE, and moe_cpp
-// with two sets of tensor names, nanoMoE's (github wolfecameron/nanoMoE, model.py) for what its
-// program can load and those of Hugging Face for everything else.
+// The rows: families of transformers (transformers:models/*), those whose code lies with their
+// weights, and moe_cpp with two sets of tensor names, nanoMoE's (github wolfecameron/nanoMoE,
+// model.py) for what its program can load and those of Hugging Face for everything else.
 #include "hub/folder/architectures.h"
 
 #include <algorithm>
@@ -148,6 +148,7 @@ constexpr Architecture kArchitectures[] = {
     // Their code lies with their weights, so nothing is gained by giving a new model this form.
     family<kDeepSeek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
     family<kLing2>("bailing_moe_v2", "BailingMoeV2ForCausalLM", kLingTensors),
+    family<kSarvamMoe>("sarvam_moe", "SarvamMoEForCausalLM", kLingTensors),
 };
 
 // Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/

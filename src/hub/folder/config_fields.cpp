@@ -216,6 +216,7 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "_commit_hash",
                                                 "_name_or_path",
                                                 "architectures",
+                                                "attn_implementation",
                                                 "auto_map",
                                                 "bad_words_ids",
                                                 "begin_suppress_tokens",

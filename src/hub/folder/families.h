@@ -1,6 +1,7 @@
 // The families of transformers (transformers:models/*) that are built like Llama, and the first
-// DeepSeekMoE and Ling 2.0, whose code lies with their weights (huggingface
-// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0): a row for what sets each apart.
+// DeepSeekMoE, Ling 2.0 and Sarvam, whose code lies with their weights (huggingface
+// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b; of the last
+// github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row for what sets each apart.
 // Adding one is adding a row here, one to the table of architectures, and a case to
 // tools/interop/architectures.py.
 #pragma once
@@ -174,6 +175,9 @@ inline constexpr FamilyKey kLingKeys[] = {{"use_bias", "false"},
                                           {"use_rmsnorm", "true"},
                                           {"norm_head", "false"},
                                           {"norm_softmax", "false"}};
+// What of Ling, of which it is a kind, it never has.
+inline constexpr FamilyKey kSarvamKeys[] = {
+    {"use_bias", "false"}, {"use_qkv_bias", "false"}, {"partial_rotary_factor", "1"}};
 inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"n_group", "1"},
                                            {"topk_group", "1"},
@@ -434,6 +438,15 @@ inline constexpr Family kLing2 = {.head_width = HeadWidth::must,
                                   .router = &kLingRouter,
                                   .keys = kLingKeys,
                                   .unread = kLingUnread};
+// Its selection biases are taken as they are: other programs take their mean off (github
+// vllm-project/vllm vllm/model_executor/models/sarvam.py), which changes no choice.
+inline constexpr Family kSarvamMoe = {.head_width = HeadWidth::must,
+                                      .qk_norm = QkNorm::head,
+                                      .qk_norm_flag = true,
+                                      .experts = FamilyExperts::ling,
+                                      .router = &kLingRouter,
+                                      .keys = kSarvamKeys,
+                                      .unread = kLingUnread};
 inline constexpr Family kAfmoe = {.head_width = HeadWidth::must,
                                   .window = FamilyWindow::listed,
                                   .every_key = "global_attn_every_n_layers",

@@ -84,8 +84,9 @@ struct GgufArchitecture {
   bool dense_first = false;    // leading_dense_block_count dense layers come first
   std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
-  // Of no other than this; empty: of whatever model the row can say.
-  std::string_view model_type = {};
+  // Of no others than these, whose files are read as the first; empty: of whatever model the row
+  // can say.
+  std::string_view model_type = {}, other_model_type = {};
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
 
   bool routes() const { return !recipe.empty(); }

@@ -207,7 +207,8 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
     return holds ? std::string() : std::move(reason);
   };
   const std::string answers[] = {
-      needs(row.model_type.empty() || row.model_type == c.model_type,
+      needs(row.model_type.empty() || row.model_type == c.model_type ||
+                (!row.other_model_type.empty() && row.other_model_type == c.model_type),
             fmt::format("it is no {}", row.title)),
       needs(row.norm == c.norm,
             row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),

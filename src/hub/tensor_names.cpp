@@ -259,6 +259,18 @@ constexpr NameRow kExaoneMoeNames[] = {
      Layout::bank_of_one},
 };
 
+// Hy3's, as published and as transformers saves them (transformers:conversion_mapping.py).
+constexpr NameRow kHy3Names[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.gate.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.expert_bias"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_mlp.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_mlp.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_mlp.down_proj.weight",
+     Layout::bank_of_one},
+};
+
 // Qwen3-Next's: attention with a gate, and linear attention whose projections lie key head by key
 // head.
 constexpr std::string_view kLinearQkvz = "model.layers.{i}.linear_attn.in_proj_qkvz.weight",
@@ -588,6 +600,7 @@ const TensorNames kAfmoeTensors = {"Trinity", kAfmoeNames, kTiedHeadName,
                                    {},        {},          kHuggingFaceNames};
 const TensorNames kExaoneMoeTensors = {"K-EXAONE", kExaoneMoeNames,  kTiedHeadName, {},
                                        {},         kHuggingFaceNames};
+const TensorNames kHy3Tensors = {"Hy3", kHy3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGemma4Tensors = {"Gemma 4", kGemma4Names, kTiedHeadName,

@@ -96,6 +96,10 @@ void add_families_of_2025(Add&& add, Shared&& shared) {
   });
   add("bailing_moe_v2", "deepseek-v3", shared);
   add("sarvam_moe", "deepseek-v3", [&](ModelConfig& c) { sparse(c, 3); });
+  add("hy_v3", "deepseek-v3", [&](ModelConfig& c) {
+    sparse(c, 3);
+    c.attention_bias = c.attention_out_bias = true;
+  });
   const auto windowed = [&](ModelConfig& c) {
     sparse(c, 5);
     c.attention_window = 5;

@@ -236,6 +236,60 @@ TEST(LaterFamilies, KExaone) {
                          {"scoring_func", "softmax"}});
 }
 
+// Hy3's (huggingface tencent/Hy3).
+TEST(LaterFamilies, Hy3) {
+  const Json given = Json::parse(R"({
+    "architectures": ["HYV3ForCausalLM"], "bos_token_id": 120000, "dtype": "bfloat16",
+    "enable_attention_fp32_softmax": false, "enable_lm_head_fp32": true,
+    "enable_moe_fp32_combine": false, "eod_token_id": 120026, "eos_token_id": 120025,
+    "expert_hidden_dim": 1536, "first_k_dense_replace": 1, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.006, "intermediate_size": 13312,
+    "max_position_embeddings": 262144, "model_type": "hy_v3", "moe_intermediate_size": 1536,
+    "moe_router_enable_expert_bias": true, "moe_router_use_sigmoid": true,
+    "num_attention_heads": 64, "num_experts": 192, "num_experts_per_tok": 8,
+    "num_hidden_layers": 80, "num_key_value_heads": 8, "num_nextn_predict_layers": 1,
+    "num_shared_experts": 1, "output_router_logits": true, "pad_token_id": 120002,
+    "qk_norm": true, "rms_norm_eps": 1e-05,
+    "rope_parameters": {"rope_theta": 11158840.0, "rope_type": "default"}, "route_norm": true,
+    "router_scaling_factor": 2.826, "sep_token_id": 120007, "tie_word_embeddings": false,
+    "transformers_version": "5.6.0", "use_cache": true, "use_grouped_mm": false,
+    "vocab_size": 120832})");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.rope_theta, 11158840.0f);
+  EXPECT_FALSE(c.attention_bias);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 1536);
+  EXPECT_EQ(std::get<GroupedTopK>(eval_spec(c.routing).select).groups, 1);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(c.routing).weigh).scale, 2.826f);
+  EXPECT_EQ(c.routing.coef.balance, 0);
+  EXPECT_NEAR(static_cast<double>(count_params(c).total()), 295e9, 0.1e9);  // "295B"
+  const Json saved = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(saved["model_type"], "hy_v3");
+  EXPECT_EQ(saved["moe_router_use_sigmoid"], true);
+  // as transformers has it
+  std::vector<std::string> types(80, "sparse");
+  types[0] = "dense";
+  Json listed = with(without(given, "first_k_dense_replace"), "mlp_layer_types", types);
+  for (const char* key : {"expert_hidden_dim", "moe_router_enable_expert_bias",
+                          "moe_router_use_sigmoid", "qk_norm", "route_norm"})
+    listed.erase(key);
+  listed["attention_bias"] = false;
+  listed["mlp_bias"] = false;
+  EXPECT_EQ(config_to_json(parse(listed)), config_to_json(c));
+  EXPECT_TRUE(parse(with(given, "attention_bias", true)).attention_out_bias);
+  EXPECT_EQ(parse(with(given, "first_k_dense_replace", 3)).dense_first, 3);
+  types[5] = "dense";
+  EXPECT_FAILS(parse(with(given, "mlp_layer_types", types)),
+               "\"mlp_layer_types\" has \"dense\" at layer 5");
+  expect_needed(given, {"head_dim", "intermediate_size", "num_experts", "num_shared_experts",
+                        "router_scaling_factor"});
+  expect_refused(given, {{"mlp_bias", true},
+                         {"moe_router_enable_expert_bias", false},
+                         {"moe_router_use_sigmoid", false},
+                         {"qk_norm", false},
+                         {"route_norm", false}});
+}
+
 TEST(LaterFamilies, Qwen35WithoutExperts) {
   const Json experts = published("qwen3_5_35b_a3b");
   Json json = with(experts, "model_type", "qwen3_5");

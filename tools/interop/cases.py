@@ -247,6 +247,17 @@ CASES |= {
         "ExaoneMoeConfig",
         dict(WINDOWED, first_k_dense_replace=1, n_group=2, topk_group=1),
     ),
+    "hy_v3": (
+        "HYV3Config",
+        dict(
+            LLAMA_LIKE,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            num_shared_experts=2,
+            router_scaling_factor=2.5,
+        ),
+    ),
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),

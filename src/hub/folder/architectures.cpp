@@ -139,6 +139,7 @@ constexpr Architecture kArchitectures[] = {
     family<kAfmoe>("afmoe", "AfmoeForCausalLM", kAfmoeTensors),
     family<kExaoneMoe>("exaone_moe", "ExaoneMoeForCausalLM", kExaoneMoeTensors, nullptr,
                        kOfExaoneMoe),
+    family<kHy3>("hy_v3", "HYV3ForCausalLM", kHy3Tensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),

@@ -70,7 +70,8 @@ enum class FamilyExperts {
   phimoe,
   ling,
   afmoe,
-  exaone
+  exaone,
+  hy3
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -86,6 +87,7 @@ struct FamilyRouter {
   bool scale = false;  // then a factor of the weights all the same
   const char *score_key = "scoring_func", *scale_key = "routed_scaling_factor",
              *norm_key = "norm_topk_prob";
+  bool score_flag = false;  // the key of the score holds no word: true is this one
 };
 // (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
@@ -121,6 +123,21 @@ inline constexpr FamilyRouter kAfmoeRouter = {
     .score_key = "score_func",
     .scale_key = "route_scale",
     .norm_key = "route_norm",
+};
+// (transformers:hy_v3/modeling_hy_v3.py, huggingface tencent/Hy3)
+inline constexpr FamilyRouter kHy3Router = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .groups = false,
+    .bias_key = "moe_router_enable_expert_bias",
+    .scale = true,
+    .score_key = "moe_router_use_sigmoid",
+    .scale_key = "router_scaling_factor",
+    .norm_key = "route_norm",
+    .score_flag = true,
 };
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
@@ -183,6 +200,7 @@ inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"topk_group", "1"},
                                            {"num_expert_groups", "1"},
                                            {"num_limited_groups", "1"}};
+inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
 inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
@@ -196,6 +214,10 @@ inline constexpr const char* kLingUnread[] = {
     "router_dtype",      "moe_shared_expert_intermediate_size",
     "max_window_layers", "mtp_loss_scaling_factor"};
 inline constexpr const char* kAfmoeUnread[] = {"use_grouped_mm", "load_balance_coeff"};
+// What its experts are wide stands twice; most others say what is computed in f32.
+inline constexpr const char* kHy3Unread[] = {"expert_hidden_dim",   "enable_attention_fp32_softmax",
+                                             "enable_lm_head_fp32", "enable_moe_fp32_combine",
+                                             "use_grouped_mm",      "eod_token_id"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -250,7 +272,7 @@ struct Family {
   // Whether its shared experts' number is "num_shared_experts".
   bool num_shared() const {
     return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
-           experts == FamilyExperts::exaone;
+           experts == FamilyExperts::exaone || experts == FamilyExperts::hy3;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -268,7 +290,8 @@ struct Family {
   bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
   // Whether "mlp_layer_types" may say which layers are dense.
   bool mlp_types() const {
-    return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone;
+    return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
+           experts == FamilyExperts::hy3;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const { return dense_first() || experts == FamilyExperts::solar; }
@@ -466,6 +489,14 @@ inline constexpr Family kExaoneMoe = {.window = FamilyWindow::listed,
                                       .rotary = FamilyRotary::windowed,
                                       .experts = FamilyExperts::exaone,
                                       .router = &kDeepSeekV3Router};
+inline constexpr Family kHy3 = {.biases = FamilyBiases::flag_or_none,
+                                .head_width = HeadWidth::must,
+                                .qk_norm = QkNorm::head,
+                                .experts = FamilyExperts::hy3,
+                                .router = &kHy3Router,
+                                .may_lack_balance = true,
+                                .keys = kHy3Keys,
+                                .unread = kHy3Unread};
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,

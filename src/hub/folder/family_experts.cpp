@@ -48,6 +48,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::ling:
     case FamilyExperts::afmoe:
     case FamilyExperts::exaone:
+    case FamilyExperts::hy3:
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
       v.size("num_shared_experts", c.shared_experts, 1);
@@ -316,7 +317,10 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) 
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, router.recipe);
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
-  need_word(reader, router.score_key, router.score);
+  if (!router.score_flag) need_word(reader, router.score_key, router.score);
+  else if (!reader.get<bool>(router.score_key, true))
+    refuse(reader, router.score_key,
+           fmt::format("only the {} is of this family, only true", router.score).c_str());
   const bool greedy = router.greedy && reader.get<std::string>("topk_method", "greedy") == "greedy";
   if (!greedy && router.groups && *router.method != 0)
     need_word(reader, "topk_method", router.method);
@@ -351,7 +355,8 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
   const RoutingSpec spec = train_spec(c.routing);
   const auto& select = std::get<GroupedTopK>(spec.select);
   const auto& weigh = std::get<ChosenScores>(spec.weigh);
-  json[router.score_key] = router.score;
+  if (router.score_flag) json[router.score_key] = true;
+  else json[router.score_key] = router.score;
   json[router.norm_key] = router.renormalises;
   if (says_bias(router)) json[router.bias_key] = true;
   if (router.groups) {
@@ -454,6 +459,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::ling:
     case FamilyExperts::afmoe:
     case FamilyExperts::exaone:
+    case FamilyExperts::hy3:
       if (none) return f.router ? "it has no shared experts" : "";
       return c.shared_gate || c.shared_width != c.expert_width
                  ? "its shared experts are not as wide as the others, or weighted"

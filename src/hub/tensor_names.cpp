@@ -329,6 +329,22 @@ constexpr NameRow kGraniteNames[] = {
      Layout::bank_of_one},
 };
 
+// Of those with windows, as published and as transformers saves them.
+constexpr NameRow kGraniteSwaNames[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.router.weight"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.experts.down_proj"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.shared_mlp.output_linear.weight",
+     Layout::bank_of_one},
+};
+
 // gpt-oss's own, the experts: the input dimension first, gates and ups in turns.
 constexpr NameRow kGptOssNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.{w}"},
@@ -617,6 +633,8 @@ const TensorNames kQwen3VlMoeTensors = {"Qwen3-VL", kQwen3VlMoeNames, kTiedHeadN
                                         {},         kHuggingFaceNames};
 const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
+const TensorNames kGraniteSwaTensors = {
+    "Granite with windows", kGraniteSwaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGptOssMxfp4Tensors = {"gpt-oss", kGptOssMxfp4Names, kTiedHeadName, {},

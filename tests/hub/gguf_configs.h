@@ -266,6 +266,12 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   granite.shared_experts = 1;
   granite.shared_width = 96;
   all.push_back({"granitemoe", granite});
+  granite.model_type = "granitemoe_swa";
+  granite.attention_sinks = true;
+  granite.attention_window = 5;
+  granite.window_layers = {1, 2};
+  granite.nope_layers = {0};
+  all.push_back({"moe_cpp", granite});
   ModelConfig ernie = moe_config("ernie-moe");
   ernie.dense_first = 1;
   ernie.dense_width = 96;

@@ -405,5 +405,65 @@ TEST(LaterFamilies, Mellum) {
   EXPECT_EQ(architecture_of(scaled).model_type, "moe_cpp");
 }
 
+// The sizes of Granite's (huggingface ibm-granite/granite-swash-3b-a600m) in the words that
+// transformers writes.
+Json granite_swash() {
+  Json json = Json::parse(R"({
+    "architectures": ["GraniteMoeSWAForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "attention_multiplier": 0.015625, "dtype": "bfloat16",
+    "embedding_multiplier": 12, "hidden_act": "silu", "hidden_size": 1280,
+    "initializer_range": 0.02, "intermediate_size": 512, "layer_rope_theta": null,
+    "logits_scaling": 5, "max_position_embeddings": 8192, "model_type": "granitemoe_swa",
+    "num_attention_heads": 20, "num_experts_per_tok": 4, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "num_local_experts": 48, "output_router_logits": false,
+    "residual_multiplier": 0.26, "rms_norm_eps": 1e-06,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "router_aux_loss_coef": 0.001, "shared_intermediate_size": 1280, "sliding_window": 128,
+    "tie_word_embeddings": true, "use_cache": true, "vocab_size": 100352})");
+  for (int i = 0; i < 28; ++i)
+    json["layer_types"].push_back(i % 4 == 3 || i == 0 ? "full_attention" : "sliding_attention");
+  return json;
+}
+
+TEST(LaterFamilies, GraniteWithWindows) {
+  const Json given = granite_swash();
+  const ModelConfig c = parse(given);
+  EXPECT_TRUE(c.attention_sinks && c.tied);
+  EXPECT_EQ(c.attention(0).window, 0);
+  EXPECT_EQ(c.attention(4).window, 128);
+  EXPECT_EQ(c.attention(27).window, 0);
+  EXPECT_EQ(c.attention(4).score_factor, 0.015625f);
+  EXPECT_EQ(c.shared_width, 1280);
+  EXPECT_EQ(c.routing.recipe, "mixtral");
+  EXPECT_NEAR(static_cast<double>(count_params(c).total()), 3.02e9, 0.01e9);  // "3B"
+  const auto same = [](const ModelConfig& a, const ModelConfig& b) {
+    EXPECT_EQ(config_to_json(a), config_to_json(b));
+  };
+  EXPECT_EQ(parse_json(config_to_json(c), "x")["model_type"], "granitemoe_swa");
+  same(parse(parse_json(config_to_json(c), "x")), c);
+  std::vector<double> bases(28, 10000);
+  const auto with_bases = [&] { return parse(with(given, "layer_rope_theta", bases)); };
+  same(with_bases(), c);
+  bases.assign(28, 50000);
+  bases[0] = bases[27] = 0;
+  const ModelConfig still = with_bases();
+  EXPECT_EQ(still.rope_theta, 50000);
+  EXPECT_EQ(still.nope_layers, (std::vector<int64_t>{0, 27}));
+  same(parse(parse_json(config_to_json(still), "x")), still);
+  for (const double wrong : {10000.0, -1.0}) {
+    bases[5] = wrong;
+    EXPECT_FAILS(with_bases(), "at layer 5; layers that turn have one base here, above 0");
+  }
+  bases.pop_back();
+  EXPECT_FAILS(with_bases(), "\"layer_rope_theta\" lists 27 layers");
+  // transformers' default: each fourth layer from the first on has no window
+  const ModelConfig otherwise = parse(without(given, "layer_types"));
+  EXPECT_EQ(otherwise.attention(3).window, 128);
+  EXPECT_EQ(otherwise.attention(4).window, 0);
+  expect_needed(given, {"attention_multiplier", "num_local_experts", "shared_intermediate_size",
+                        "sliding_window"});
+  EXPECT_FAILS(parse(with(given, "use_sinks", false)), "\"use_sinks\" is not known");
+}
+
 }  // namespace
 }  // namespace moe::test::later_families_test

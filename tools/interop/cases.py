@@ -226,6 +226,7 @@ GRANITE = dict(
     attention_multiplier=0.2,
     logits_scaling=6.0,
 )
+GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
 CASES |= {
     "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
     "glm4_moe-groups": (
@@ -407,6 +408,11 @@ CASES |= {
         "GraniteMoeSharedConfig",
         dict(GRANITE, shared_intermediate_size=40, tie_word_embeddings=True),
     ),
+    "granitemoe_swa": ("GraniteMoeSWAConfig", dict(GRANITE_SWA, shared_intermediate_size=40)),
+    "granitemoe_swa-still": (
+        "GraniteMoeSWAConfig",
+        dict(GRANITE_SWA, layer_rope_theta=[0.0, 5000.0, 5000.0, 5000.0]),
+    ),
 }
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
 # moe.cpp's own form.
@@ -423,6 +429,8 @@ NOT_FOR_LLAMA_CPP = {
     "phimoe": "sparsemixer",
     "phimoe-longrope": "sparsemixer",
     "qwen3_next-sparse": "is dense",
+    "granitemoe_swa": "its attention has sinks",
+    "granitemoe_swa-still": "in layer 0 nothing turns",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {24: 32, 40: 64, 48: 64}

@@ -44,8 +44,9 @@ enum class WindowRope { same, plain, local, listed };
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
 // where it is missing; quarter likewise; dim: as much as "rotary_dim" or that factor says; said:
 // the same, and one of them has to stand there; by_layer: all of it, and in some layers nothing;
-// windowed: all of it in layers with a window, and in the others nothing.
-enum class FamilyRotary { whole, half, quarter, dim, said, by_layer, windowed };
+// windowed: all of it in layers with a window, and in the others nothing; bases: all of it, and
+// nothing in layers whose base "layer_rope_theta" says to be 0.
+enum class FamilyRotary { whole, half, quarter, dim, said, by_layer, windowed, bases };
 
 // The keys of the experts' sizes, and of the layers that route.
 enum class FamilyExperts {
@@ -232,6 +233,7 @@ struct Family {
   HeadWidth head_width = HeadWidth::may;
   FamilyWindow window = FamilyWindow::none;
   int64_t window_every = 2;
+  bool first_full = false;          // these are counted from the first layer on, which has none
   const char* every_key = nullptr;  // needed where "layer_types" is missing
   WindowRope window_rope = WindowRope::same;
   QkNorm qk_norm = QkNorm::none;
@@ -515,5 +517,13 @@ inline constexpr Family kGraniteMoe = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
 inline constexpr Family kGraniteMoeShared = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite_shared};
+inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
+                                          .window = FamilyWindow::listed,
+                                          .window_every = 4,
+                                          .first_full = true,
+                                          .rotary = FamilyRotary::bases,
+                                          .multipliers = true,
+                                          .sinks = true,
+                                          .experts = FamilyExperts::granite_shared};
 
 }  // namespace moe

@@ -131,7 +131,8 @@ void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family&
   if (listed) types = reader.get<std::vector<std::string>>("layer_types");
   else
     for (int64_t i = 0; i < c.layers; ++i)
-      types.emplace_back((i + 1) % every != 0 ? "sliding_attention" : "full_attention");
+      types.emplace_back((f.first_full ? i : i + 1) % every != 0 ? "sliding_attention"
+                                                                 : "full_attention");
   for (size_t i = 0; i < types.size() && static_cast<int64_t>(i) < c.layers; ++i)
     if (types[i] == "sliding_attention") c.window_layers.push_back(static_cast<int64_t>(i));
   if (c.window_layers.empty()) c.attention_window = 0;
@@ -242,6 +243,38 @@ double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   return share;
 }
 
+// Granite's (transformers:granitemoe_swa/modeling_granitemoe_swa.py): of each layer the base, which
+// goes before the one that is said of all.
+constexpr const char* kBases = "layer_rope_theta";
+
+void read_bases(const JsonReader& reader, ModelConfig& c) {
+  if (!reader.has(kBases)) return;
+  const auto bases = reader.get<std::vector<double>>(kBases);
+  if (static_cast<int64_t>(bases.size()) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kBases,
+         bases.size(), c.layers);
+  double one = 0;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const double base = bases[static_cast<size_t>(i)];
+    if (base == 0) {
+      c.nope_layers.push_back(i);
+      continue;
+    }
+    if (!(base >= FLT_MIN && base <= FLT_MAX) || (one > 0 && base != one))
+      fail("{}: \"{}\" is {} at layer {}; layers that turn have one base here, above 0",
+           reader.where(), kBases, base, i);
+    one = base;
+  }
+  if (one > 0) c.rope_theta = static_cast<float>(one);
+}
+
+void write_bases(Json& json, const ModelConfig& c) {
+  const Json base = json["rope_theta"];
+  json[kBases] = Json::array();
+  for (int64_t i = 0; i < c.layers; ++i)
+    json[kBases].push_back(c.attention(i).rotary_width > 0 ? base : Json(0.0));
+}
+
 // The share that reads back as the width.
 double rotary_share(const ModelConfig& c) {
   if (c.latent.present() || c.rotary_width == 0) return 1;
@@ -257,6 +290,7 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   if (f.rotary_share()) json["partial_rotary_factor"] = share;
   if (f.rotary == FamilyRotary::dim)
     json[kRotaryDim] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
+  if (f.rotary == FamilyRotary::bases) write_bases(json, c);
   if (f.rotary != FamilyRotary::by_layer) return;
   std::vector<int64_t> turning(static_cast<size_t>(c.layers), 1);
   for (const int64_t layer : c.nope_layers) turning[static_cast<size_t>(layer)] = 0;
@@ -281,7 +315,8 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
         return "what turns are not its layers with a window";
     return "";
   }
-  if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer)
+  if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer &&
+      f.rotary != FamilyRotary::bases)
     return "in some of its layers nothing turns";
   return "";
 }
@@ -393,6 +428,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
     reader.object("rope_parameters").object("full_attention");
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
+  if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.multipliers) visit_multipliers(fields, c);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);

@@ -297,18 +297,21 @@ class BpeTokenizer : public Tokenizer {
   // Characters that are no words are one unknown with those beside them, as in `tokenizers`
   // (models/unigram/model.rs).
   void cut_piece(std::string_view piece, std::vector<int32_t>& ids) const {
-    const std::vector<UnigramTable::Part> parts = unigram_->cut(piece);
-    const auto is_unknown = [&](size_t i) { return parts[i].id < 0 || parts[i].id == parts_.unk; };
-    for (size_t i = 0; i < parts.size();) {
-      if (!is_unknown(i)) {
-        ids.push_back(parts[i++].id);
-        continue;
+    std::string_view unknown;  // what goes on to the end of what was cut so far
+    const auto end_unknown = [&] {
+      if (!unknown.empty()) add_unknown(unknown, ids);
+      unknown = {};
+    };
+    unigram_->cut(piece, [&](const UnigramTable::Part& part) {
+      if (part.id < 0 || part.id == parts_.unk) {
+        const char* begin = unknown.empty() ? part.text.data() : unknown.data();
+        unknown = {begin, unknown.size() + part.text.size()};
+        return;
       }
-      const char* begin = parts[i].text.data();
-      while (i < parts.size() && is_unknown(i)) ++i;
-      const std::string_view last = parts[i - 1].text;
-      add_unknown({begin, static_cast<size_t>(last.data() - begin) + last.size()}, ids);
-    }
+      end_unknown();
+      ids.push_back(part.id);
+    });
+    end_unknown();
   }
 
   void add_unknown(std::string_view text, std::vector<int32_t>& ids) const {

@@ -53,33 +53,132 @@ void UnigramTable::prefixes(std::string_view text, const Found& found) const {
   }
 }
 
-std::vector<UnigramTable::Part> UnigramTable::cut(std::string_view text) const {
+// Viterbi's table over a stretch of the text. Where no word reaches beyond a place every path
+// passes it: what stands before is fixed, and the table begins anew. Where that does not happen for
+// a window of places, what later words need of the table is kept as a Mark and the rest dropped;
+// once the end of the stretch is found the marks tell where the best path enters each window, and
+// the windows are filled again from their marks. Sums are never rebased and offers come in the
+// order of the text both times, so the same of two equal sums wins as in one table for the whole
+// text.
+class UnigramTable::Lattice {
+ public:
+  using Emit = std::function<void(const Part&)>;
+
+  Lattice(const UnigramTable& table, std::string_view text, size_t window, const Emit& emit)
+      : table_(table), text_(text), window_(window), emit_(emit) {}
+
+  void run() {
+    best_.resize(1);
+    for (size_t at = 0; at < text_.size();) {
+      at += step(at);
+      const size_t ahead = first_ + best_.size() - 1 - at;  // how far words reach beyond it
+      if (ahead == 0) finish(at);
+      else if (at - first_ >= std::max(window_, kReaches * ahead)) leave(at);
+    }
+  }
+
+ private:
+  // A window is so many times longer than what is kept of it.
+  static constexpr size_t kReaches = 4;
+
+  // The last word of the best cut of the text before a place.
   struct Best {
     double sum = 0;
-    size_t from = std::string_view::npos;  // where the last word begins
+    uint32_t length = 0;  // 0: none so far
     int32_t id = -1;
   };
-  std::vector<Best> best(text.size() + 1);  // of each cut of text[0, i)
-  const auto offer = [&](size_t end, double sum, size_t from, int32_t id) {
-    if (best[end].from == std::string_view::npos || sum > best[end].sum)
-      best[end] = {sum, from, id};
+  struct Mark {
+    size_t at;
+    std::vector<Best> best;  // of `at` and the places behind it, from words that begin before it
+    // of each the first place of its best path that is not before the previous mark, from there
+    std::vector<size_t> enters;
   };
-  for (size_t at = 0; at < text.size();) {
-    const double here = best[at].sum;
-    const size_t character = character_length(text.substr(at));
+
+  void offer(size_t end, double sum, size_t length, int32_t id) {
+    const size_t place = end - first_;
+    if (place >= best_.size()) best_.resize(place + 1);
+    Best& best = best_[place];
+    if (best.length == 0 || sum > best.sum) best = {sum, static_cast<uint32_t>(length), id};
+  }
+
+  // Offers all words that begin at `at`; the length of the character there.
+  size_t step(size_t at) {
+    const double here = best_[at - first_].sum;
+    const std::string_view rest = text_.substr(at);
+    const size_t character = character_length(rest);
     bool single = false;
-    prefixes(text.substr(at), [&](int32_t id, size_t length) {
-      offer(at + length, scores_[static_cast<size_t>(id)] + here, at, id);
+    table_.prefixes(rest, [&](int32_t id, size_t length) {
+      offer(at + length, table_.scores_[static_cast<size_t>(id)] + here, length, id);
       single |= length == character;
     });
-    if (!single) offer(at + character, unknown_ + here, at, -1);
-    at += character;
+    if (!single) offer(at + character, table_.unknown_ + here, character, -1);
+    return character;
   }
-  std::vector<Part> parts;
-  for (size_t end = text.size(); end > 0; end = best[end].from)
-    parts.push_back({text.substr(best[end].from, end - best[end].from), best[end].id});
-  std::reverse(parts.begin(), parts.end());
-  return parts;
+
+  // The table begins at `at` from now on.
+  void leave(size_t at) {
+    if (marks_.empty()) marks_.push_back({first_, {best_.front()}, {}});
+    std::vector<size_t> enters(best_.size());
+    for (size_t place = 1; place < best_.size(); ++place) {
+      const size_t length = best_[place].length;
+      enters[place] = length > place ? place : enters[place - length];
+    }
+    const auto kept = static_cast<std::ptrdiff_t>(at - first_);
+    best_.erase(best_.begin(), best_.begin() + kept);
+    marks_.push_back({at, best_, {enters.begin() + kept, enters.end()}});
+    first_ = at;
+  }
+
+  // Every path passes `end`.
+  void finish(size_t end) {
+    if (marks_.empty()) {
+      emit_path(first_, end);
+    } else {
+      leave(end);
+      fill_again();
+    }
+    best_.front() = best_.back();
+    best_.resize(1);
+    first_ = end;
+  }
+
+  void fill_again() {
+    std::vector<size_t> entry(marks_.size());
+    entry.back() = marks_.back().at;
+    for (size_t i = marks_.size() - 1; i > 0; --i)
+      entry[i - 1] = marks_[i - 1].at + marks_[i].enters[entry[i] - marks_[i].at];
+    for (size_t i = 0; i + 1 < marks_.size(); ++i) {
+      first_ = marks_[i].at;
+      best_ = std::move(marks_[i].best);
+      for (size_t at = first_; at < marks_[i + 1].at;) at += step(at);
+      emit_path(entry[i], entry[i + 1]);
+    }
+    marks_.clear();
+  }
+
+  // The best path's words from one of its places to another.
+  void emit_path(size_t from, size_t to) {
+    path_.clear();
+    for (size_t end = to; end > from; end -= best_[end - first_].length) path_.push_back(end);
+    for (auto end = path_.rbegin(); end != path_.rend(); ++end) {
+      const Best& best = best_[*end - first_];
+      emit_({text_.substr(*end - best.length, best.length), best.id});
+    }
+  }
+
+  const UnigramTable& table_;
+  std::string_view text_;
+  size_t window_;
+  const Emit& emit_;
+  size_t first_ = 0;        // the place of best_[0]
+  std::vector<Best> best_;  // up to the furthest place that a word reaches
+  std::vector<Mark> marks_;
+  std::vector<size_t> path_;
+};
+
+void UnigramTable::cut(std::string_view text, const std::function<void(const Part&)>& emit,
+                       size_t window) const {
+  Lattice(*this, text, window, emit).run();
 }
 
 }  // namespace moe

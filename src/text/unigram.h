@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,10 +25,17 @@ class UnigramTable {
     std::string_view text;
     int32_t id;  // -1: no word
   };
-  // In order; O(n times the longest word). Bytes that are no UTF-8 are characters of one byte.
-  std::vector<Part> cut(std::string_view text) const;
+  // Hands the parts out in order; O(n times the longest word). Bytes that are no UTF-8 are
+  // characters of one byte. At most about `window` places are held at a time, however long the
+  // text; where words overlap for longer than that the work is done twice. The parts are the same
+  // with any window.
+  static constexpr size_t kWindow = size_t{1} << 16;
+  void cut(std::string_view text, const std::function<void(const Part&)>& emit,
+           size_t window = kWindow) const;
 
  private:
+  class Lattice;
+
   // Calls found(id, length) for every word that text begins with, the shortest first.
   template <class Found>
   void prefixes(std::string_view text, const Found& found) const;

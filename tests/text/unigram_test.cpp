@@ -11,16 +11,26 @@
 #include "core/base64.h"
 #include "core/json.h"
 #include "support/files.h"
+#include "support/limits.h"
 #include "support/sentencepiece_file.h"
 #include "text/bpe.h"
 #include "text/charsmap.h"
 #include "text/ggml_vocab.h"
 #include "text/sentencepiece_model.h"
+#include "text/utf8.h"
 
 namespace moe::test::unigram_test {
 namespace {
 
 using Strings = std::vector<std::string>;
+using Parts = std::vector<UnigramTable::Part>;
+
+Parts cut(const UnigramTable& table, std::string_view text, size_t window = UnigramTable::kWindow) {
+  Parts parts;
+  table.cut(
+      text, [&](const UnigramTable::Part& part) { parts.push_back(part); }, window);
+  return parts;
+}
 
 // The best sum of every way to cut the text, by trying all.
 double best_by_definition(std::string_view text, const Strings& words,
@@ -60,7 +70,7 @@ TEST(Unigram, FindsTheBestOfAllCuts) {
     const std::string text = word(9);
     double sum = 0;
     std::string back;
-    for (const UnigramTable::Part& part : table.cut(text)) {
+    for (const UnigramTable::Part& part : cut(table, text)) {
       sum += part.id < 0 ? unknown : scores[static_cast<size_t>(part.id)];
       if (part.id >= 0) EXPECT_EQ(part.text, words[static_cast<size_t>(part.id)]);
       back += part.text;
@@ -70,10 +80,106 @@ TEST(Unigram, FindsTheBestOfAllCuts) {
   }
 }
 
+// One table for the whole text, filled from its begin, the shortest word first; the first of equal
+// sums stays.
+Parts cut_by_one_table(std::string_view text, const Strings& words,
+                       const std::vector<double>& scores, double unknown) {
+  struct Best {
+    double sum = 0;
+    size_t from = std::string_view::npos;
+    int32_t id = -1;
+  };
+  std::vector<Best> best(text.size() + 1);
+  std::vector<size_t> shortest_first(words.size());
+  for (size_t id = 0; id < words.size(); ++id) shortest_first[id] = id;
+  std::stable_sort(shortest_first.begin(), shortest_first.end(),
+                   [&](size_t a, size_t b) { return words[a].size() < words[b].size(); });
+  const auto offer = [&](size_t from, size_t length, double score, int32_t id) {
+    const double sum = score + best[from].sum;
+    Best& there = best[from + length];
+    if (there.from == std::string_view::npos || sum > there.sum) there = {sum, from, id};
+  };
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Step next = utf8_step(text.substr(at));
+    const auto character =
+        next.kind == Utf8Step::Kind::character ? static_cast<size_t>(next.length) : 1;
+    bool single = false;
+    for (const size_t id : shortest_first)
+      if (text.substr(at).starts_with(words[id])) {
+        offer(at, words[id].size(), scores[id], static_cast<int32_t>(id));
+        single |= words[id].size() == character;
+      }
+    if (!single) offer(at, character, unknown, -1);
+    at += character;
+  }
+  Parts parts;
+  for (size_t end = text.size(); end > 0; end = best[end].from)
+    parts.push_back({text.substr(best[end].from, end - best[end].from), best[end].id});
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+// Of one letter words overlap everywhere, of several there are places that all paths pass.
+TEST(Unigram, AWindowChangesNothing) {
+  std::mt19937 random(2);
+  const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  const Strings letters = {"a", "b", "é", "\u2581", "c"};
+  for (int trial = 0; trial < 300; ++trial) {
+    const int alphabet = 1 + draw(5), longest = 1 + draw(9), scores_there_are = 1 + draw(12);
+    const auto text_of = [&](int n) {
+      std::string text;
+      while (n-- > 0) text += letters[static_cast<size_t>(draw(alphabet))];
+      return text;
+    };
+    Strings words;
+    std::vector<double> scores;
+    for (int n = draw(20); n >= 0; --n) {
+      const std::string word = text_of(1 + draw(longest));
+      if (std::find(words.begin(), words.end(), word) != words.end()) continue;
+      words.push_back(word);
+      scores.push_back(-0.1 * (1 + draw(scores_there_are)));
+    }
+    const double unknown = *std::min_element(scores.begin(), scores.end()) - 10;
+    const UnigramTable table(words, scores);
+    std::string text = text_of(draw(400));
+    if (trial % 4 == 0 && !text.empty()) text[text.size() / 2] = '\xE2';
+    const Parts want = cut_by_one_table(text, words, scores, unknown);
+    for (const size_t window : {size_t{1}, size_t{7}, size_t{50}, UnigramTable::kWindow}) {
+      const Parts parts = cut(table, text, window);
+      ASSERT_EQ(parts.size(), want.size()) << text << ", window " << window;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        ASSERT_EQ(parts[i].text.data(), want[i].text.data()) << text << ", window " << window;
+        ASSERT_EQ(parts[i].text, want[i].text);
+        ASSERT_EQ(parts[i].id, want[i].id);
+      }
+    }
+  }
+}
+
+// Words of two and three letters never meet in a text of one letter, so no place is passed by all
+// paths.
+TEST(Unigram, ALongTextTakesLittleMemory) {
+  if (!kLimitsWork) GTEST_SKIP() << "the sanitizer ends the process where memory is refused";
+  const Strings words = {"aa", "aaa", " ", "b"};
+  const UnigramTable table(words, {-1, -1.5, -2, -3});
+  constexpr size_t kLong = size_t{1} << 20;
+  size_t overlapping = 0, apart = 0;
+  {
+    const std::string as(kLong + 1, 'a');
+    std::string bs;
+    for (size_t i = 0; i < kLong; ++i) bs += i % 8 == 7 ? ' ' : 'b';
+    const AddressLimit limit(int64_t{8} << 20);  // eight bytes a letter
+    table.cut(as, [&](const UnigramTable::Part& part) { overlapping += part.text.size(); });
+    table.cut(bs, [&](const UnigramTable::Part& part) { apart += part.text.size(); });
+  }
+  EXPECT_EQ(overlapping, kLong + 1);
+  EXPECT_EQ(apart, kLong);
+}
+
 TEST(Unigram, BrokenBytesAreUnknownOneByOne) {
   const Strings words = {"a"};
   const UnigramTable table(words, {-1});
-  const auto parts = table.cut("a\xE2\x82z");
+  const Parts parts = cut(table, "a\xE2\x82z");
   ASSERT_EQ(parts.size(), 4u);
   EXPECT_EQ(parts[0].id, 0);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(parts[i].id, -1);

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "text/linear_patterns.h"
 #include "text/pattern.h"
 
 namespace moe {
@@ -26,9 +27,6 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// K-EXAONE's: words with single spaces between them are one piece.
-constexpr std::string_view kExaoneMoe =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
 // Kimi's (tokenization_kimi.py, of tiktoken), its [...&&[^\p{Han}]] as what both engines read.
 constexpr std::string_view kKimi =
     R"([\p{Han}]+|)"
@@ -80,7 +78,7 @@ std::vector<GgmlPre> table() {
       {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},
       {{"deepseek-coder"}, {line_end, R"(\s?\p{L}+)", R"(\s?\p{P}+)", east, digit}},
       {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", std::string(kDeepSeek3)}},
-      {{"exaone-moe"}, one(kExaoneMoe)},
+      {{"exaone-moe"}, one(kExaoneMoePattern)},
       {{"kimi-k2"}, one(kKimi)},
       {{"afmoe"}, trinity},
       // What a file without a name is read by.

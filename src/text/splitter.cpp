@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "text/linear_patterns.h"
 #include "text/pattern.h"
 #include "text/utf8.h"
 
@@ -137,7 +138,8 @@ struct Splitter::Patterns {
 
 Splitter::Splitter(const std::vector<std::string>& patterns)
     : patterns_(std::make_unique<Patterns>()) {
-  for (const std::string& pattern : patterns) patterns_->codes.push_back(compile(pattern));
+  for (const std::string& pattern : linear_patterns(patterns))
+    patterns_->codes.push_back(compile(pattern));
 }
 Splitter::~Splitter() = default;
 Splitter::Splitter(Splitter&&) noexcept = default;

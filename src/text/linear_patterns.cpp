@@ -1,0 +1,53 @@
+#include "text/linear_patterns.h"
+
+#include <algorithm>
+
+namespace moe {
+namespace {
+
+struct LinearPattern {
+  std::vector<std::string_view> slow;  // patterns one after the other
+  std::string same;                    // one with their matches
+};
+
+// The group is repeated for each letter, and every repetition may be given back: the matcher keeps
+// all of them on its stack. A letter with marks, over and over, is a letter and then letters and
+// marks. Each repeat here ends at a character that it cannot take, and nothing stands behind the
+// last one, so giving back makes no other match.
+std::string exaone_moe() {
+  constexpr std::string_view kSlow = R"((?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+)";
+  std::string pattern(kExaoneMoePattern);
+  return pattern.replace(pattern.find(kSlow), kSlow.size(),
+                         R"(\p{L}[\p{L}\p{M}]*+(?: \p{L}[\p{L}\p{M}]*+)*+)");
+}
+
+const std::vector<LinearPattern>& rows() {
+  static const std::vector<LinearPattern> all = {
+      {{kExaoneMoePattern}, exaone_moe()},
+  };
+  return all;
+}
+
+// The row whose patterns begin at patterns[at]; null: none.
+const LinearPattern* row_at(const std::vector<std::string>& patterns, size_t at) {
+  for (const LinearPattern& row : rows())
+    if (patterns.size() - at >= row.slow.size() &&
+        std::equal(row.slow.begin(), row.slow.end(),
+                   patterns.begin() + static_cast<std::ptrdiff_t>(at)))
+      return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> linear_patterns(const std::vector<std::string>& patterns) {
+  std::vector<std::string> linear;
+  for (size_t at = 0; at < patterns.size();) {
+    const LinearPattern* row = row_at(patterns, at);
+    linear.push_back(row ? row->same : patterns[at]);
+    at += row ? row->slow.size() : 1;
+  }
+  return linear;
+}
+
+}  // namespace moe

@@ -1,0 +1,77 @@
+// Patterns that are said otherwise cut as before, and long runs of one kind of character are cut.
+#include "text/linear_patterns.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "text/ggml_pre.h"
+#include "text/splitter.h"
+
+namespace moe::test::linear_patterns_test {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Strings split(const Strings& patterns, std::string_view text) {
+  Strings pieces;
+  Splitter(patterns).split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  return pieces;
+}
+
+std::string repeated(std::string_view unit, size_t n) {
+  std::string text;
+  while (n-- > 0) text += unit;
+  return text;
+}
+
+const Strings kCharacters = {
+    "a",  "B",  "é",      "\u02B0", "\u01C5", "\u4E2D", "\u3005", "\u30AB", "\u0301", " ",     " ",
+    "\t", "\v", "\u3000", "\n",     "\r\n",   "7",      "7",      "²",      "\u0663", "!",     "/",
+    "'s", "+",  "\u3007", "x ",     "a ",     "\u2E80", "\u0001", "\xE2",   "\u0E01", "\u00AD"};
+
+// Runs of few kinds of characters.
+std::string random_text(std::mt19937& random, size_t runs, size_t longest) {
+  std::string text;
+  const size_t kinds = 1 + random() % kCharacters.size(), first = random();
+  for (size_t i = 0; i < runs; ++i) {
+    const std::string& unit = kCharacters[(first + random() % kinds) % kCharacters.size()];
+    text += repeated(unit, 1 + random() % (random() % 8 == 0 ? longest : 3));
+  }
+  return text;
+}
+
+// `as_written` are patterns that nothing is put in place of.
+void expect_same(const Strings& patterns, const Strings& as_written, size_t longest) {
+  ASSERT_EQ(linear_patterns(as_written), as_written);
+  ASSERT_NE(linear_patterns(patterns), patterns);
+  const Splitter linear(patterns), slow(as_written);
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 400; ++trial) {
+    const std::string text = random_text(random, 1 + random() % 30, longest);
+    Strings want, pieces;
+    slow.split(text, [&](std::string_view piece) { want.emplace_back(piece); });
+    linear.split(text, [&](std::string_view piece) { pieces.emplace_back(piece); });
+    ASSERT_EQ(pieces, want) << text;
+  }
+}
+
+// The same pattern by another text.
+std::string in_a_group(std::string_view pattern) { return "(?:" + std::string(pattern) + ")"; }
+
+TEST(LinearPatterns, WordsWithSpacesBetweenThemAreCutAsBefore) {
+  expect_same(ggml_pre("exaone-moe").patterns, {in_a_group(kExaoneMoePattern)}, 20);
+}
+
+// The matcher has a stack of 8 MB.
+TEST(LinearPatterns, WordsOfAnyLengthAreCut) {
+  constexpr size_t kLong = 1'000'000;
+  for (const char* unit : {"a", "a ", "\u4E2D", "a\u0301", "a\u0301 "}) {
+    const std::string text = repeated(unit, kLong) + "b";
+    EXPECT_EQ(split(ggml_pre("exaone-moe").patterns, text + "  5"), (Strings{text, " ", " ", "5"}))
+        << unit;
+  }
+}
+
+}  // namespace
+}  // namespace moe::test::linear_patterns_test

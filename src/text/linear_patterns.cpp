@@ -21,9 +21,15 @@ std::string exaone_moe() {
                          R"(\p{L}[\p{L}\p{M}]*+(?: \p{L}[\p{L}\p{M}]*+)*+)");
 }
 
+// DeepSeek-LLM's for white space that ends a line was tried at each place of a run. Where it
+// matches at a later place it matches at the first, and to the last line end in the run, behind
+// which it matches no more.
+constexpr std::string_view kSpacesToTheEnd = R"(\s+$)", kSpacesFromTheFirst = R"((?<!\s)\s+$)";
+
 const std::vector<LinearPattern>& rows() {
   static const std::vector<LinearPattern> all = {
       {{kExaoneMoePattern}, exaone_moe()},
+      {{kSpacesToTheEnd}, std::string(kSpacesFromTheFirst)},
   };
   return all;
 }

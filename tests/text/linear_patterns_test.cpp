@@ -63,6 +63,17 @@ TEST(LinearPatterns, WordsWithSpacesBetweenThemAreCutAsBefore) {
   expect_same(ggml_pre("exaone-moe").patterns, {in_a_group(kExaoneMoePattern)}, 20);
 }
 
+TEST(LinearPatterns, SpacesThatEndALineAreCutAsBefore) {
+  const std::string pattern = R"(\s+$)";
+  expect_same({pattern}, {in_a_group(pattern)}, 20);
+}
+
+// Half their number squared are more steps than any text may take.
+TEST(LinearPatterns, SpacesOfAnyNumberBeforeADigitAreCut) {
+  const std::string spaces = repeated(" ", 1'000'000);
+  EXPECT_EQ(split(ggml_pre("deepseek-llm").patterns, spaces + "5"), (Strings{spaces, "5"}));
+}
+
 // The matcher has a stack of 8 MB.
 TEST(LinearPatterns, WordsOfAnyLengthAreCut) {
   constexpr size_t kLong = 1'000'000;

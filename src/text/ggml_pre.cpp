@@ -34,13 +34,10 @@ constexpr std::string_view kKimi =
     R"([^\r\n\p{L}\p{N}]?[^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}]*[^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[^\p{Ll}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}]+[^\p{Lu}\p{Lt}\p{N}\p{P}\p{S}\p{Z}\p{C}\p{Han}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// Trinity's before its last pattern, which is DeepSeek-V3's: digits in threes from the right, in
-// runs of 510 of which the first is what is left over, and the scripts that have no spaces.
-constexpr std::string_view kTrinity[] = {
-    R"(\p{Nd}{1,510}(?=(?>\p{Nd}{510})*(?:\P{Nd}|$))|\G\p{Nd}{510})",
-    R"(\A\p{Nd}{1,2}(?=\p{Nd}{3}+\z))", R"(\A\p{Nd}{3}|\G\p{Nd}{3})",
+// Trinity's for scripts that have no spaces, between that for digits and its last, DeepSeek-V3's.
+constexpr std::string_view kTrinityScripts =
     R"((?:[\u4E00-\u9FFF\u3040-\u309F\u30A0-\u30FF\u3400-\u4DBF\uf900-\uFAFF\uFF65-\uFF9F\u2F00-\u2FDF]+|[\u0E00-\u0E7F]+|[\u0E80-\u0EFF]+|)"
-    R"([\u1780-\u17FF]+|[\u1000-\u109F\uAA60-\uAA7F\uA9E0-\uA9FF]+|[\uAC00-\uD7AF\u1100-\u11FF]+))"};
+    R"([\u1780-\u17FF]+|[\u1000-\u109F\uAA60-\uAA7F\uA9E0-\uA9FF]+|[\uAC00-\uD7AF\u1100-\u11FF]+))";
 
 // Unicode's cased letters as DeepSeek-LLM's tokenizer lists them; escaped are those that an editor
 // might compose.
@@ -62,7 +59,8 @@ std::vector<GgmlPre> table() {
   const std::string gpt2(kGpt2Pattern), digit = R"(\p{N})", line_end = "[\r\n]";
   const std::string letters(kDeepSeekLetters), punctuation(kDeepSeekPunctuation),
       east(kDeepSeekEast);
-  std::vector<std::string> trinity(std::begin(kTrinity), std::end(kTrinity));
+  std::vector<std::string> trinity(std::begin(kTrinityDigits), std::end(kTrinityDigits));
+  trinity.emplace_back(kTrinityScripts);
   trinity.emplace_back(kDeepSeek3);
   return {
       {{"gpt-2", "gpt2", "phi-2", "mpt"}, {gpt2}},

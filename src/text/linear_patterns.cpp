@@ -1,6 +1,7 @@
 #include "text/linear_patterns.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace moe {
 namespace {
@@ -26,10 +27,18 @@ std::string exaone_moe() {
 // which it matches no more.
 constexpr std::string_view kSpacesToTheEnd = R"(\s+$)", kSpacesFromTheFirst = R"((?<!\s)\s+$)";
 
+// Trinity's first pattern looks to the end of the digits from each piece of 510, at the first one
+// for each length that it may have. Since 510 are 170 times three, what the patterns make of digits
+// together is threes from the right: how many stand before them is found where the digits begin,
+// and behind that a search goes on where the last piece ended.
+constexpr std::string_view kDigitsInThrees =
+    R"((?<!\p{Nd})\p{Nd}{1,3}(?=(?:\p{Nd}{3})*+(?!\p{Nd}))|\G\p{Nd}{3})";
+
 const std::vector<LinearPattern>& rows() {
   static const std::vector<LinearPattern> all = {
       {{kExaoneMoePattern}, exaone_moe()},
       {{kSpacesToTheEnd}, std::string(kSpacesFromTheFirst)},
+      {{std::begin(kTrinityDigits), std::end(kTrinityDigits)}, std::string(kDigitsInThrees)},
   };
   return all;
 }

@@ -13,6 +13,12 @@ namespace moe {
 inline constexpr std::string_view kExaoneMoePattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
 
+// Trinity's for digits: in threes from the right, in runs of 510 of which the first is what is left
+// over.
+inline constexpr std::string_view kTrinityDigits[] = {
+    R"(\p{Nd}{1,510}(?=(?>\p{Nd}{510})*(?:\P{Nd}|$))|\G\p{Nd}{510})",
+    R"(\A\p{Nd}{1,2}(?=\p{Nd}{3}+\z))", R"(\A\p{Nd}{3}|\G\p{Nd}{3})"};
+
 // What to match by in place of patterns that cut in turn.
 std::vector<std::string> linear_patterns(const std::vector<std::string>& patterns);
 

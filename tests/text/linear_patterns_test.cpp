@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <memory>
 #include <random>
 
 #include "text/ggml_pre.h"
+#include "text/pattern.h"
 #include "text/splitter.h"
 
 namespace moe::test::linear_patterns_test {
@@ -85,6 +90,19 @@ TEST(LinearPatterns, KimisWordsAreCutByTheirDefinition) {
       20);
 }
 
+TEST(LinearPatterns, DigitsAreCutAsBefore) {
+  Strings by_definition(std::begin(kTrinityDigits), std::end(kTrinityDigits));
+  by_definition[0] = in_a_group(by_definition[0]);
+  expect_same({std::begin(kTrinityDigits), std::end(kTrinityDigits)}, by_definition, 2000);
+}
+
+TEST(LinearPatterns, DigitsOfAnyNumberAreCut) {
+  constexpr size_t kThrees = 400'000;
+  Strings want(kThrees, "777");
+  want.insert(want.begin(), {"a", "77"});
+  EXPECT_EQ(split(ggml_pre("afmoe").patterns, "a77" + repeated("777", kThrees)), want);
+}
+
 // The matcher has a stack of 8 MB, of which each repetition of a group takes eight bytes and more.
 TEST(LinearPatterns, WordsOfAnyLengthAreCut) {
   constexpr size_t kLong = 1'200'000;
@@ -96,6 +114,81 @@ TEST(LinearPatterns, WordsOfAnyLengthAreCut) {
     const std::string text = repeated(unit, kLong) + "b";
     EXPECT_EQ(split(ggml_pre("exaone-moe").patterns, text + "  5"), (Strings{text, " ", " ", "5"}))
         << unit;
+  }
+}
+
+// ---- counted steps ------------------------------------------------------------------------------
+
+struct FreeMatcher {
+  void operator()(pcre2_code* x) const { pcre2_code_free(x); }
+  void operator()(pcre2_match_data* x) const { pcre2_match_data_free(x); }
+  void operator()(pcre2_match_context* x) const { pcre2_match_context_free(x); }
+};
+
+// Cuts as Splitter does, and counts what the matcher tries and the bytes that it passes.
+class StepCounter {
+ public:
+  explicit StepCounter(const Strings& patterns) : context_(pcre2_match_context_create(nullptr)) {
+    for (const std::string& pattern : patterns) {
+      const std::string translated = to_pcre2(pattern);
+      int error = 0;
+      size_t at = 0;
+      codes_.emplace_back(pcre2_compile(
+          reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT, &error, &at, nullptr));
+    }
+    pcre2_set_callout(context_.get(), count, this);
+  }
+
+  size_t of(std::string_view text) {
+    steps_ = 0;
+    match_all(0, text);
+    return steps_;
+  }
+
+ private:
+  static int count(pcre2_callout_block* block, void* self) {
+    auto& counter = *static_cast<StepCounter*>(self);
+    const size_t here = block->current_position;
+    counter.steps_ += 1 + (here > counter.at_ ? here - counter.at_ : 0);
+    counter.at_ = here;
+    return 0;
+  }
+
+  void match_all(size_t level, std::string_view text) {
+    if (level == codes_.size() || text.empty()) return;
+    const std::unique_ptr<pcre2_match_data, FreeMatcher> data(pcre2_match_data_create(1, nullptr));
+    size_t done = 0;
+    for (at_ = 0;
+         pcre2_match(codes_[level].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                     done, PCRE2_NO_UTF_CHECK, data.get(), context_.get()) > 0;
+         at_ = done) {
+      const size_t* place = pcre2_get_ovector_pointer(data.get());
+      match_all(level + 1, text.substr(done, place[0] - done));
+      match_all(level + 1, text.substr(place[0], place[1] - place[0]));
+      done = place[1];
+    }
+    match_all(level + 1, text.substr(done));
+  }
+
+  std::unique_ptr<pcre2_match_context, FreeMatcher> context_;
+  std::vector<std::unique_ptr<pcre2_code, FreeMatcher>> codes_;
+  size_t steps_ = 0, at_ = 0;
+};
+
+// One that goes back over a run from each of its places takes half the run's length a byte.
+// Trinity's looked over 510 digits 510 times to find the first piece of 1021.
+TEST(LinearPatterns, EveryNameTakesFewStepsAByte) {
+  constexpr size_t kRun = 1021, kStepsAByte = 64;
+  for (const GgmlPre& row : ggml_pres()) {
+    StepCounter steps(linear_patterns(row.patterns));
+    for (const std::string& unit : kCharacters)
+      for (const char* end : {"", "5", "\u4E2D", "!"}) {
+        if (unit == "\xE2") continue;  // never matched against
+        const std::string text = repeated(unit, kRun) + end;
+        EXPECT_LE(steps.of(text), kStepsAByte * text.size())
+            << row.names[0] << ": " << unit << " and " << end;
+      }
   }
 }
 

@@ -54,9 +54,8 @@ int64_t capacity_of(const ModelConfig& config, int64_t asked) {
   if (asked < 0 || asked > kMost)
     fail_usage("@capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked,
                kMost, config.context);
-  if (config.positions == Positions::learned && asked > config.context)
-    fail_usage("@capacity is {}, but the model has learned positions for {} tokens only", asked,
-               config.context);
+  if (config.ends_at_context() && asked > config.context)
+    fail_usage("@capacity is {}, but {}", asked, why_texts_end(config));
   return asked > 0 ? asked : config.context;
 }
 

@@ -192,9 +192,8 @@ void check_samples(const Flags& f) {
 void tell_of_length(const ModelConfig& config, int64_t prompt, int64_t max_tokens) {
   const int64_t tokens = prompt + max_tokens - 1;
   tell_of_context(config, tokens, on_screen());
-  if (config.positions == Positions::learned && prompt <= config.context && tokens > config.context)
-    tell("note: the text ends at {} tokens, as many as the model has learned positions for\n",
-         config.context);
+  if (config.ends_at_context() && prompt <= config.context && tokens > config.context)
+    tell("note: the text ends at {} tokens: {}\n", config.context, why_texts_end(config));
 }
 
 int run_generate(const Flags& f, const comm::World& world) {

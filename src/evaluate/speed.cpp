@@ -45,11 +45,9 @@ void validate(const SpeedOptions& o, const char* prompt) {
 
 void validate(const SpeedOptions& o, const ModelConfig& config) {
   validate(o);
-  if (config.positions == Positions::learned && o.prompt + o.tokens > config.context)
-    fail_usage(
-        "@prompt {} and @tokens {} need more than the {} positions that the model has learned; "
-        "lower one of them",
-        o.prompt, o.tokens, config.context);
+  if (config.ends_at_context() && o.prompt + o.tokens > config.context)
+    fail_usage("@prompt {} and @tokens {} make a text of {}, but {}; lower one of them", o.prompt,
+               o.tokens, o.prompt + o.tokens, why_texts_end(config));
 }
 
 SpeedUp speed_up(const Speed& before, const Speed& after) {

@@ -31,12 +31,10 @@ int64_t text_vocab(const ModelConfig& config, const Tokenizer& tokenizer) {
 // The last token written takes no room, as nothing follows it.
 int64_t text_capacity(const ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens) {
   const int64_t wanted = std::max<int64_t>(prompt_tokens, 1) + std::max<int64_t>(max_tokens, 1) - 1;
-  if (config.positions != Positions::learned) return wanted;
+  if (!config.ends_at_context()) return wanted;
   if (prompt_tokens > config.context)
-    fail(
-        "the prompt has {} tokens, but the model has learned positions for {} only; shorten the "
-        "prompt",
-        prompt_tokens, config.context);
+    fail("the prompt has {} tokens, but {}; shorten the prompt", prompt_tokens,
+         why_texts_end(config));
   return std::min(wanted, config.context);
 }
 

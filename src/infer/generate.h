@@ -16,7 +16,7 @@
 namespace moe {
 
 struct GenerateOptions {
-  int64_t max_tokens = 200;       // fewer where the model's learned positions end
+  int64_t max_tokens = 200;       // fewer where the model's texts end (why_texts_end)
   std::vector<std::string> stop;  // generation ends before the first of these
   SamplerOptions sampler;
   SessionOptions session;
@@ -28,8 +28,8 @@ struct GenerateOptions {
 
 // The ids that texts have, from 0 on: a model may have more rows than its tokenizer has tokens.
 int64_t text_vocab(const ModelConfig&, const Tokenizer&);
-// Of a session for a prompt and what follows: learned positions end with the context. Fails where
-// the prompt goes beyond them.
+// Of a session for a prompt and what follows, no more than the context where texts end there. Fails
+// where the prompt goes beyond it.
 int64_t text_capacity(const ModelConfig&, int64_t prompt_tokens, int64_t max_tokens);
 
 // Throws (usage) on values outside their range.

@@ -73,9 +73,9 @@ void check_options(const NamedModel& m, const CompareJob& job, int64_t top_k, in
   const ModelConfig& config = m.loaded.model->config();
   if (!job.no_speed) validate(job.speed, config);
   evaluation_spec(config, std::nullopt, top_k);
-  if (config.positions == Positions::learned && window > config.context)
-    fail_usage("@window is {}, but {} has learned {}; give at most that", window, m.name,
-               counted(config.context, "position"));
+  if (config.ends_at_context() && window > config.context)
+    fail_usage("@window is {}, but {}; give at most {}", window, why_texts_end(config, m.name),
+               config.context);
 }
 
 // All that would be refused of one of the further models once its turn comes.

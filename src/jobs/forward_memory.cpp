@@ -55,7 +55,7 @@ void check_forwards(const std::string& path, std::span<const ForwardUse> uses,
 }
 
 void tell_of_context(const ModelConfig& config, int64_t tokens, const Watch& watch) {
-  if (tokens > config.context && config.positions == Positions::rope)
+  if (tokens > config.context && !config.ends_at_context())
     watch.tell(
         fmt::format("note: {} tokens in one text are more than the {} that the model was made for; "
                     "what it makes of those beyond them is worse",

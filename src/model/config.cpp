@@ -233,6 +233,13 @@ void validate_longrope(const ModelConfig& c) {
 
 }  // namespace
 
+std::string why_texts_end(const ModelConfig& c, std::string_view who) {
+  if (!c.sparse_beyond)
+    return fmt::format("{} has learned positions for {} tokens only", who, c.context);
+  return fmt::format("beyond {} tokens the attention of {} is sparse, which is not supported",
+                     c.context, who);
+}
+
 void check_sketch_bits(int64_t bits) {
   if (bits < 2 || bits > 4)
     fail_usage("@sketch_bits is {}; a sketch has 2, 3 or 4 bits a number", bits);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "moe/norm.h"
@@ -150,6 +151,9 @@ struct ModelConfig {
   int64_t rotary_width = 0;
   std::vector<int64_t> nope_layers;  // in which nothing turns
   int64_t context = 256;             // longest sequence trained on; learned positions end there
+  // In texts longer than the context a token sees only some of those before it, which an indexer
+  // chooses (arXiv 2512.02556, section 2.1). There is none here, so no text is longer.
+  bool sparse_beyond = false;
 
   NormKind norm = NormKind::rms;
   NormPlacement norm_placement = NormPlacement::pre;
@@ -209,6 +213,8 @@ struct ModelConfig {
   std::string model_type;  // that hub/ read it as and saves it as while that can say it; empty:
                            // whatever can
 
+  // Whether no text can be longer than the context.
+  bool ends_at_context() const { return positions == Positions::learned || sparse_beyond; }
   bool is_moe(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;
@@ -231,6 +237,8 @@ inline bool has_final_norm(const ModelConfig& c) { return c.norm_placement != No
 
 // Throws (usage) when the numbers do not fit together, naming the option to change.
 void validate(const ModelConfig&);
+// For messages, why the texts of a model that ends at its context end there; `who`: the model.
+std::string why_texts_end(const ModelConfig&, std::string_view who = "the model");
 // Of ModelConfig::sketch_bits, for who asks for them before there is a config.
 void check_sketch_bits(int64_t bits);
 

@@ -241,14 +241,13 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
       fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
   ops::embedding_forward(run, h, embedding_, batch.ids);
   if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, h, h, by);
-  if (config_.positions != Positions::learned) return;
+  if (!config_.ends_at_context()) return;
   for (int32_t p : batch.positions)
     if (p >= config_.context)
-      fail(
-          "the model has learned positions for {} tokens, but a sequence reaches position {}; "
-          "shorten the text or the window",
-          config_.context, p);
-  ops::embedding_forward_acc(run, h, positions_, batch.positions);
+      fail("{}, and a sequence reaches position {}; shorten the text or the window",
+           why_texts_end(config_), p);
+  if (config_.positions == Positions::learned)
+    ops::embedding_forward_acc(run, h, positions_, batch.positions);
 }
 
 // What the pass wants to know, which is there once `told` has settled, and whom it tells, after a

@@ -45,9 +45,8 @@ HttpOptions http_options(const ServeOptions& o) {
 
 int64_t context_of(const ModelConfig& config, const ServeOptions& o) {
   if (o.context == 0) return config.context;
-  if (config.positions == Positions::learned && o.context > config.context)
-    fail_usage("@context is {}, but the model has learned positions for {} tokens only", o.context,
-               config.context);
+  if (config.ends_at_context() && o.context > config.context)
+    fail_usage("@context is {}, but {}", o.context, why_texts_end(config));
   return o.context;
 }
 

@@ -11,8 +11,8 @@
 
 namespace moe::serve {
 
-// Tokens of a text at most, prompt and reply. Fails (usage) where the options ask for more than the
-// model has learned positions for.
+// Tokens of a text at most, prompt and reply. Fails (usage) where the options ask for more than a
+// text of the model can have.
 int64_t context_of(const ModelConfig&, const ServeOptions&);
 // Tokens that the cache of keys and values gets; `free`: bytes that it may take half of.
 int64_t cache_tokens_of(const ModelConfig&, const ServeOptions&, DType cache_dtype, int64_t free);

@@ -25,10 +25,13 @@ namespace {
 TrainOptions checked(const Model& model, TrainOptions options, const Corpus& corpus) {
   options.pairs = corpus.pairs() > 0;
   validate(options);
-  const int64_t longest = model.config().context;
-  if (options.context > longest)
-    fail_usage("@context is {}, but the model is made for sequences of at most {} tokens",
-               options.context, longest);
+  const ModelConfig& c = model.config();
+  if (options.context > c.context)
+    fail_usage(
+        "@context is {}, but {}", options.context,
+        c.ends_at_context()
+            ? why_texts_end(c)
+            : fmt::format("the model is made for sequences of at most {} tokens", c.context));
   return resolved(options);
 }
 
@@ -213,9 +216,8 @@ Trainer::Trainer(Model& model, const TrainOptions& options, const Corpus& corpus
   if (c.vocab != model.config().vocab)
     fail("the teacher's vocabulary is {}, the model's {}; a teacher must predict the same tokens",
          c.vocab, model.config().vocab);
-  if (c.positions == Positions::learned && c.context < options_.context)
-    fail_usage("@context is {}, but the teacher is made for sequences of at most {} tokens",
-               options_.context, c.context);
+  if (c.ends_at_context() && c.context < options_.context)
+    fail_usage("@context is {}, but {}", options_.context, why_texts_end(c, "the teacher"));
   if (c.moe_layer_count() > 0) teacher_routing_ = eval_spec(c.routing);
 }
 

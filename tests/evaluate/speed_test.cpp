@@ -85,7 +85,8 @@ TEST(Speed, RefusesWhatCannotBeMeasured) {
   EXPECT_FAILS(validate(SpeedOptions{.repeats = 0}), "repeats is 0");
   ModelConfig config = plain_config();
   config.positions = Positions::learned;
-  EXPECT_FAILS(validate(SpeedOptions{.prompt = 30, .tokens = 3}, config), "32 positions");
+  EXPECT_FAILS(validate(SpeedOptions{.prompt = 30, .tokens = 3}, config),
+               "a text of 33, but the model has learned positions for 32 tokens only");
   EXPECT_NO_THROW(validate(SpeedOptions{.prompt = 30, .tokens = 2}, config));
 }
 

@@ -60,10 +60,11 @@ TEST_F(CompareFiles, AFurtherModelOfFewerPositionsIsRefusedAtOnce) {
   few.positions = Positions::learned;
   few.context = 7;
   save("few", few);
-  refused("few", {"prompt 6 and tokens 2 need more than the 7 positions"});
+  refused("few", {"prompt 6 and tokens 2 make a text of 8, but ", "positions for 7 tokens only"});
   job_.speed.tokens = 1;
   job_.options.window = 8;
-  refused("few", {"window is 8, but ", "few has learned 7 positions; give at most that"});
+  refused("few",
+          {"window is 8, but ", "few has learned positions for 7 tokens only; give at most 7"});
   // by default all are read by windows that each of them can take
   job_.options.window = 0;
   EXPECT_EQ(compare_files(folder_ / "before", folder_ / "after", job_, watch_).figures.window, 7);

@@ -44,6 +44,19 @@ TEST(Server, WritesWhatGenerateWrites) {
             s.ask("/v1/completions", unseeded)["choices"][0]["text"]);
 }
 
+TEST(Server, TakesNoLongerTextsThanItsModelCan) {
+  ModelConfig config = plain_config();  // of a context of 32
+  serve::ServeOptions options;
+  options.context = 64;
+  EXPECT_EQ(serve::context_of(config, options), 64);
+  config.sparse_beyond = true;
+  EXPECT_FAILS(serve::context_of(config, options),
+               "context is 64, but beyond 32 tokens the attention of the model is sparse, which is "
+               "not supported");
+  options.context = 0;
+  EXPECT_EQ(serve::context_of(config, options), 32);
+}
+
 TEST(Server, AStreamSaysTheSame) {
   ServedModel s;
   const std::string whole = s.ask("/v1/completions", kOnce)["choices"][0]["text"];

@@ -299,6 +299,11 @@ TEST(Trainer, RefusesWhatDoesNotFitTheModel) {
   TrainOptions options = tiny_options();
   options.context = 33;
   EXPECT_FAILS(Trainer(*model, options, corpus), "context is 33");
+  ModelConfig sparse = plain_config();
+  sparse.sparse_beyond = true;
+  auto short_sighted = fresh(sparse);
+  EXPECT_FAILS(Trainer(*short_sighted, options, corpus),
+               "context is 33, but beyond 32 tokens the attention of the model is sparse");
   const Corpus small(std::vector<int32_t>(20, 65));
   EXPECT_FAILS(Trainer(*model, tiny_options(), small), "20 tokens");
 }

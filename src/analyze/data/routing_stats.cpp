@@ -161,9 +161,8 @@ void check_options(const RoutingStatsOptions& options, const ModelConfig& config
     fail_usage(
         "@window is {}; a window needs at least 2 tokens, one to predict from and one to predict",
         options.window);
-  if (config.positions == Positions::learned && options.window > config.context)
-    fail_usage("@window is {}; this model has positions for {} tokens", options.window,
-               config.context);
+  if (config.ends_at_context() && options.window > config.context)
+    fail_usage("@window is {}, but {}", options.window, why_texts_end(config));
   if (options.tokens < 0) fail_usage("@tokens is {}; it must be 0 (all) or above", options.tokens);
 }
 

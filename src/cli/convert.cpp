@@ -31,7 +31,8 @@ void print_account(const ConvertReport& report, const std::string& out) {
                row.why.empty() ? example : fmt::format("{}: {}", example, row.why));
   }
   if (report.aliases > 0)
-    fmt::print("{} more: copies of what is written once\n", counted(report.aliases, "tensor"));
+    fmt::print("{} more: copies of what is written once, or not needed\n",
+               counted(report.aliases, "tensor"));
   if (report.quantised_twice > 0)
     fmt::print(
         "note: {} quantised from quantised numbers, which loses more than from the original\n",

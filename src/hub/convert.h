@@ -47,16 +47,17 @@ struct ConvertReport {
   int64_t sources = 0, targets = 0;
   int64_t numbers = 0;  // of the model; each was read once and written once
   int64_t bytes_before = 0, bytes_after = 0;
-  int64_t aliases = 0;  // sources that hold a tied head a second time, or a table nobody needs
-  int64_t tables = 0;   // targets that hold no parameter and follow from the configuration
-  int64_t quantised_twice = 0;           // targets quantised from quantised numbers
-  int64_t weighed = 0;                   // targets quantised by the importance of their columns
-  int64_t compensated = 0;               // of those, whose rounding errors were made good
+  int64_t aliases = 0;          // sources that hold a tied head a second time, or what nobody needs
+  int64_t tables = 0;           // targets that hold no parameter and follow from the configuration
+  int64_t quantised_twice = 0;  // targets quantised from quantised numbers
+  int64_t weighed = 0;          // targets quantised by the importance of their columns
+  int64_t compensated = 0;      // of those, whose rounding errors were made good
   std::vector<std::string> not_weighed;  // that would have been, but nothing is known of them
   std::vector<LayerRows> expert_rows;    // of the text that the importance is from
   std::vector<std::string> files;        // that a GGUF was written as; the first opens all
   std::string why_own;  // why llama.cpp does not run a GGUF that was written; empty where it does
-  std::vector<std::string> notes;  // what llama.cpp cannot be told of one that it runs
+  // what llama.cpp cannot be told of a GGUF that it runs, and what was left out unasked
+  std::vector<std::string> notes;
 };
 
 // The type that most numbers of a model's matrices have in its file.

@@ -423,6 +423,13 @@ constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary
                                               "model.rotary_emb.inv_freq"};
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
                                            "transformer.h.{i}.attn.masked_bias"};
+// DeepSeek-V3.2's and GLM-5's indexers, which choose all of a text as far as it is read; GLM-5.2
+// has them in some layers only.
+constexpr std::string_view kIndexers[] = {"model.layers.{i}.self_attn.indexer.k_norm.bias",
+                                          "model.layers.{i}.self_attn.indexer.k_norm.weight",
+                                          "model.layers.{i}.self_attn.indexer.weights_proj.weight",
+                                          "model.layers.{i}.self_attn.indexer.wk.weight",
+                                          "model.layers.{i}.self_attn.indexer.wq_b.weight"};
 
 // llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an
 // architecture of its cannot have no model of it has (hub/gguf/gguf_architectures.cpp).
@@ -607,6 +614,8 @@ const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
                                    {},          {},          kHuggingFaceNames};
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
+const TensorNames kIndexedTensors = {"DeepSeek-V3.2", kLatentNames, kTiedHeadName,
+                                     kIndexers,       {},           kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},

@@ -57,10 +57,11 @@ struct TensorNames {
   std::span<const NameRow> rows;
   // under which a tied head may stand a second time; empty: it has no second name
   std::string_view tied_head;
-  std::span<const std::string_view> buffers = {};  // tables that some writers store and that follow
-                                                   // from the config: read over, never written
-  std::string_view prefix = {};                    // that some writers leave off every name
-  std::span<const NameRow> otherwise = {};         // what `rows` do not name
+  // what some writers store and nobody needs, as it follows from the config or changes nothing that
+  // is computed here: read over, never written
+  std::span<const std::string_view> buffers = {};
+  std::string_view prefix = {};             // that some writers leave off every name
+  std::span<const NameRow> otherwise = {};  // what `rows` do not name
 };
 
 // Model folders.
@@ -69,7 +70,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
     kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
     kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors,
-    kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors;
+    kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors,
+    kIndexedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart
 // and, as older files have them, together; where the norm before an FFN is called after the

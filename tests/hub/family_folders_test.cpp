@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/rng.h"
+#include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "hub/configs.h"
 #include "hub/convert.h"
@@ -174,6 +175,66 @@ TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
     rewrite([](SafetensorsItem&) { return true; }, {extra("model.layers.x.weight")});
     EXPECT_FAILS(open_model(folder_.path(), {}, {}, BesideText::leave_out),
                  "\"model.layers.x.weight\" is no part of the model");
+  }
+}
+
+// DeepSeek-V3.2 is DeepSeek-V3 beside indexers, which some layers of GLM-5.2 do not have.
+TEST_F(FamilyFolder, IndexersArePassedOver) {
+  const std::vector<NamedConfig> families = small_families();
+  for (const char* type : {"deepseek_v32", "glm_moe_dsa"}) {
+    SCOPED_TRACE(type);
+    std::filesystem::remove_all(folder_.path());
+    start(std::ranges::find(families, "deepseek_v3", &NamedConfig::name)->config);
+    const Json dense = read_json(folder_ / "config.json");
+    Json json = dense;
+    json["model_type"] = type;
+    json["index_topk"] = 12;  // of 16
+    put(folder_ / "config.json", json.dump());
+    float number = 0;
+    std::vector<SafetensorsItem> indexers;
+    for (const int layer : {0, 2})
+      for (const char* of :
+           {"k_norm.bias", "k_norm.weight", "weights_proj.weight", "wk.weight", "wq_b.weight"})
+        indexers.push_back({fmt::format("model.layers.{}.self_attn.indexer.{}", layer, of),
+                            Tensor(&number, DType::f32, {1}), DType::f32});
+    rewrite([](SafetensorsItem&) { return true; }, indexers);
+    expect_params(load_model(folder_.path()));
+    LoadedModel loaded = open_model(folder_.path(), {});
+    expect_params(loaded);
+    EXPECT_EQ(loaded.model->config().context, 12);
+    // What is written has none of them, and says so.
+    const TempFolder out;
+    for (const char* name : {"dense", "dense.gguf"}) {
+      check_convert_target(folder_.path(), out / name, loaded);
+      const ConvertReport report = convert_model(loaded, folder_.path(), out / name, {});
+      ASSERT_FALSE(report.notes.empty());
+      EXPECT_PRED_FORMAT2(::testing::IsSubstring, "which choose among more than 12 tokens",
+                          report.notes.back());
+      EXPECT_EQ(report.aliases, 10);
+      const LoadedModel written = open_model(out / name, {});
+      expect_params(written);
+      EXPECT_EQ(written.model->config().context, 12);
+      EXPECT_EQ(not_saved(written.model->config()), "");
+    }
+    EXPECT_EQ(read_json(out / "dense/config.json")["model_type"], "deepseek_v3");
+    EXPECT_EQ(Gguf::open(out / "dense.gguf").text("general.architecture"), "deepseek2");
+    // Nor does it take the place of the model itself.
+    EXPECT_FAILS(save_model(folder_.path(), *loaded.model, *loaded.tokenizer),
+                 "another model is in this folder");
+    // One that is no indexer's, and those of a layer that predicts a further token.
+    rewrite([](SafetensorsItem&) { return true; },
+            {{"model.layers.3.self_attn.indexer.wk.weight", Tensor(&number, DType::f32, {1}),
+              DType::f32}});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "layers that predict further tokens", message());
+    rewrite([](SafetensorsItem& item) {
+      if (item.name == "model.layers.0.self_attn.indexer.wk.weight") item.name += "s";
+      return item.name.find("layers.3.") == std::string::npos;
+    });
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "indexer.wk.weights\" is no part of the model",
+                        message());
+    // Beside a config without indexers nobody knows them.
+    put(folder_ / "config.json", dense.dump());
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "is no part of the model", message());
   }
 }
 

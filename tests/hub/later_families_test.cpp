@@ -465,5 +465,122 @@ TEST(LaterFamilies, GraniteWithWindows) {
   EXPECT_FAILS(parse(with(given, "use_sinks", false)), "\"use_sinks\" is not known");
 }
 
+// DeepSeek-V3.2-Exp's is V3.1's with the sizes of the indexers.
+TEST(LaterFamilies, DeepSeekV32) {
+  const Json dense = published("deepseek_v3_1");
+  Json given = without(dense, "auto_map");
+  for (const auto& [key, value] :
+       {std::pair<const char*, Json>{"architectures", Json::array({"DeepseekV32ForCausalLM"})},
+        {"model_type", "deepseek_v32"},
+        {"index_head_dim", 128},
+        {"index_n_heads", 64},
+        {"index_topk", 2048}})
+    given[key] = value;
+  const ModelConfig c = parse(given), v3 = parse(dense);
+  EXPECT_EQ(c.model_type, "deepseek_v32");
+  EXPECT_EQ(c.context, 2048);
+  EXPECT_TRUE(c.sparse_beyond && c.ends_at_context());
+  EXPECT_FALSE(v3.sparse_beyond);
+  // What else it is, and what it is saved as, is V3 of that context.
+  ModelConfig shorter = v3;
+  shorter.context = 2048;
+  EXPECT_EQ(config_to_json(c), config_to_json(shorter));
+  EXPECT_EQ(parse_json(config_to_json(c), "x")["model_type"], "deepseek_v3");
+  EXPECT_FALSE(parse(parse_json(config_to_json(c), "x")).sparse_beyond);
+  EXPECT_EQ(architecture_of(c).model_type, "deepseek_v3");
+  EXPECT_EQ(parse(with(given, "max_position_embeddings", 1024)).context, 1024);
+  EXPECT_EQ(parse(with(given, "index_topk", 4096)).context, 4096);
+  const auto same = [&](const Json& json) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+  };
+  // As transformers 5 writes it, and as it once did.
+  std::vector<std::string> types(61, "sparse");
+  std::fill_n(types.begin(), 3, "dense");
+  Json listed = with(with(given, "mlp_layer_types", types), "mlp_bias", false);
+  for (const auto& [key, value] :
+       {std::pair<const char*, Json>{"head_dim", 64}, {"qk_head_dim", 192}, {"num_experts", 256}})
+    listed[key] = value;
+  for (const char* type : {"indexed_attention", "deepseek_sparse_attention"})
+    same(with(listed, "layer_types", std::vector<std::string>(61, type)));
+  same(without(listed, "first_k_dense_replace"));
+  for (const char* key : {"index_head_dim", "index_n_heads", "moe_layer_freq", "scoring_func"})
+    same(without(given, key));
+  expect_needed(given, {"attention_bias", "first_k_dense_replace", "index_topk", "kv_lora_rank",
+                        "n_group", "q_lora_rank", "routed_scaling_factor"});
+  expect_refused(given, {{"attention_bias", true},
+                         {"mlp_bias", true},
+                         {"moe_layer_freq", 2},
+                         {"norm_topk_prob", false},
+                         {"num_experts", 64},
+                         {"qk_head_dim", 128},
+                         {"rope_interleave", false},
+                         {"scoring_func", "softmax"}});
+  EXPECT_FAILS(parse(with(given, "index_topk", 0)), "\"index_topk\" is 0");
+  EXPECT_FAILS(parse(with(given, "q_lora_rank", nullptr)), "\"q_lora_rank\"");
+  EXPECT_FAILS(parse(with(given, "layer_types", std::vector<std::string>(61, "full_attention"))),
+               "\"layer_types\" has \"full_attention\"; of this family all layers are "
+               "\"indexed_attention\"");
+  EXPECT_FAILS(parse(with(dense, "index_topk", 2048)), "\"index_topk\" is not known");
+}
+
+// GLM-5.2's (huggingface zai-org/GLM-5.2), whose "head_dim" its code does not read.
+Json glm_52() {
+  Json json = Json::parse(R"({
+    "architectures": ["GlmMoeDsaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "dtype": "bfloat16", "eos_token_id": [154820, 154827, 154829], "ep_size": 1,
+    "first_k_dense_replace": 3, "head_dim": 192, "hidden_act": "silu", "hidden_size": 6144,
+    "index_head_dim": 128, "index_n_heads": 32, "index_share_for_mtp_iteration": true,
+    "index_skip_topk_offset": 3, "index_topk": 2048, "index_topk_freq": 4,
+    "index_topk_pattern": null, "indexer_rope_interleave": true, "initializer_range": 0.02,
+    "intermediate_size": 12288, "kv_lora_rank": 512, "max_position_embeddings": 1048576,
+    "model_type": "glm_moe_dsa", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
+    "moe_router_dtype": "float32", "n_group": 1, "n_routed_experts": 256, "n_shared_experts": 1,
+    "norm_topk_prob": true, "num_attention_heads": 64, "num_experts_per_tok": 8,
+    "num_hidden_layers": 78, "num_key_value_heads": 64, "num_nextn_predict_layers": 1,
+    "pad_token_id": 154820, "pretraining_tp": 1, "q_lora_rank": 2048, "qk_head_dim": 256,
+    "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05,
+    "rope_interleave": true, "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"},
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false,
+    "topk_group": 1, "topk_method": "noaux_tc", "transformers_version": "5.12.0",
+    "use_cache": true, "v_head_dim": 256, "vocab_size": 154880})");
+  for (int i = 0; i < 78; ++i) {
+    json["indexer_types"].push_back(i < 3 || i % 4 == 2 ? "full" : "shared");
+    json["mlp_layer_types"].push_back(i < 3 ? "dense" : "sparse");
+  }
+  return json;
+}
+
+TEST(LaterFamilies, Glm5) {
+  const Json given = glm_52();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "glm_moe_dsa");
+  EXPECT_EQ(c.context, 2048);
+  EXPECT_TRUE(c.sparse_beyond);
+  EXPECT_EQ(c.dense_first, 3);
+  EXPECT_EQ(c.rope_theta, 8000000);
+  EXPECT_EQ(c.attention(0).rotary_width, 64);
+  EXPECT_EQ(c.head_width, 256);
+  EXPECT_EQ(c.latent.query_width, 2048);
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(c.routing).weigh).scale, 2.5f);
+  // 753329921024 numbers lie in its files, 22 indexers among them, and a layer that predicts a
+  // further token.
+  EXPECT_EQ(count_params(c).total(), 743180190720);
+  const Json saved = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(saved["model_type"], "deepseek_v3");
+  EXPECT_EQ(saved["max_position_embeddings"], 2048);
+  for (const auto& [key, value] : saved.items()) EXPECT_FALSE(key.starts_with("index")) << key;
+  const auto same = [&](const Json& json) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+  };
+  same(saved);
+  same(without(given, "mlp_layer_types"));
+  same(with(given, "head_dim", 64));
+  for (const char* key : {"index_topk_freq", "indexer_types", "moe_router_dtype"})  // GLM-5's
+    same(without(given, key));
+  expect_needed(without(given, "mlp_layer_types"), {"first_k_dense_replace", "index_topk"});
+  expect_refused(given, {{"first_k_dense_replace", 1}, {"qk_head_dim", 192}});
+  EXPECT_FAILS(parse(with(given, "index_kpool", 4)), "\"index_kpool\" is not known");
+}
+
 }  // namespace
 }  // namespace moe::test::later_families_test

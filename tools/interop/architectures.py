@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 import deepseek_reference
 import delta_reference
 import scores
-from cases import CASES, EVEN, NOT_FOR_LLAMA_CPP
+from cases import CASES, EVEN, NOT_FOR_LLAMA_CPP, SAVED_AS
 
 MARGIN = 1e-5  # routers that are nearer than this to choosing another expert may do so
 MAY_DIFFER = 0.001  # of the tokens of a layer
@@ -253,13 +253,13 @@ def same(folder, saved, ids_path, window):
         open(os.path.join(folder, "config.json"), encoding="utf-8") as b,
     ):
         types = json.load(a)["model_type"], json.load(b)["model_type"]
-    if types[0] != types[1]:
+    if types[0] != SAVED_AS.get(types[1], types[1]):
         raise SystemExit(f"{saved} is {types[0]}, {folder} is {types[1]}")
     worst = float(
         (Reference(saved).logits(ids[:1]) - Reference(folder).logits(ids[:1])).abs().max()
     )
     print(
-        f"{types[0]} as we save it: largest difference of a logit {worst:.1e} (allowed {LOGITS:.0e})"
+        f"{types[1]} as we save it: largest difference of a logit {worst:.1e} (allowed {LOGITS:.0e})"
     )
     return 0 if worst <= LOGITS else 1
 
@@ -285,6 +285,8 @@ def compare_gradients(folder, before, after, train_text):
     for name, grad in grads.items():
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             continue  # moved by its own rule
+        if ".indexer." in name and not grad.any():
+            continue  # what it chooses has no gradient, and it is not saved
         ours = (first[name] - last[name]).detach() / STEP
         off = float((ours - grad).norm()) / max(float(grad.norm()), least)
         if not off <= worst:
@@ -411,7 +413,8 @@ def table_of(forms):
             why = (reason or "").split(", but ")[-1].split("; ")[-1]
             named = f"{variant}: {why}" if variant else why
             said.setdefault((architecture, why), f"`{architecture}`" + (f" ({named})" if why else ""))
-        rows.append(f"| `{family}` | yes | {', '.join(said.values())} | yes | yes | yes |\n")
+        folder = f"yes, saved as `{SAVED_AS[family]}`" if family in SAVED_AS else "yes"
+        rows.append(f"| `{family}` | {folder} | {', '.join(said.values())} | yes | yes | yes |\n")
     return TABLE + "".join(sorted(rows))
 
 

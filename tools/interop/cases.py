@@ -195,6 +195,18 @@ CASES |= {
         dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
     ),
 }
+# As many tokens are chosen as the texts have that are scored.
+INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
+CASES |= {
+    "deepseek_v32": (
+        "DeepseekV32Config",
+        dict(INDEXED, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
+    ),
+    "glm_moe_dsa": (
+        "GlmMoeDsaConfig",
+        dict(INDEXED, indexer_types=["full", "shared", "full"]),
+    ),
+}
 GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
 LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
 SIGMOID = dict(
@@ -432,5 +444,7 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
 }
+# Families that are saved as another, which computes the same of texts as long as these.
+SAVED_AS = {"deepseek_v32": "deepseek_v3", "glm_moe_dsa": "deepseek_v3"}
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {24: 32, 40: 64, 48: 64}

@@ -119,10 +119,13 @@ std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& 
   return types;
 }
 
-// The first configs said how many are dense, and where neither stands the first is.
-void read_mlp_types(const JsonReader& reader, ModelConfig& c) {
-  c.dense_first = reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
-  if (!reader.has(kMlpTypes)) return;
+// The first configs said how many are dense, and where neither stands the first is; of families
+// with indexers one of the two has to stand.
+void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const bool listed = reader.has(kMlpTypes);
+  c.dense_first = f.indexed && !listed ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
+                                       : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
+  if (!listed) return;
   const std::vector<std::string> types = mlp_types(reader, c);
   c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
   if (reader.get<int64_t>(kDenseReplace, c.dense_first) != c.dense_first)
@@ -483,8 +486,11 @@ std::string why_not_layers(const ModelConfig& c, const Family& f) {
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_expert_sizes(fields, c, f);
-  if (f.mlp_types()) read_mlp_types(reader, c);
+  if (f.mlp_types()) read_mlp_types(reader, c, f);
   if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
+  constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
+  if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
+    refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");
   if (!f.qwen() && !f.dense_first()) c.dense_width = c.expert_width;  // unused
   if (f.num_experts()) {
     // transformers 5 writes it under another name in one of the two.

@@ -22,18 +22,36 @@ void visit_latents(Visitor& v, Config& c) {
   v.size("v_head_dim", c.latent.value_width, 1);
 }
 
-void read_latents(const JsonReader& reader, ModelConfig& c) {
+// How far a text sees all of itself. Which indexers choose, and how, makes no difference there.
+void read_indexer(const JsonReader& reader, ModelConfig& c) {
+  c.context = std::min(c.context, reader.get_in<int64_t>("index_topk", 1, kMaxSize));
+  c.sparse_beyond = true;
+  constexpr const char* kTypes = "layer_types";
+  if (!reader.has(kTypes)) return;
+  for (const std::string& type : reader.get<std::vector<std::string>>(kTypes))
+    if (type != "indexed_attention" && type != "deepseek_sparse_attention")  // as it once was
+      fail("{}: \"{}\" has \"{}\"; of this family all layers are \"indexed_attention\"",
+           reader.where(), kTypes, printable(type));
+}
+
+void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_latents(fields, c);
-  need_to_stand(reader, "q_lora_rank",
-                "the width of what queries are made of, or null where they are made of the token");
-  if (reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
+  if (!f.indexed)
+    need_to_stand(
+        reader, "q_lora_rank",
+        "the width of what queries are made of, or null where they are made of the token");
+  if (f.indexed || reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
+  if (f.indexed) read_indexer(reader, c);
   c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.rotary_width;
   // What else says the width of a head, or of a part of it.
-  for (const auto& [key, width] :
-       {std::pair{"qk_head_dim", c.head_width}, std::pair{"head_dim", c.rotary_width}})
+  const auto check = [&](const char* key, int64_t width) {
     if (reader.get<int64_t>(key, width) != width)
       refuse(reader, key, "it does not go with the widths of the parts of a head");
+  };
+  check("qk_head_dim", c.head_width);
+  if (!f.indexed) check("head_dim", c.rotary_width);
+  else stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
   stands(reader, "ep_size");  // of a way to run it
@@ -402,7 +420,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
   visit_sizes(fields, c, f);
-  if (f.latent()) read_latents(reader, c);
+  if (f.latent()) read_latents(reader, c, f);
   if (c.head_width == 0)
     fail(
         "{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then "

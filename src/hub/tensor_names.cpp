@@ -599,6 +599,10 @@ constexpr NameRow kGgufQwen3Next[] = {
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
 // (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
+// The indexers of GLM-5.
+constexpr std::string_view kGgufIndexers[] = {
+    "blk.{i}.indexer.attn_k.weight", "blk.{i}.indexer.attn_q_b.weight",
+    "blk.{i}.indexer.k_norm.bias", "blk.{i}.indexer.k_norm.weight", "blk.{i}.indexer.proj.weight"};
 
 }  // namespace
 
@@ -657,6 +661,8 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufIndexedTensors = {"llama.cpp",   kGgufLatent, kGgufHead,
+                                         kGgufIndexers, {},          kGgufNames};
 const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},
                                              {},          kGgufNames};
 const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},

@@ -73,13 +73,13 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors,
     kIndexedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
-// table of factors; with queries, keys and values in one; with keys and values of latents apart
-// and, as older files have them, together; where the norm before an FFN is called after the
-// attention, and where norms stand behind attention and FFN.
+// table of factors; with queries, keys and values in one; with keys and values of latents apart,
+// the same beside indexers, and, as older files have them, together; where the norm before an FFN
+// is called after the attention, and where norms stand behind attention and FFN.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufFusedTensors,
-    kGgufLatentTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors, kGgufOutputNormTensors,
-    kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors, kGgufLfm2Tensors,
-    kGgufAfmoeTensors;
+    kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors,
+    kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors,
+    kGgufLfm2Tensors, kGgufAfmoeTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

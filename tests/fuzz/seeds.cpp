@@ -199,6 +199,9 @@ void gguf_config_seeds(const std::string& folder) {
       c.rope_scaling.score_mscale = 1;
     }
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
+    if (row.indexed)
+      entries.push_back(
+          {fmt::format("{}.attention.indexer.top_k", row.name), GgufEntry::Type::u32, int64_t{8}});
     GgmlVocab vocab{.model = "llama",
                     .pre = "default",
                     .tokens = {"<unk>", "a", "b"},

@@ -142,6 +142,14 @@ void read_latents(GgufKeys& keys, ModelConfig& c) {
   keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
+// A text of no more tokens than an indexer chooses sees all of itself.
+void read_indexer(GgufKeys& keys, ModelConfig& c) {
+  c.context = std::min(c.context, keys.size("attention.indexer.top_k", 1));
+  c.sparse_beyond = true;
+  for (const char* key : {"head_count", "key_length", "types"})
+    keys.ignore(fmt::format("attention.indexer.{}", key));
+}
+
 constexpr const char *kKvHeads = "attention.head_count_kv", *kConvTokens = "shortconv.l_cache";
 
 // Key/value heads by layers; where there are none a convolution is.
@@ -251,6 +259,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, c);
   else if (!row.gemma4) read_heads(keys, row, c);
+  if (row.indexed) read_indexer(keys, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));

@@ -116,8 +116,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
     }
   }
-  for (const GgufArchitecture& row : gguf_architectures())
-    EXPECT_TRUE(seen.contains(fmt::format("{}{}", row.name, row.recipe))) << row.title;
+  for (const GgufArchitecture& row : gguf_architectures())  // with indexers none is written
+    EXPECT_NE(seen.contains(fmt::format("{}{}", row.name, row.recipe)), row.indexed) << row.title;
 }
 
 // A quantised file is the model whose weights went through the same blocks in memory.
@@ -487,6 +487,46 @@ TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
   write();
   EXPECT_EQ(config_to_json(gguf_config(folder_ / "b.gguf")), config_to_json(gguf_config(path_)));
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*load_model(path_).model));
+}
+
+// GLM-5's is DeepSeek-V3's beside indexers, with keys of theirs, and a layer that predicts a
+// further token.
+TEST_F(ChangedGguf, Glm5) {
+  using Type = GgufEntry::Type;
+  constexpr std::string_view kWritten = "deepseek2.", kRead = "glm-dsa.";
+  start("deepseek2");
+  for (GgufEntry& entry : target_.metadata)
+    if (entry.key.starts_with(kWritten)) entry.key.replace(0, kWritten.size(), kRead);
+  set({"general.architecture", Type::string, std::string("glm-dsa")});
+  expect_refused("key \"glm-dsa.attention.indexer.top_k\" is missing");
+  set({"glm-dsa.attention.indexer.top_k", Type::u32, int64_t{12}});
+  set({"glm-dsa.attention.indexer.head_count", Type::u32, int64_t{4}});
+  set({"glm-dsa.attention.indexer.key_length", Type::u32, int64_t{8}});
+  set({"glm-dsa.attention.indexer.types", Type::booleans, std::vector<bool>{true, false, true}});
+  float number = 0;
+  for (const int layer : {0, 2})
+    for (const char* of :
+         {"attn_k.weight", "attn_q_b.weight", "k_norm.bias", "k_norm.weight", "proj.weight"})
+      tensors_.push_back(
+          {fmt::format("blk.{}.indexer.{}", layer, of), Tensor(&number, DType::f32, {1})});
+  write();
+  const ModelConfig got = gguf_config(folder_ / "b.gguf");
+  EXPECT_EQ(got.context, 12);
+  EXPECT_TRUE(got.sparse_beyond);
+  EXPECT_EQ(gguf_form_of(got).architecture->name, "deepseek2");
+  for (const bool trained : {true, false}) {
+    const LoadedModel loaded =
+        trained ? load_model(folder_ / "b.gguf") : open_model(folder_ / "b.gguf", {});
+    EXPECT_EQ(logits_of(*loaded.model), logits_of(*load_model(path_).model));
+  }
+  set({"glm-dsa.context_length", Type::u32, int64_t{8}});
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").context, 8);
+  EXPECT_FAILS(logits_of(*load_model(folder_ / "b.gguf").model),
+               "beyond 8 tokens the attention of the model is sparse, which is not supported, and "
+               "a sequence reaches position 8");
+  set({"glm-dsa.attention.indexer.block_size", Type::u32, int64_t{4}});
+  expect_refused("key \"glm-dsa.attention.indexer.block_size\" is not known here");
 }
 
 TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {

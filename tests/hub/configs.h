@@ -301,14 +301,14 @@ inline std::vector<NamedConfig> small_families() {
     c.shared_experts = 1;
     c.shared_width = 10;
   });
-  for (const bool shared : {true, false})
+  for (const bool with_shared : {true, false})
     add("granitemoe_swa", "mixtral", [&](ModelConfig& c) {
       granite(c);
       c.layers = 3;
       c.attention_sinks = true;
       c.attention_window = 5;
       c.window_layers = {1, 2};
-      if (!shared) return;
+      if (!with_shared) return;
       c.shared_experts = 1;
       c.shared_width = 10;
       c.nope_layers = {0};

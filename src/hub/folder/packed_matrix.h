@@ -13,6 +13,9 @@ namespace moe {
 // Memory for so many bytes, which lives as long as the weights do.
 using MemoryOfWeights = std::function<void*(int64_t bytes)>;
 
+// Writes what the file has of `n` columns of a row.
+using ReadCodes = std::function<void(uint8_t* codes, int64_t row, int64_t col, int64_t n)>;
+
 // Of a matrix [R,C] number (r, c) is (q - zero) * scale, zero and scale those of row
 // r / block_rows and of group[c].
 struct ScaleGrid {
@@ -36,8 +39,7 @@ struct PackedMatrix {
   std::array<float, 256> q = {};
   int bits = 0;
   float least = 0;
-  // Writes what the file has of `n` columns of a row.
-  std::function<void(uint8_t* codes, int64_t row, int64_t col, int64_t n)> read;
+  ReadCodes read;
 };
 
 // The smallest type that holds the matrix: q4_0 or q8_0, which have every number exactly, or q4_1,

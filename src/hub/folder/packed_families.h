@@ -1,0 +1,20 @@
+// What the rows of packed_forms.cpp read with, one function a form: the weight of its parts, which
+// it views. Each fails, naming the tensor, where they do not fit together.
+#pragma once
+
+#include "hub/folder/packed_forms.h"
+
+namespace moe {
+
+Tensor unpack_mxfp4(const PackedParts&, const MemoryOfWeights&);
+
+PackedMatrix fp8_matrix(const PackedParts&, const Packing&);
+// Of E4M3 or of signed bytes, beside scales of a matrix, of rows, groups or blocks.
+PackedMatrix bytes_matrix(const PackedParts&, const Packing&);
+
+PackedMatrix gptq_matrix(const PackedParts&, const Packing&);
+PackedMatrix awq_matrix(const PackedParts&, const Packing&);
+// Of compressed-tensors.
+PackedMatrix words_matrix(const PackedParts&, const Packing&);
+
+}  // namespace moe

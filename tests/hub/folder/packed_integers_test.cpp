@@ -1,28 +1,11 @@
 // GPTQ, AWQ and compressed-tensors: what a folder in these forms loads as is worked out here number
 // by number while it is packed, for dense layers and for experts, which come one at a time.
 #include <cmath>
-#include <functional>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <numeric>
 
-#include "hub/configs.h"
-#include "hub/folder/packed.h"
-#include "hub/folder/packed_folder.h"
-#include "hub/hub.h"
-#include "support/param_named.h"
+#include "hub/folder/packed_layers.h"
 
 namespace moe::test::packed_integers_test {
 namespace {
-
-// Packs the layer [out, in] and returns its numbers, row by row; none where it stays as it was.
-using Pack = std::function<std::vector<float>(MadeFile& to, const std::string& layer, int64_t out,
-                                              int64_t in)>;
-
-float rounded(DType dtype, double x) {
-  const auto f = static_cast<float>(x);
-  return dtype == DType::f16 ? f16_to_f32(f32_to_f16(f)) : to_f32(to_bf16(f));
-}
 
 // Number n of those that stand in `words` from `first` on, `step` words from one word to the next.
 void put_bits(const Tensor& words, int64_t first, int64_t step, int64_t n, int64_t bits,
@@ -32,61 +15,7 @@ void put_bits(const Tensor& words, int64_t first, int64_t step, int64_t n, int64
                                                                 << n * bits % 32);
 }
 
-class PackedIntegers : public PackedFolder {
- protected:
-  double drawn() { return uniform(key_, next_++); }
-  int64_t drawn_below(int64_t n) { return static_cast<int64_t>(drawn() * static_cast<double>(n)); }
-
-  // Saves a small model of experts plain and packed by `pack`, and demands that what is loaded are
-  // the numbers that it gave, of the type `kept` where they are not trained.
-  // A width of 48 is no whole number of the blocks of 32 in which q4_0, q4_1 and q8_0 have scales.
-  void expect_read(const Json& packing, DType kept, const Pack& pack, int64_t expert_width = 16,
-                   int64_t width = 48) {
-    ModelConfig config = small_olmoe();
-    config.width = width;
-    config.head_width = width / 4;
-    config.expert_width = config.dense_width = expert_width;
-    save_model(plain_.path(), *std::make_unique<Model>(config), *make_tokenizer("bytes"),
-               DType::f32);
-    const Safetensors file = Safetensors::open(plain_.path());
-    MadeFile made;
-    std::map<std::string, std::vector<float>> want;
-    for (const NamedTensor& tensor : file.tensors()) {
-      const Tensor& x = tensor.value;
-      std::vector<float> numbers;
-      if (tensor.name.find("_proj.") != std::string::npos)
-        numbers = pack(made, tensor.name.substr(0, tensor.name.size() - strlen(".weight")),
-                       x.rows(), x.cols());
-      if (numbers.empty()) made.items.push_back({tensor.name, x, DType::f32});
-      else want[tensor.name] = std::move(numbers);
-    }
-    ASSERT_GE(want.size(), 18u) << "two layers of three experts with three matrices";
-    write(made, packing);
-    const LoadedModel loaded = load_model(packed_.path());
-    save_model(packed_ / "again", *loaded.model, *loaded.tokenizer, DType::f32);
-    const Safetensors again = Safetensors::open(packed_ / "again");
-    for (const auto& [name, numbers] : want) {
-      const Tensor got = again.get(name);
-      ASSERT_EQ(got.numel(), std::ssize(numbers)) << name;
-      EXPECT_EQ(std::memcmp(got.data, numbers.data(), numbers.size() * sizeof(float)), 0) << name;
-    }
-    const LoadedModel opened = open_model(packed_.path(), {});
-    for (const char* part : {"gate", "up", "down"})
-      EXPECT_EQ(param_named(*opened.model, fmt::format("layers.1.ffn.experts.{}.weight", part))
-                    ->value.dtype,
-                kept);
-  }
-
-  void expect_refused(const Json& packing, const char* why) {
-    MadeFile none;
-    write(none, packing);
-    EXPECT_FAILS(open_model(packed_.path(), {}), why);
-  }
-
- private:
-  RngKey key_ = RngKey::from_seed(8);
-  uint64_t next_ = 0;
-};
+class PackedIntegers : public PackedLayers {};
 
 Json gptq(int64_t bits, int64_t group_size) {
   return {{"quant_method", "gptq"}, {"bits", bits},           {"group_size", group_size},
@@ -515,12 +444,6 @@ TEST_F(PackedIntegers, OtherFormsAreRefusedByName) {
 }
 
 TEST_F(PackedIntegers, PartsThatDoNotFitAreRefused) {
-  const auto refused = [&](const Packing& packing, MadeFile& made, const char* why) {
-    write_safetensors(packed_ / "model.safetensors", made.items);
-    const auto file = std::make_shared<const Safetensors>(Safetensors::open(packed_.path()));
-    EXPECT_FAILS(UnpackedTensors(file, packing), why);
-    EXPECT_FAILS(UnpackedTensors(file, packing), packed_.path().c_str());
-  };
   const Packing gptq = {.kind = Packing::Kind::gptq, .groups = {8}},
                 awq = {.kind = Packing::Kind::awq, .groups = {8}},
                 packed = {.kind = Packing::Kind::compressed, .groups = {8}};
@@ -534,27 +457,28 @@ TEST_F(PackedIntegers, PartsThatDoNotFitAreRefused) {
     return made;
   };
   MadeFile made = of_gptq(3, 2, 0, 0);
-  refused(gptq, made, "\"x.qweight\" is i32 [2, 8] with scales f16 [2, 8] and zeros i32 [2, 3]");
+  expect_parts_refused(gptq, made,
+                       "\"x.qweight\" is i32 [2, 8] with scales f16 [2, 8] and zeros i32 [2, 3]");
   made = of_gptq(1, 3, 0, 0);
-  refused(gptq, made, "16 columns in 3 groups are of no \"group_size\"");
+  expect_parts_refused(gptq, made, "16 columns in 3 groups are of no \"group_size\"");
   made = of_gptq(1, 2, 15, 0);
-  refused(gptq, made, "the list of its groups is i32 [15], i32 [16] is needed");
+  expect_parts_refused(gptq, made, "the list of its groups is i32 [15], i32 [16] is needed");
   for (const int32_t group : {2, -1}) {
     made = of_gptq(1, 2, 16, group);
-    refused(gptq, made, "a column is of group");
+    expect_parts_refused(gptq, made, "a column is of group");
   }
   made = of_gptq(1, 2, 0, 0);
   made.items.pop_back();
-  refused(gptq, made, "tensor \"x.qweight\" has no \"x.scales\" beside it");
-  refused(awq, made, "tensor \"x.qweight\" has no \"x.scales\" beside it");
+  expect_parts_refused(gptq, made, "tensor \"x.qweight\" has no \"x.scales\" beside it");
+  expect_parts_refused(awq, made, "tensor \"x.qweight\" has no \"x.scales\" beside it");
   made.items.erase(made.items.begin());
-  refused(gptq, made, "tensor \"x.qzeros\" has no packed \"x.weight\" beside it");
+  expect_parts_refused(gptq, made, "tensor \"x.qzeros\" has no packed \"x.weight\" beside it");
 
   MadeFile short_of_zeros;
   short_of_zeros.put("x.qweight", DType::i32, {16, 2});
   short_of_zeros.put("x.qzeros", DType::i32, {2, 1});
   short_of_zeros.put("x.scales", DType::f16, {2, 16});
-  refused(awq, short_of_zeros, "i32 [I,O/8], [G,O] and i32 [G,O/8] are needed");
+  expect_parts_refused(awq, short_of_zeros, "i32 [I,O/8], [G,O] and i32 [G,O/8] are needed");
 
   const auto of_words = [&](int64_t in, std::initializer_list<int64_t> scales) {
     MadeFile words;
@@ -566,20 +490,22 @@ TEST_F(PackedIntegers, PartsThatDoNotFitAreRefused) {
     return words;
   };
   MadeFile words = of_words(17, {8, 1});
-  refused(packed, words, "its shape said to be [8, 17] by i64 [2]");
+  expect_parts_refused(packed, words, "its shape said to be [8, 17] by i64 [2]");
   words = of_words(int64_t{1} << 62, {8, 1});
-  refused(packed, words, "its shape said to be [8, 4611686018427387904]");
+  expect_parts_refused(packed, words, "its shape said to be [8, 4611686018427387904]");
   words = of_words(16, {8, 4});
-  refused(packed, words, "16 columns in 4 groups are of no \"group_size\"");
+  expect_parts_refused(packed, words, "16 columns in 4 groups are of no \"group_size\"");
   words = of_words(16, {4, 2});
-  refused(packed, words, "of 8 x 16 numbers one is needed, or one of each row, group or block");
+  expect_parts_refused(packed, words,
+                       "of 8 x 16 numbers one is needed, or one of each row, group or block");
   words = of_words(16, {8, 2});
   words.put("x.weight_zero_point", DType::i32, {8, 2});
-  refused(packed, words, "zero points i32 [8, 2], which do not fit");
+  expect_parts_refused(packed, words, "zero points i32 [8, 2], which do not fit");
   MadeFile alone;
   alone.put("x.weight", DType::bf16, {8, 8});
   alone.put("x.weight_scale", DType::bf16, {8, 1});
-  refused(packed, alone, "tensor \"x.weight_scale\" has no packed \"x.weight\" beside it");
+  expect_parts_refused(packed, alone,
+                       "tensor \"x.weight_scale\" has no packed \"x.weight\" beside it");
 }
 
 }  // namespace

@@ -31,9 +31,11 @@ void read(std::span<const std::byte> bytes, const Packing& packing) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using Kind = moe::Packing::Kind;
-  constexpr Kind kKinds[] = {Kind::mxfp4, Kind::fp8,        Kind::gptq,       Kind::gptq,
-                             Kind::awq,   Kind::compressed, Kind::compressed, Kind::compressed};
-  const int which = data[0] >> 1 & 7, block = (data[0] >> 4 & 3) + 1;
+  constexpr Kind kKinds[] = {Kind::mxfp4,      Kind::fp8,        Kind::gptq,
+                             Kind::gptq,       Kind::awq,        Kind::compressed,
+                             Kind::compressed, Kind::compressed, Kind::bitsandbytes};
+  const size_t which = (data[0] >> 1 & 15) % std::size(kKinds);
+  const int block = data[0] & 32 ? 4 : 1;
   moe::Packing packing;
   packing.kind = kKinds[which];
   if (which != 7) packing.block_rows = packing.block_cols = block;

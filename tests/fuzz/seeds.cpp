@@ -86,7 +86,7 @@ void packed_seeds(const std::string& folder) {
   seed("mxfp4", '\x01',
        {item("e.gate_up_proj_blocks", DType::u8, {2, 4, 2, 16}),
         item("e.gate_up_proj_scales", DType::u8, {2, 4, 2}), item("norm", DType::f32, {3})});
-  seed("fp8", '\x33',  // blocks of 4 x 4
+  seed("fp8", '\x23',  // blocks of 4 x 4
        {item("w", DType::f8_e4m3, {6, 8}), item("w_scale_inv", DType::f32, {2, 2})});
   seed("gptq", '\xC5',  // groups of 8
        {item("x.qweight", DType::i32, {2, 8}), item("x.qzeros", DType::i32, {2, 1}),
@@ -106,9 +106,28 @@ void packed_seeds(const std::string& folder) {
        {item("x.weight_packed", DType::i32, {6, 5}), item("x.weight_scale", DType::bf16, {6, 5}),
         item("x.weight_zero_point", DType::i8, {6, 5}), item("x.weight_g_idx", DType::i32, {20}),
         said});
-  seed("bytes", '\x3D',
+  seed("bytes", '\x2D',
        {item("x.weight", DType::i8, {6, 8}), item("x.weight_scale", DType::f32, {2, 2}),
         item("x.weight_zero_point", DType::i8, {2, 2}), item("x.input_scale", DType::f32, {1})});
+  std::string said_of_codes =
+      R"({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [6, 20]})";
+  const auto state = [&] {
+    return SafetensorsItem{"x.weight.quant_state.bitsandbytes__nf4",
+                           Tensor(said_of_codes.data(), DType::u8, {std::ssize(said_of_codes)}),
+                           DType::u8};
+  };
+  const SafetensorsItem codes = item("x.weight", DType::u8, {60, 1}),
+                        map = item("x.weight.quant_map", DType::f32, {16});
+  seed("nf4", '\x11', {codes, map, state(), item("x.weight.absmax", DType::f32, {2})});
+  said_of_codes.back() = ',';
+  said_of_codes += R"("nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": 0.5})";
+  seed("nf4_nested", '\x11',
+       {codes, map, state(), item("x.weight.absmax", DType::u8, {2}),
+        item("x.weight.nested_absmax", DType::f32, {1}),
+        item("x.weight.nested_quant_map", DType::f32, {256})});
+  seed("int8", '\x11',
+       {item("x.weight", DType::i8, {6, 8}), item("x.SCB", DType::f32, {6}),
+        item("x.weight_format", DType::u8, {1})});
 }
 
 // A value of every kind and tensors of several types, some of them as other programs would align
@@ -428,6 +447,7 @@ void config_seeds(const std::string& folder) {
   const std::pair<const char*, Json> packings[] = {
       {"gptq", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"format", "gptq_v2"}}},
       {"awq", {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}}},
+      {"bitsandbytes", {{"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf4"}}},
       {"compressed",
        {{"quant_method", "compressed-tensors"},
         {"format", "float-quantized"},

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Folders whose weights stand in few bits: what `moe convert --dtype` makes of them are, number for
 number, the weights that transformers dequantises, of MXFP4 as gpt-oss was published in and of FP8
-in blocks as DeepSeek-V3 was. For GPTQ, AWQ and compressed-tensors transformers wants packages that
-are not here; those are packed by what their makers' programs say, and must become what was packed.
+in blocks as DeepSeek-V3 was. For GPTQ, AWQ, compressed-tensors and bitsandbytes transformers wants
+packages that are not here; those are packed by what their makers' programs say, and must become
+what was packed.
 Called by scripts/interop.sh; takes the options of architectures.py.
 """
 
@@ -180,6 +181,98 @@ def float_quantized(strategy):
     return pack
 
 
+NF4 = torch.tensor(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ]
+)
+TWELFTHS = torch.tensor([0, 0.0625, 8, 12, 4, 6, 2, 3])
+CODES = {"nf4": NF4, "fp4": torch.cat([TWELFTHS, -TWELFTHS]) / 12}
+# What codes of scales mean; bitsandbytes' own map is finer at 0.
+LINEAR = torch.linspace(-1, 1, 256)
+
+
+def in_codes(x, block, meanings):
+    """The flattened numbers as codes, the scale of each block, and which block each is of."""
+    flat = x.flatten()
+    scales = torch.stack([part.abs().amax() for part in flat.split(block)])
+    of = torch.arange(flat.numel()) // block
+    return (flat[:, None] / scales[of, None] - meanings).abs().argmin(-1), scales, of
+
+
+def bitsandbytes4(kind, nested=False, dtype=torch.bfloat16, block=64):
+    def pack(name, x):
+        codes, scales, of = in_codes(x, block, CODES[kind])
+        state = {
+            "quant_type": kind,
+            "blocksize": block,
+            "dtype": str(dtype).removeprefix("torch."),
+            "shape": list(x.shape),
+        }
+        tensors = {name + ".absmax": scales, name + ".quant_map": CODES[kind].clone()}
+        if nested:
+            offset = scales.mean()
+            inner, outer, group = in_codes(scales - offset, 256, LINEAR)
+            scales = LINEAR[inner] * outer[group] + offset
+            tensors |= {
+                name + ".absmax": inner.to(torch.uint8),
+                name + ".nested_absmax": outer,
+                name + ".nested_quant_map": LINEAR.clone(),
+            }
+            state |= {
+                "nested_blocksize": 256,
+                "nested_dtype": "float32",
+                "nested_offset": offset.item(),
+            }
+        even = torch.nn.functional.pad(codes, (0, codes.numel() % 2)).to(torch.uint8)
+        tensors[name] = ((even[0::2] << 4) | even[1::2])[:, None].contiguous()
+        text = json.dumps(state).encode()
+        tensors[f"{name}.quant_state.bitsandbytes__{kind}"] = torch.tensor(list(text)).byte()
+        return tensors, (CODES[kind][codes] * scales[of]).to(dtype).float().view(x.shape)
+
+    return pack
+
+
+def bitsandbytes8(name, x):
+    layer = name.removesuffix(".weight")
+    scales = x.half().float().abs().amax(-1)
+    numbers = (x / scales[:, None] * 127).round().to(torch.int8)
+    tensors = {
+        name: numbers,
+        layer + ".SCB": scales,
+        layer + ".weight_format": torch.tensor(0, dtype=torch.uint8),
+    }
+    return tensors, (numbers * scales[:, None] * 7.874015718698502e-3).half().float()
+
+
+def of_bitsandbytes(bits, kind="nf4", nested=False):
+    return {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": bits == 4,
+        "load_in_8bit": bits == 8,
+        "bnb_4bit_quant_type": kind,
+        "bnb_4bit_use_double_quant": nested,
+        "bnb_4bit_quant_storage": "uint8",
+        "llm_int8_threshold": 6.0,
+        "llm_int8_skip_modules": ["lm_head"],
+    }
+
+
 def compressed(form, **weights):
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     return {
@@ -264,6 +357,10 @@ WITHOUT_TRANSFORMERS = {
             "block": {"block_structure": [BLOCK, BLOCK]},
         }.items()
     },
+    "nf4": (bitsandbytes4("nf4"), of_bitsandbytes(4)),
+    "nf4_nested": (bitsandbytes4("nf4", nested=True), of_bitsandbytes(4, nested=True)),
+    "fp4": (bitsandbytes4("fp4", dtype=torch.float16), of_bitsandbytes(4, "fp4")),
+    "int8": (bitsandbytes8, of_bitsandbytes(8)),
 }
 # The family, its matrices that are packed, how, what config.json and transformers are told, and in
 # what type they are compared: FP8 is read as bf16. Where transformers is told nothing, it loads the

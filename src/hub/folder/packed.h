@@ -17,8 +17,9 @@ namespace moe {
 // order, with gates and ups one behind the other. Whole numbers of 4 and 8 bits become q4_0, q4_1
 // or q8_0 where these hold them (hub/folder/packed_matrix.h), the experts of a layer in one type;
 // all else becomes 16 bits, [O,I], the products rounded once: f16 where the scales are f16, but for
-// those of FP8's blocks, and bf16 otherwise. Scales of activations and of caches of keys and
-// values, which weights do not depend on, are left out.
+// those of FP8's blocks, and bf16 otherwise; of bitsandbytes' codes the type that they say, and f16
+// of its whole numbers. Scales of activations and of caches of keys and values, which weights do
+// not depend on, are left out.
 class UnpackedTensors : public NamedTensors {
  public:
   // Fails, naming the tensor, where the parts of a weight do not fit together or one is missing.

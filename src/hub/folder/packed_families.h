@@ -17,4 +17,8 @@ PackedMatrix awq_matrix(const PackedParts&, const Packing&);
 // Of compressed-tensors.
 PackedMatrix words_matrix(const PackedParts&, const Packing&);
 
+// Of bitsandbytes, 4 and 8 bits.
+PackedMatrix bitsandbytes4_matrix(const PackedParts&, const Packing&);
+PackedMatrix bitsandbytes8_matrix(const PackedParts&, const Packing&);
+
 }  // namespace moe

@@ -2,7 +2,9 @@
 // deepseek-ai/DeepSeek-V3, inference/kernel.py; GPTQ github AutoGPTQ/AutoGPTQ,
 // nn_modules/qlinear/qlinear_cuda.py, and ModelCloud/GPTQModel, utils/model.py for the two kinds of
 // zero points; AWQ github casper-hansen/AutoAWQ, modules/linear/gemm.py; compressed-tensors github
-// vllm-project/compressed-tensors, compressors/pack_quantized and naive_quantized.
+// vllm-project/compressed-tensors, compressors/pack_quantized and naive_quantized; bitsandbytes
+// github bitsandbytes-foundation/bitsandbytes, nn/modules.py (names), functional.py (the state,
+// nested scales), backends/default/ops.py (the order of halves, the products) and _ops.py (8 bits).
 #include "hub/folder/packed_forms.h"
 
 #include <algorithm>
@@ -14,7 +16,8 @@ namespace {
 
 using PackingKind = Packing::Kind;
 
-constexpr DType kF8[] = {DType::f8_e4m3}, kBytes[] = {DType::f8_e4m3, DType::i8};
+constexpr DType kF8[] = {DType::f8_e4m3}, kBytes[] = {DType::f8_e4m3, DType::i8},
+                kUnsigned[] = {DType::u8}, kSigned[] = {DType::i8};
 constexpr bool kMayBeMissing = false;
 
 constexpr PackedForm kPackedForms[] = {
@@ -56,6 +59,23 @@ constexpr PackedForm kPackedForms[] = {
      {{".weight_scale", &PackedParts::scales},
       {".weight_zero_point", &PackedParts::zeros, kMayBeMissing}},
      bytes_matrix},
+    {PackingKind::bitsandbytes,
+     ".weight",
+     ".weight",
+     kUnsigned,
+     {{".weight.absmax", &PackedParts::scales},
+      {".weight.quant_map", &PackedParts::map},
+      {".weight.quant_state.bitsandbytes__nf4", &PackedParts::state, kMayBeMissing},
+      {".weight.quant_state.bitsandbytes__fp4", &PackedParts::state, kMayBeMissing},
+      {".weight.nested_absmax", &PackedParts::outer_scales, kMayBeMissing},
+      {".weight.nested_quant_map", &PackedParts::outer_map, kMayBeMissing}},
+     bitsandbytes4_matrix},
+    {PackingKind::bitsandbytes,
+     ".weight",
+     ".weight",
+     kSigned,
+     {{".SCB", &PackedParts::scales}, {".weight_format", &PackedParts::order, kMayBeMissing}},
+     bitsandbytes8_matrix},
 };
 
 }  // namespace

@@ -18,9 +18,13 @@ struct PackedParts {
   std::string where;  // opens every message
   std::string name;   // of the tensor of the numbers
   Tensor numbers, scales;
-  Tensor zeros;   // numbers that mean 0
-  Tensor groups;  // of each column the group whose scale it has
-  Tensor shape;   // of the weight
+  Tensor zeros;                    // numbers that mean 0
+  Tensor groups;                   // of each column the group whose scale it has
+  Tensor shape;                    // of the weight
+  Tensor map;                      // what each code means
+  Tensor outer_scales, outer_map;  // of scales that are codes themselves
+  Tensor state;                    // what else there is to know of them, JSON in bytes
+  Tensor order;                    // in which the numbers stand
 };
 
 struct PackedForm {
@@ -34,7 +38,7 @@ struct PackedForm {
   std::string_view numbers;      // what the name of the tensor of the numbers ends in
   std::string_view weight;       // what the weight's name ends in instead
   std::span<const DType> types;  // the tensor of the numbers is known by its type too; empty: any
-  Part parts[4];
+  Part parts[6];
   // The weight, which views the parts. Fails, naming the tensor, where they do not fit together.
   PackedMatrix (*read)(const PackedParts&, const Packing&);
   // In place of it where the weight has one type whatever else there is: it, in that.

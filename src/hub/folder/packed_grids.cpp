@@ -52,6 +52,16 @@ ReadCodes reader_of_bytes(const Tensor& bytes) {
   };
 }
 
+ReadCodes reader_of_halves(const Tensor& bytes, int64_t cols, FirstHalf first) {
+  // Of an even number the shift is 0 or 4, of an odd one the other.
+  const int64_t turned = first == FirstHalf::upper ? 1 : 0;
+  return [from = static_cast<const uint8_t*>(bytes.data), cols, turned](uint8_t* codes, int64_t r,
+                                                                        int64_t c, int64_t n) {
+    for (int64_t i = r * cols + c, end = i + n; i < end; ++i)
+      *codes++ = static_cast<uint8_t>(from[i / 2] >> 4 * ((i ^ turned) & 1) & 15);
+  };
+}
+
 int64_t blocks_in(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
 bool are_of_blocks(const Tensor& scales, int64_t rows, int64_t cols, const Packing& packing) {

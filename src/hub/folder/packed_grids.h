@@ -25,6 +25,10 @@ std::array<float, 256> whole_numbers();
 
 // Of a matrix whose numbers are bytes.
 ReadCodes reader_of_bytes(const Tensor& bytes);
+// Of one of so many columns whose numbers are four bits each, row behind row, the first of a byte
+// in its upper half or in its lower one.
+enum class FirstHalf { upper, lower };
+ReadCodes reader_of_halves(const Tensor& bytes, int64_t cols, FirstHalf);
 
 int64_t blocks_in(int64_t n, int64_t block);
 // Which scale each column has where `size` of them share one.

@@ -88,7 +88,7 @@ class BlockWriter {
 
 DType least_type(const PackedMatrix& m) {
   const ScaleGrid& grid = m.grid;
-  if ((m.bits != 4 && m.bits != 8) || !blocks_share_scales(m) ||
+  if ((m.bits != 4 && m.bits != 8) || m.factor != 1 || !blocks_share_scales(m) ||
       !std::ranges::all_of(grid.scale, is_f16))
     return m.wide;
   const auto zeros_are = [&](float number) {
@@ -120,12 +120,12 @@ Tensor unpack(const PackedMatrix& m, DType as, const MemoryOfWeights& memory) {
       auto* out = reinterpret_cast<uint16_t*>(to + r * row_bytes) + c;
       for (int64_t j = 0; j < n; ++j) {
         const size_t at = m.grid.at(r, c + j);
-        const float x = (m.q[codes[j]] - m.grid.zero[at]) * m.grid.scale[at];
+        const float x = (m.q[codes[j]] - m.grid.zero[at]) * m.grid.scale[at] * m.factor;
         out[j] = as == DType::f16 ? f32_to_f16(x) : to_bf16(x).bits;
       }
     });
   }
-  return Tensor(to, as, {m.rows, m.cols});
+  return Tensor(to, as, {m.rows / m.row_parts, m.cols * m.row_parts});
 }
 
 }  // namespace moe

@@ -16,7 +16,7 @@ using MemoryOfWeights = std::function<void*(int64_t bytes)>;
 // Writes what the file has of `n` columns of a row.
 using ReadCodes = std::function<void(uint8_t* codes, int64_t row, int64_t col, int64_t n)>;
 
-// Of a matrix [R,C] number (r, c) is (q - zero) * scale, zero and scale those of row
+// Of a matrix [R,C] number (r, c) is (q - zero) * scale (* factor), zero and scale those of row
 // r / block_rows and of group[c].
 struct ScaleGrid {
   std::vector<float> scale, zero;
@@ -30,9 +30,14 @@ struct ScaleGrid {
   }
 };
 
+// Of a weight [rows / row_parts, cols * row_parts]. Where numbers share scales as they follow each
+// other row by row, with no regard to where a row ends, a row here is as many of them as lie both
+// in one row of the weight and under one scale.
 struct PackedMatrix {
   int64_t rows = 0, cols = 0;
+  int64_t row_parts = 1;
   ScaleGrid grid;
+  float factor = 1;          // of every product, which is rounded to f32 before
   DType wide = DType::bf16;  // the 16 bits that the numbers become where nothing smaller holds them
   // Of what the file has for a number, q. They are whole, `bits` of them, and rise by ones from
   // `least`, or `bits` is 0.
@@ -49,7 +54,7 @@ DType least_type(const PackedMatrix&);
 // What holds matrices of both types, whose wide types are `wide`.
 DType common_type(DType a, DType b, DType wide);
 
-// The matrix [R,C] in its least type or one that is common to it and others. In 16 bits: the
+// The weight in the matrix's least type or one that is common to it and others. In 16 bits: the
 // product, in f32 exact unless the scales are f32, rounded once.
 Tensor unpack(const PackedMatrix&, DType as, const MemoryOfWeights&);
 

@@ -16,7 +16,9 @@
 namespace moe {
 namespace {
 
-constexpr const char* kConfig = "quantization_config";
+constexpr const char *kConfig = "quantization_config", *kMethod = "quant_method";
+constexpr std::string_view kBitsandbytes = "bitsandbytes";
+constexpr const char* kOfBitsandbytes[] = {"load_in_4bit", "load_in_8bit"};
 
 // What else such configs say: which modules stayed as they were and how each was packed, which
 // shows in the tensors; how other programs multiply; and how the numbers were found.
@@ -169,6 +171,22 @@ Packing read_compressed(const JsonReader& reader) {
   return packing;
 }
 
+Packing read_bitsandbytes(const JsonReader& reader) {
+  for (const char* key :
+       {"_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype", "bnb_4bit_use_double_quant",
+        "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "llm_int8_skip_modules",
+        "llm_int8_threshold"})
+    reader.has(key);
+  bool is_either = false;
+  for (const char* key : kOfBitsandbytes) is_either |= reader.get<bool>(key, false);
+  if (!is_either)
+    fail("{}: neither \"load_in_4bit\" nor \"load_in_8bit\" is true; one is needed",
+         reader.where());
+  one_of_names(reader, "bnb_4bit_quant_type", {"nf4", "fp4"}, "\"nf4\" and \"fp4\" are read");
+  one_of_names(reader, "bnb_4bit_quant_storage", {"uint8"}, "only \"uint8\" is read");
+  return {.kind = Packing::Kind::bitsandbytes};
+}
+
 struct PackingMethod {
   std::string_view name;  // "quant_method"
   Packing (*read)(const JsonReader&);
@@ -177,7 +195,23 @@ constexpr PackingMethod kPackingMethods[] = {{"mxfp4", read_mxfp4},
                                              {"fp8", read_fp8},
                                              {"gptq", read_gptq},
                                              {"awq", read_awq},
-                                             {"compressed-tensors", read_compressed}};
+                                             {"compressed-tensors", read_compressed},
+                                             {kBitsandbytes, read_bitsandbytes}};
+
+// Configs of bitsandbytes are older than "quant_method".
+std::string method_of(const JsonReader& reader) {
+  if (!reader.has(kMethod))
+    for (const char* key : kOfBitsandbytes)
+      if (reader.get<bool>(key, false)) return std::string(kBitsandbytes);
+  return reader.get<std::string>(kMethod);
+}
+
+std::string methods_that_are_read() {
+  std::string all;
+  for (const PackingMethod& method : kPackingMethods)
+    all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", method.name);
+  return all + " are read";
+}
 
 }  // namespace
 
@@ -185,11 +219,9 @@ Packing read_packing(const JsonReader& config) {
   if (!config.has(kConfig)) return {};
   const JsonReader reader = config.object(kConfig);
   for (const char* key : kOfPrograms) reader.has(key);
-  const auto name = reader.get<std::string>("quant_method");
+  const std::string name = method_of(reader);
   const auto* const method = std::ranges::find(kPackingMethods, name, &PackingMethod::name);
-  if (method == std::end(kPackingMethods))
-    refuse(reader, "quant_method",
-           "\"mxfp4\", \"fp8\", \"gptq\", \"awq\" and \"compressed-tensors\" are read");
+  if (method == std::end(kPackingMethods)) refuse(reader, kMethod, methods_that_are_read().c_str());
   Packing packing = method->read(reader);
   reader.refuse_unknown();
   return packing;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "core/nearest.h"
@@ -43,8 +44,8 @@ std::vector<float> unpacked(const PackedMatrix& m, DType as) {
     return memory.get();
   });
   EXPECT_EQ(t.dtype, as);
-  EXPECT_EQ(t.rows(), m.rows);
-  EXPECT_EQ(t.cols(), m.cols);
+  EXPECT_EQ(t.rows(), m.rows / m.row_parts);
+  EXPECT_EQ(t.cols(), m.cols * m.row_parts);
   std::vector<float> out(static_cast<size_t>(t.numel()));
   dequantise(out.data(), t.data, as, t.numel());
   return out;
@@ -106,6 +107,37 @@ TEST(PackedMatrix, WhatNoBlockHoldsBecomesSixteenBits) {
   PackedMatrix narrow = grouped(4, 0, 8);
   narrow.cols = 40;
   EXPECT_EQ(least_type(narrow), DType::bf16);
+}
+
+// A weight [2,6] whose numbers share scales by eights, counted from its first one on: pairs of them
+// lie in one row and under one scale.
+TEST(PackedMatrix, NumbersThatShareScalesAcrossRows) {
+  PackedMatrix m{.rows = 6,
+                 .cols = 2,
+                 .row_parts = 3,
+                 .grid = {.scale = {1, 100}, .zero = {0, 0}, .block_rows = 4, .row_step = 1},
+                 .read = [](uint8_t* codes, int64_t row, int64_t col, int64_t n) {
+                   for (int64_t i = 0; i < n; ++i)
+                     codes[i] = static_cast<uint8_t>(2 * row + col + i);
+                 }};
+  m.grid.group = {0, 0};
+  for (size_t i = 0; i < m.q.size(); ++i) m.q[i] = static_cast<float>(i);
+  EXPECT_EQ(unpacked(m, DType::f16),
+            (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 800, 900, 1000, 1100}));
+}
+
+// As what is first too large for f32 stays so.
+TEST(PackedMatrix, AFactorComesBehindTheRoundedProduct) {
+  PackedMatrix m = grouped(8, -128, 0);
+  m.q.fill(2);
+  m.grid.scale.assign(m.grid.scale.size(), 0x1.8p127f);
+  m.factor = 0x1p-127f;
+  EXPECT_EQ(unpacked(m, DType::bf16)[0], std::numeric_limits<float>::infinity());
+  m.grid.scale.assign(m.grid.scale.size(), 0x1.8p126f);
+  EXPECT_EQ(unpacked(m, DType::bf16)[0], 1.5f);
+  m.factor = 0.5f;
+  m.grid.scale.assign(m.grid.scale.size(), 0.5f);
+  EXPECT_EQ(least_type(m), DType::bf16);
 }
 
 TEST(PackedMatrix, ABankHasOneType) {

@@ -137,10 +137,10 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   wide.put(name + "_scales", DType::u8, {3, 64, 2});
   refused(wide, "u8 [..,R,I/32,16] and u8 [..,R,I/32] are needed");
   MadeFile none;
-  write(none, {{"quant_method", "bitsandbytes"}});
+  write(none, {{"quant_method", "hqq"}});
   EXPECT_FAILS(open_model(packed_.path(), {}),
-               "\"quant_method\" is \"bitsandbytes\"; \"mxfp4\", \"fp8\", \"gptq\", \"awq\" and "
-               "\"compressed-tensors\" are read");
+               "\"quant_method\" is \"hqq\"; \"mxfp4\", \"fp8\", \"gptq\", \"awq\", "
+               "\"compressed-tensors\", \"bitsandbytes\" are read");
   write(none, {{"quant_method", std::string(500, 'x')}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "xx...; \"mxfp4\"");  // cut, as of other keys
   write(none, {{"quant_method", "fp8"}});

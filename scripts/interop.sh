@@ -8,10 +8,10 @@
 # `moe inspect --text` are those of OLMoE's definitions in NumPy. And the other way: tiny random
 # models of every family, written by transformers, give the same log-probabilities here in one piece
 # and token by token, choose the same experts, and load back there as they were; weights in few
-# bits (MXFP4, FP8, GPTQ, AWQ, compressed-tensors, bitsandbytes) are the same numbers; PEFT loads
-# the adapters that are trained here, and its own are merged here; preference pairs have the losses
-# of a plain loop in PyTorch; and the layers of moe_cpp.torch equal float64 formulas and the modules
-# of transformers.
+# bits (MXFP4, FP8, GPTQ, AWQ, compressed-tensors, ModelOpt, FBGEMM, bitsandbytes) are the same
+# numbers; PEFT loads the adapters that are trained here, and its own are merged here; preference
+# pairs have the losses of a plain loop in PyTorch; and the layers of moe_cpp.torch equal float64
+# formulas and the modules of transformers.
 # BIN=path of moe (default build/release/moe); the packages live in
 # ${MOE_CACHE:-~/.cache/moe.cpp}/peers and are fetched once.
 set -euo pipefail

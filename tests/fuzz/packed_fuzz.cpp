@@ -33,7 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using Kind = moe::Packing::Kind;
   constexpr Kind kKinds[] = {Kind::mxfp4,      Kind::fp8,        Kind::gptq,
                              Kind::gptq,       Kind::awq,        Kind::compressed,
-                             Kind::compressed, Kind::compressed, Kind::bitsandbytes};
+                             Kind::compressed, Kind::compressed, Kind::bitsandbytes,
+                             Kind::modelopt,   Kind::fbgemm};
   const size_t which = (data[0] >> 1 & 15) % std::size(kKinds);
   const int block = data[0] & 32 ? 4 : 1;
   moe::Packing packing;

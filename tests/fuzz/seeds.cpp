@@ -109,6 +109,14 @@ void packed_seeds(const std::string& folder) {
   seed("bytes", '\x2D',
        {item("x.weight", DType::i8, {6, 8}), item("x.weight_scale", DType::f32, {2, 2}),
         item("x.weight_zero_point", DType::i8, {2, 2}), item("x.input_scale", DType::f32, {1})});
+  const SafetensorsItem scales = item("x.weight_scale", DType::f8_e4m3, {6, 2});
+  seed("nvfp4", '\x13',
+       {item("x.weight", DType::u8, {6, 16}), scales, item("x.weight_scale_2", DType::f32, {1})});
+  seed("nvfp4_divided", '\x0B',
+       {item("x.weight_packed", DType::u8, {6, 16}), scales,
+        item("x.weight_global_scale", DType::f32, {1})});
+  seed("rows", '\x15',
+       {item("x.weight", DType::f8_e4m3, {6, 8}), item("x.weight_scale", DType::f32, {6, 1})});
   std::string said_of_codes =
       R"({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [6, 20]})";
   const auto state = [&] {
@@ -448,6 +456,12 @@ void config_seeds(const std::string& folder) {
       {"gptq", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"format", "gptq_v2"}}},
       {"awq", {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"version", "gemm"}}},
       {"bitsandbytes", {{"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf4"}}},
+      {"fbgemm", {{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}}},
+      {"modelopt",
+       {{"quant_method", "modelopt"},
+        {"quant_algo", "MIXED_PRECISION"},
+        {"quantized_layers", {{"a", {{"quant_algo", "FP8"}}}}},
+        {"config_groups", {{"group_0", {{"targets", {"a"}}, {"weights", weights}}}}}}},
       {"compressed",
        {{"quant_method", "compressed-tensors"},
         {"format", "float-quantized"},

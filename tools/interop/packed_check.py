@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Folders whose weights stand in few bits: what `moe convert --dtype` makes of them are, number for
 number, the weights that transformers dequantises, of MXFP4 as gpt-oss was published in and of FP8
-in blocks as DeepSeek-V3 was. For GPTQ, AWQ, compressed-tensors and bitsandbytes transformers wants
-packages that are not here; those are packed by what their makers' programs say, and must become
-what was packed.
+in blocks as DeepSeek-V3 was. For GPTQ, AWQ, compressed-tensors, ModelOpt, FBGEMM and bitsandbytes
+transformers wants packages that are not here; those are packed by what their makers' programs say,
+and must become what was packed.
 Called by scripts/interop.sh; takes the options of architectures.py.
 """
 
@@ -273,6 +273,57 @@ def of_bitsandbytes(bits, kind="nf4", nested=False):
     }
 
 
+def nvfp4(divided):
+    """Two of E2M1 a byte, the first in the lower half, beside E4M3 for each 16 and one f32."""
+
+    def pack(name, x):
+        layer = name.removesuffix(".weight")
+        of_all = x.abs().amax() / (FP4[-1] * LARGEST)
+        of_all = of_all.reciprocal() if divided else of_all
+
+        def times(scales):
+            return scales / of_all if divided else scales * of_all
+
+        rows = x.view(x.shape[0], -1, 16)
+        scales = (rows.abs().amax(-1) / FP4[-1] / times(torch.ones(()))).clamp(2**-9, LARGEST)
+        scales = scales.to(torch.float8_e4m3fn)
+        steps = times(scales.float())[..., None]
+        which = (rows.abs()[..., None] / steps[..., None] - FP4).abs().argmin(-1)
+        meant = (torch.where(rows < 0, -FP4[which], FP4[which]) * steps).to(torch.bfloat16)
+        codes = (which + 8 * (rows < 0)).to(torch.uint8).view(x.shape)
+        return {
+            layer + (".weight_packed" if divided else ".weight"): codes[:, 0::2]
+            | (codes[:, 1::2] << 4),
+            layer + ".weight_scale": scales,
+            layer + (".weight_global_scale" if divided else ".weight_scale_2"): of_all[None],
+            layer + (".input_global_scale" if divided else ".input_scale"): torch.ones(1),
+        }, meant.float().view(x.shape)
+
+    return pack
+
+
+def fp8_of(shape):
+    """E4M3 beside scales of f32: one, one of each row, or a column of them."""
+
+    def pack(name, x):
+        scales = (x.abs().amax(-1, keepdim=True) if shape else x.abs().amax()[None]) / LARGEST
+        numbers = (x / scales).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+        meant = (numbers.float() * scales).to(torch.bfloat16).float()
+        tensors = {name: numbers, name + "_scale": scales[:, 0] if shape == "rows" else scales}
+        return {n: t.contiguous() for n, t in tensors.items()}, meant
+
+    return pack
+
+
+def modelopt(algo, **weights):
+    return {
+        "quant_method": "modelopt",
+        "quant_algo": algo,
+        "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+    }
+
+
 def compressed(form, **weights):
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     return {
@@ -357,6 +408,26 @@ WITHOUT_TRANSFORMERS = {
             "block": {"block_structure": [BLOCK, BLOCK]},
         }.items()
     },
+    "nvfp4": (nvfp4(False), modelopt("NVFP4", num_bits=4, type="float", group_size=16)),
+    "nvfp4_divided": (
+        nvfp4(True),
+        compressed(
+            "nvfp4-pack-quantized",
+            num_bits=4,
+            type="float",
+            strategy="tensor_group",
+            group_size=16,
+        ),
+    ),
+    "fp8_of_modelopt": (fp8_of(None), modelopt("FP8", num_bits=8, type="float")),
+    "fp8_rows": (
+        fp8_of("rows"),
+        modelopt("FP8_PER_CHANNEL_PER_TOKEN", num_bits=8, type="float", strategy="channel"),
+    ),
+    "fbgemm_fp8": (
+        fp8_of("column"),
+        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+    ),
     "nf4": (bitsandbytes4("nf4"), of_bitsandbytes(4)),
     "nf4_nested": (bitsandbytes4("nf4", nested=True), of_bitsandbytes(4, nested=True)),
     "fp4": (bitsandbytes4("fp4", dtype=torch.float16), of_bitsandbytes(4, "fp4")),

@@ -9,10 +9,12 @@
 namespace moe {
 namespace {
 
-// What compressed-tensors keeps of what goes into a product and comes out, and of caches.
+// What compressed-tensors and ModelOpt keep of what goes into a product and comes out, and of
+// caches.
 constexpr std::string_view kOfActivations[] = {
-    ".input_scale",  ".input_zero_point", ".output_scale", ".output_zero_point", ".q_scale",
-    ".q_zero_point", ".k_scale",          ".k_zero_point", ".v_scale",           ".v_zero_point"};
+    ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale",
+    ".output_zero_point",  ".q_scale",     ".q_zero_point",     ".k_scale",
+    ".k_zero_point",       ".v_scale",     ".v_zero_point"};
 
 constexpr std::string_view kBias = ".bias", kOfGptq = ".qweight";
 
@@ -87,7 +89,7 @@ bool UnpackedTensors::is_consumed(std::string_view name, Packing::Kind kind) con
   if (!alone.empty())
     fail("{}: tensor \"{}\" has no packed \"{}\" beside it", path(), printable(name),
          printable(alone));
-  return kind == Packing::Kind::compressed &&
+  return (kind == Packing::Kind::compressed || kind == Packing::Kind::modelopt) &&
          std::ranges::any_of(kOfActivations,
                              [&](std::string_view end) { return name.ends_with(end); });
 }

@@ -1,5 +1,6 @@
-// Numbers of a byte each: E4M3 beside scales of blocks, and the E4M3 and whole numbers of
-// compressed-tensors. Where they are documented stands in packed_forms.cpp.
+// Numbers of a byte each: E4M3 beside scales of blocks, and E4M3 and whole numbers beside the
+// scales of compressed-tensors, ModelOpt and FBGEMM. Where they are documented stands in
+// packed_forms.cpp.
 #include "core/error.h"
 #include "core/nearest.h"
 #include "hub/folder/packed_families.h"

@@ -7,9 +7,13 @@
 namespace moe {
 
 Tensor unpack_mxfp4(const PackedParts&, const MemoryOfWeights&);
+// NVFP4, whose scales are multiplied by that of the matrix (ModelOpt) or divided by it
+// (compressed-tensors).
+PackedMatrix nvfp4_matrix(const PackedParts&, const Packing&);
+PackedMatrix nvfp4_divided_matrix(const PackedParts&, const Packing&);
 
 PackedMatrix fp8_matrix(const PackedParts&, const Packing&);
-// Of E4M3 or of signed bytes, beside scales of a matrix, of rows, groups or blocks.
+// Of E4M3 or of signed bytes, beside scales of the matrix, of rows, groups or blocks.
 PackedMatrix bytes_matrix(const PackedParts&, const Packing&);
 
 PackedMatrix gptq_matrix(const PackedParts&, const Packing&);

@@ -2,9 +2,14 @@
 // deepseek-ai/DeepSeek-V3, inference/kernel.py; GPTQ github AutoGPTQ/AutoGPTQ,
 // nn_modules/qlinear/qlinear_cuda.py, and ModelCloud/GPTQModel, utils/model.py for the two kinds of
 // zero points; AWQ github casper-hansen/AutoAWQ, modules/linear/gemm.py; compressed-tensors github
-// vllm-project/compressed-tensors, compressors/pack_quantized and naive_quantized; bitsandbytes
-// github bitsandbytes-foundation/bitsandbytes, nn/modules.py (names), functional.py (the state,
-// nested scales), backends/default/ops.py (the order of halves, the products) and _ops.py (8 bits).
+// vllm-project/compressed-tensors, compressors/pack_quantized, naive_quantized and nvfp4 (the order
+// of halves), quantization/lifecycle/forward.py (the global scale divides); ModelOpt github
+// NVIDIA/Model-Optimizer, modelopt/torch/quantization/qtensor/nvfp4_tensor.py (the same order, the
+// second scale multiplies) and modelopt/torch/export/quant_utils.py, one scale a row github
+// vllm-project/vllm, model_executor/layers/quantization/modelopt.py; FBGEMM
+// transformers:integrations/fbgemm_fp8.py; bitsandbytes github
+// bitsandbytes-foundation/bitsandbytes, nn/modules.py (names), functional.py (the state, nested
+// scales), backends/default/ops.py (the order of halves, the products) and _ops.py (8 bits).
 #include "hub/folder/packed_forms.h"
 
 #include <algorithm>
@@ -17,7 +22,7 @@ namespace {
 using PackingKind = Packing::Kind;
 
 constexpr DType kF8[] = {DType::f8_e4m3}, kBytes[] = {DType::f8_e4m3, DType::i8},
-                kUnsigned[] = {DType::u8}, kSigned[] = {DType::i8};
+                kUnsigned[] = {DType::u8}, kSigned[] = {DType::i8}, kWords[] = {DType::i32};
 constexpr bool kMayBeMissing = false;
 
 constexpr PackedForm kPackedForms[] = {
@@ -46,7 +51,7 @@ constexpr PackedForm kPackedForms[] = {
     {PackingKind::compressed,
      ".weight_packed",
      ".weight",
-     {},
+     kWords,
      {{".weight_scale", &PackedParts::scales},
       {".weight_shape", &PackedParts::shape},
       {".weight_zero_point", &PackedParts::zeros, kMayBeMissing},
@@ -58,6 +63,31 @@ constexpr PackedForm kPackedForms[] = {
      kBytes,
      {{".weight_scale", &PackedParts::scales},
       {".weight_zero_point", &PackedParts::zeros, kMayBeMissing}},
+     bytes_matrix},
+    {PackingKind::compressed,
+     ".weight_packed",
+     ".weight",
+     kUnsigned,
+     {{".weight_scale", &PackedParts::scales},
+      {".weight_global_scale", &PackedParts::scale_of_scales}},
+     nvfp4_divided_matrix},
+    {PackingKind::modelopt,
+     ".weight",
+     ".weight",
+     kF8,
+     {{".weight_scale", &PackedParts::scales}},
+     bytes_matrix},
+    {PackingKind::modelopt,
+     ".weight",
+     ".weight",
+     kUnsigned,
+     {{".weight_scale", &PackedParts::scales}, {".weight_scale_2", &PackedParts::scale_of_scales}},
+     nvfp4_matrix},
+    {PackingKind::fbgemm,
+     ".weight",
+     ".weight",
+     kF8,
+     {{".weight_scale", &PackedParts::scales}},
      bytes_matrix},
     {PackingKind::bitsandbytes,
      ".weight",

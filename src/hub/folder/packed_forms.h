@@ -18,6 +18,7 @@ struct PackedParts {
   std::string where;  // opens every message
   std::string name;   // of the tensor of the numbers
   Tensor numbers, scales;
+  Tensor scale_of_scales;          // one number
   Tensor zeros;                    // numbers that mean 0
   Tensor groups;                   // of each column the group whose scale it has
   Tensor shape;                    // of the weight

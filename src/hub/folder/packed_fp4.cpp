@@ -1,11 +1,14 @@
-// Floats of four bits: MXFP4, which stays what it is. Where it is documented stands in
-// packed_forms.cpp.
+// Floats of four bits: MXFP4, which stays what it is, and NVFP4. Where they are documented stands
+// in packed_forms.cpp.
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "core/error.h"
 #include "core/nearest.h"
 #include "core/threads.h"
 #include "hub/folder/packed_families.h"
+#include "hub/folder/packed_grids.h"
 #include "tensor/dtype.h"
 
 namespace moe {
@@ -13,6 +16,7 @@ namespace {
 
 constexpr std::string_view kInTurns = "gate_up_proj_blocks";
 constexpr int64_t kBlock = 32, kBlockBytes = kBlock / 2;  // of MXFP4
+constexpr int64_t kNvfp4Block = 16;
 
 // A block of MXFP4 in the order of GGUF: there byte j holds numbers j and j + 16, here 2j and
 // 2j + 1.
@@ -20,6 +24,48 @@ void reorder_block(uint8_t* to, const uint8_t* from) {
   const auto number = [&](int64_t n) { return from[n / 2] >> 4 * (n % 2) & 15; };
   for (int64_t j = 0; j < kBlockBytes; ++j)
     to[j] = static_cast<uint8_t>(number(j) | number(j + kBlockBytes) << 4);
+}
+
+// E2M1: a sign, two bits of exponent and one of fraction.
+std::array<float, 256> fp4_numbers() {
+  constexpr float kSizes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  std::array<float, 256> value{};
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    value[i] = kSizes[i];
+    value[i + std::size(kSizes)] = -kSizes[i];
+  }
+  return value;
+}
+
+// "X" [O,I/2], two numbers a byte, the first in the lower half, E4M3 scales [O,I/16] and one f32 of
+// the matrix. As both makers' programs have it, the scale of a block is rounded to f32 and so is
+// the product; bf16 is what compressed-tensors unpacks to, and what nearly all models were in.
+template <class Scale>
+PackedMatrix nvfp4_with(const PackedParts& parts, Scale&& scale_of) {
+  const Tensor &bytes = parts.numbers, &scales = parts.scales, &of_all = parts.scale_of_scales;
+  if (!is_matrix_of(DType::u8, bytes) || !is_matrix_of(DType::f8_e4m3, scales) ||
+      of_all.dtype != DType::f32 || of_all.numel() != 1 || scales.rows() != bytes.rows() ||
+      scales.cols() * kNvfp4Block != bytes.cols() * 2)
+    fail(
+        "{}: \"{}\" is {} with scales {} and {}; u8 [O,I/2], f8_e4m3 [O,I/16] and f32 [1] are "
+        "needed",
+        parts.where, printable(parts.name), describe(bytes), describe(scales), describe(of_all));
+  const int64_t rows = bytes.rows(), cols = bytes.cols() * 2;
+  ScaleGrid grid{.scale = std::vector<float>(static_cast<size_t>(scales.numel())),
+                 .zero = std::vector<float>(static_cast<size_t>(scales.numel())),
+                 .row_step = scales.cols(),
+                 .group_step = 1,
+                 .group = groups_of_size(cols, kNvfp4Block)};
+  const float all = *of_all.as<float>();
+  std::transform(static_cast<const uint8_t*>(scales.data),
+                 static_cast<const uint8_t*>(scales.data) + scales.numel(), grid.scale.begin(),
+                 [&](uint8_t byte) { return scale_of(f8_e4m3_to_f32(byte), all); });
+  return {.rows = rows,
+          .cols = cols,
+          .grid = std::move(grid),
+          .wide = DType::bf16,
+          .q = fp4_numbers(),
+          .read = reader_of_halves(bytes, cols, FirstHalf::lower)};
 }
 
 Tensor shaped_like(void* data, DType dtype, const std::vector<int64_t>& shape) {
@@ -62,6 +108,16 @@ Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
     }
   });
   return shaped_like(to, DType::mxfp4, shape);
+}
+
+// "X.weight", "X.weight_scale" and "X.weight_scale_2".
+PackedMatrix nvfp4_matrix(const PackedParts& parts, const Packing&) {
+  return nvfp4_with(parts, [](float block, float all) { return block * all; });
+}
+
+// "X.weight_packed", "X.weight_scale" and "X.weight_global_scale".
+PackedMatrix nvfp4_divided_matrix(const PackedParts& parts, const Packing&) {
+  return nvfp4_with(parts, [](float block, float all) { return block / all; });
 }
 
 }  // namespace moe

@@ -122,6 +122,10 @@ ScaleGrid grid_beside(const PackedParts& parts, int64_t rows, int64_t cols, floa
   if (are_scales(scales) && scales.numel() == 1) {
     grid.scale = floats_in(scales);
     grid.group = groups_of_size(cols, cols);
+  } else if (are_scales(scales) && scales.rank == 1 && scales.numel() == rows) {
+    grid.scale = floats_in(scales);
+    grid.row_step = 1;
+    grid.group = groups_of_size(cols, cols);
   } else if (are_scales(scales) && scales.rank == 2 && scales.rows() == rows) {
     grid.scale = floats_in(scales);
     grid.row_step = scales.cols();

@@ -40,8 +40,8 @@ std::vector<int64_t> groups_of_columns(const PackedParts&, int64_t cols, int64_t
 
 bool are_of_blocks(const Tensor& scales, int64_t rows, int64_t cols, const Packing&);
 ScaleGrid grid_of_blocks(const Tensor& scales, int64_t cols, const Packing&);
-// Of a matrix that has one scale, or [O,1], [O,G] or [ceil(O/B),ceil(I/B)] of them. The zero points
-// are `offset`.
+// Of a matrix that has one scale, or [O], [O,1], [O,G] or [ceil(O/B),ceil(I/B)] of them. The zero
+// points are `offset`.
 ScaleGrid grid_beside(const PackedParts&, int64_t rows, int64_t cols, float offset, const Packing&);
 
 // Adds zero points of bytes, one beside each scale.

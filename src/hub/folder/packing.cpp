@@ -1,6 +1,7 @@
 // The keys of each form as its makers' programs write them: transformers
 // (utils/quantization_config.py), GPTQModel and AutoGPTQ (quantization/config.py), AutoAWQ
-// (models/_config.py), compressed-tensors (quantization/quant_config.py, quant_args.py).
+// (models/_config.py), compressed-tensors (quantization/quant_config.py, quant_args.py), ModelOpt
+// (modelopt/torch/export/convert_hf_config.py, quant_utils.py).
 #include "hub/folder/packing.h"
 
 #include <algorithm>
@@ -116,7 +117,7 @@ Packing read_awq(const JsonReader& reader) {
   return packing;
 }
 
-// How a scheme of compressed-tensors packs weights.
+// How a scheme of compressed-tensors packs weights; ModelOpt's are of the same keys.
 void read_weights(const JsonReader& weights, Packing& packing) {
   for (const char* key : {"symmetric", "dynamic", "actorder", "observer", "observer_kwargs",
                           "scale_dtype", "zp_dtype"})
@@ -124,11 +125,11 @@ void read_weights(const JsonReader& weights, Packing& packing) {
   const bool floats =
       one_of_names(weights, "type", {"int", "float"}, "\"int\" and \"float\" are read") == "float";
   const auto bits = weights.get<int64_t>("num_bits");
-  if (bits != 8 && (bits != 4 || floats))
-    refuse(weights, "num_bits",
-           floats ? "numbers of type \"float\" are read in 8 bits; NVFP4, MXFP4 and MXFP6 are not"
-                  : "whole numbers are read in 4 and in 8 bits");
-  one_of_names(weights, "strategy", {"tensor", "channel", "group", "block"},
+  if (bits != 4 && bits != 8) refuse(weights, "num_bits", "4 and 8 bits are read");
+  if (bits == 4 && floats && weights.get<int64_t>("group_size") != 16)
+    refuse(weights, "group_size",
+           "4 bits of type \"float\" are read in groups of 16, as NVFP4; MXFP4 is not");
+  one_of_names(weights, "strategy", {"tensor", "channel", "group", "tensor_group", "block"},
                "scales of a \"tensor\", \"channel\", \"group\" and \"block\" are read");
   if (weights.has("group_size")) read_group_size(weights, packing);
   if (weights.has("block_structure")) read_block(weights, "block_structure", packing);
@@ -138,9 +139,21 @@ void read_weights(const JsonReader& weights, Packing& packing) {
 void check_compressed_format(const JsonReader& reader) {
   one_of_names(reader, "format",
                {"dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
-                "mixed-precision"},
-               "\"float-quantized\", \"int-quantized\", \"naive-quantized\" and "
-               "\"pack-quantized\" are read");
+                "nvfp4-pack-quantized", "mixed-precision"},
+               "\"float-quantized\", \"int-quantized\", \"naive-quantized\", "
+               "\"pack-quantized\" and \"nvfp4-pack-quantized\" are read");
+}
+
+void read_schemes(const JsonReader& reader, Packing& packing) {
+  if (!reader.has("config_groups")) return;
+  const JsonReader schemes = reader.object("config_groups");
+  for (const std::string& name : schemes.keys()) {
+    const JsonReader scheme = schemes.object(name);
+    check_compressed_format(scheme);
+    for (const char* key : {"targets", "input_activations", "output_activations"}) scheme.has(key);
+    if (scheme.has("weights")) read_weights(scheme.object("weights"), packing);
+    scheme.refuse_unknown();
+  }
 }
 
 // What programs write where there is none.
@@ -159,16 +172,50 @@ Packing read_compressed(const JsonReader& reader) {
     refuse(reader, "transform_config", "weights of a turned model are not read");
   if (is_said(reader, "moe_sparsity_config"))
     refuse(reader, "moe_sparsity_config", "experts that were taken out are not read");
-  if (!reader.has("config_groups")) return packing;
-  const JsonReader schemes = reader.object("config_groups");
-  for (const std::string& name : schemes.keys()) {
-    const JsonReader scheme = schemes.object(name);
-    check_compressed_format(scheme);
-    for (const char* key : {"targets", "input_activations", "output_activations"}) scheme.has(key);
-    if (scheme.has("weights")) read_weights(scheme.object("weights"), packing);
-    scheme.refuse_unknown();
+  read_schemes(reader, packing);
+  return packing;
+}
+
+void check_quant_algo(const JsonReader& reader) {
+  one_of_names(reader, "quant_algo",
+               {"fp8", "fp8_per_channel_per_token", "nvfp4", "w4a16_nvfp4", "mixed_precision"},
+               "\"FP8\", \"FP8_PER_CHANNEL_PER_TOKEN\", \"NVFP4\", \"W4A16_NVFP4\" and "
+               "\"MIXED_PRECISION\" of these are read");
+}
+
+// Layers of several forms are listed one by one; newer versions group them by scheme as well.
+void read_quantization(const JsonReader& reader, Packing& packing) {
+  for (const char* key :
+       {"exclude_modules", "ignore", "kv_cache_quant_algo", "kv_cache_scheme", "group_size"})
+    reader.has(key);
+  check_quant_algo(reader);
+  if (reader.has("quantized_layers")) {
+    const JsonReader layers = reader.object("quantized_layers");
+    for (const std::string& name : layers.keys()) {
+      const JsonReader layer = layers.object(name);
+      check_quant_algo(layer);
+      layer.refuse_unknown({"group_size"});
+    }
+  }
+  read_schemes(reader, packing);
+}
+
+Packing read_modelopt(const JsonReader& reader) {
+  Packing packing{.kind = Packing::Kind::modelopt};
+  reader.has("producer");
+  if (reader.has("quantization")) {
+    const JsonReader quantization = reader.object("quantization");
+    read_quantization(quantization, packing);
+    quantization.refuse_unknown();
+  } else {
+    read_quantization(reader, packing);
   }
   return packing;
+}
+
+Packing read_fbgemm(const JsonReader& reader) {
+  reader.has("activation_scale_ub");
+  return {.kind = Packing::Kind::fbgemm};
 }
 
 Packing read_bitsandbytes(const JsonReader& reader) {
@@ -196,6 +243,8 @@ constexpr PackingMethod kPackingMethods[] = {{"mxfp4", read_mxfp4},
                                              {"gptq", read_gptq},
                                              {"awq", read_awq},
                                              {"compressed-tensors", read_compressed},
+                                             {"modelopt", read_modelopt},
+                                             {"fbgemm_fp8", read_fbgemm},
                                              {kBitsandbytes, read_bitsandbytes}};
 
 // Configs of bitsandbytes are older than "quant_method".

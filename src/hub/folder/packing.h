@@ -10,7 +10,7 @@
 namespace moe {
 
 struct Packing {
-  enum class Kind { none, mxfp4, fp8, gptq, awq, compressed, bitsandbytes };
+  enum class Kind { none, mxfp4, fp8, gptq, awq, compressed, modelopt, fbgemm, bitsandbytes };
   Kind kind = Kind::none;
   // fp8, and compressed where it has blocks: of numbers that share a scale.
   int64_t block_rows = 0, block_cols = 0;

@@ -213,23 +213,6 @@ TEST_F(PackedIntegers, Awq) {
               DType::f16, pack);
 }
 
-Json compressed(const char* format, const Json& weights) {
-  return {{"quant_method", "compressed-tensors"},
-          {"format", format},
-          {"ignore", {"lm_head"}},
-          {"kv_cache_scheme", nullptr},
-          {"quantization_status", "compressed"},
-          {"sparsity_config", Json::object()},
-          {"version", "0.12.2"},
-          {"config_groups",
-           {{"group_0",
-             {{"targets", {"Linear"}},
-              {"input_activations", nullptr},
-              {"output_activations", nullptr},
-              {"format", nullptr},
-              {"weights", weights}}}}}};
-}
-
 struct PackedCase {
   int64_t bits = 4, group = 4;  // 0: a row
   enum class Zeros { none, packed, bytes } zeros = Zeros::none;
@@ -310,13 +293,6 @@ TEST_P(PackQuantized, Numbers) {
                                             {"observer", "minmax"},
                                             {"observer_kwargs", Json::object()}}),
               how.scales == DType::f16 ? DType::f16 : DType::bf16, pack, 20);
-}
-
-double f8_number(uint8_t byte) {
-  const int exponent = byte >> 3 & 15, fraction = byte & 7;
-  const double size =
-      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
-  return byte & 0x80 ? -size : size;
 }
 
 struct BytesCase {
@@ -426,15 +402,16 @@ TEST_F(PackedIntegers, OtherFormsAreRefusedByName) {
   expect_refused(with(awq, "backend", "llm-awq"), "\"backend\" is \"llm-awq\"; only \"gemm\"");
   expect_refused(with(awq, "bits", 3), "\"bits\" is 3; AWQ is read in 4 bits");
   const Json weights = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 8}};
-  expect_refused(compressed("nvfp4-pack-quantized", weights),
-                 "\"format\" is \"nvfp4-pack-quantized\"; \"float-quantized\"");
+  expect_refused(compressed("mxfp4-pack-quantized", weights),
+                 "\"format\" is \"mxfp4-pack-quantized\"; \"float-quantized\"");
   expect_refused(compressed("marlin-24", weights), "\"format\" is \"marlin-24\"");
   const auto scheme = [&](const char* key, const Json& value) {
     return compressed("pack-quantized", with(weights, key, value));
   };
-  expect_refused(scheme("num_bits", 3), "\"num_bits\" is 3; whole numbers are read in 4 and in 8");
-  expect_refused(scheme("type", "float"), "\"num_bits\" is 4; numbers of type \"float\" are read");
-  expect_refused(scheme("strategy", "tensor_group"), "\"strategy\" is \"tensor_group\"");
+  expect_refused(scheme("num_bits", 3), "\"num_bits\" is 3; 4 and 8 bits are read");
+  expect_refused(scheme("type", "float"),
+                 "\"group_size\" is 8; 4 bits of type \"float\" are read in groups of 16");
+  expect_refused(scheme("strategy", "token"), "\"strategy\" is \"token\"");
   expect_refused(scheme("block_structure", {128}), "two sizes of a block are needed");
   const Json words = compressed("pack-quantized", weights);
   expect_refused(with(words, "sparsity_config", {{"format", "sparse-24-bitmask"}}),

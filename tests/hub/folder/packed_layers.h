@@ -3,6 +3,7 @@
 // time.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,32 @@ using Pack = std::function<std::vector<float>(MadeFile& to, const std::string& l
 inline float rounded(DType dtype, double x) {
   const auto f = static_cast<float>(x);
   return dtype == DType::f16 ? f16_to_f32(f32_to_f16(f)) : to_f32(to_bf16(f));
+}
+
+// E4M3: a sign, four bits of exponent and three of fraction.
+inline double f8_number(uint8_t byte) {
+  const int exponent = byte >> 3 & 15, fraction = byte & 7;
+  const double size =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return byte & 0x80 ? -size : size;
+}
+
+// What compressed-tensors says.
+inline Json compressed(const char* format, const Json& weights) {
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"ignore", {"lm_head"}},
+          {"kv_cache_scheme", nullptr},
+          {"quantization_status", "compressed"},
+          {"sparsity_config", Json::object()},
+          {"version", "0.12.2"},
+          {"config_groups",
+           {{"group_0",
+             {{"targets", {"Linear"}},
+              {"input_activations", nullptr},
+              {"output_activations", nullptr},
+              {"format", nullptr},
+              {"weights", weights}}}}}};
 }
 
 class PackedLayers : public PackedFolder {

@@ -140,7 +140,7 @@ TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
   write(none, {{"quant_method", "hqq"}});
   EXPECT_FAILS(open_model(packed_.path(), {}),
                "\"quant_method\" is \"hqq\"; \"mxfp4\", \"fp8\", \"gptq\", \"awq\", "
-               "\"compressed-tensors\", \"bitsandbytes\" are read");
+               "\"compressed-tensors\", \"modelopt\", \"fbgemm_fp8\", \"bitsandbytes\" are read");
   write(none, {{"quant_method", std::string(500, 'x')}});
   EXPECT_FAILS(open_model(packed_.path(), {}), "xx...; \"mxfp4\"");  // cut, as of other keys
   write(none, {{"quant_method", "fp8"}});

@@ -162,14 +162,21 @@ LoadedModel read_adapted(const std::string& folder, LoadFor purpose, const comm:
   return loaded;
 }
 
+FolderConfig read_folder_config(const std::string& folder) {
+  const std::string config = folder + "/config.json", beside = folder + "/" + kModelOptFile;
+  FolderConfig read = read_config(read_text(config), config);
+  if (read.packing.kind == Packing::Kind::none)
+    if (const auto text = text_if_there(beside)) read.packing = read_modelopt_file(*text, beside);
+  return read;
+}
+
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts,
                        BesideText beside) {
   const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
   if (is_adapter(folder)) return read_adapted(folder, purpose, experts, beside);
   check_is_model_folder(folder);
-  const std::string config_path = folder + "/config.json";
-  const FolderConfig read = read_config(read_text(config_path), config_path);
+  const FolderConfig read = read_folder_config(folder);
   const ModelConfig& config = read.config;
   const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::shared_ptr<const NamedTensors> file = stored;

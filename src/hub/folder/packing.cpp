@@ -276,4 +276,12 @@ Packing read_packing(const JsonReader& config) {
   return packing;
 }
 
+Packing read_modelopt_file(std::string_view text, const std::string& where) {
+  const Json json = parse_json(text, where);
+  const JsonReader reader(json, where);
+  const Packing packing = read_modelopt(reader);
+  reader.refuse_unknown();
+  return packing;
+}
+
 }  // namespace moe

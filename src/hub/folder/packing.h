@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/json.h"
@@ -21,5 +23,9 @@ struct Packing {
 
 // Without "quantization_config", none. Fails, naming the key, for what is not known or not read.
 Packing read_packing(const JsonReader& config);
+// The text of ModelOpt's own file, in which its older versions said alone what newer ones write
+// into config.json too.
+inline constexpr const char* kModelOptFile = "hf_quant_config.json";
+Packing read_modelopt_file(std::string_view text, const std::string& where);
 
 }  // namespace moe

@@ -7,7 +7,7 @@
 namespace moe::test::packed_floats_test {
 namespace {
 
-// As config.json has it since ModelOpt 0.29.
+// As newer versions write it into config.json.
 Json modelopt(const char* algo, const Json& weights) {
   return {{"quant_method", "modelopt"},
           {"quant_algo", algo},
@@ -167,6 +167,43 @@ TEST_F(PackedFloats, LayersOfSeveralForms) {
         return layer.find("experts") != std::string::npos ? pack_nvfp4(to, layer, out, in, false)
                                                           : pack_f8(to, layer, out, in, 1, false);
       });
+}
+
+// Older versions wrote a file beside a config.json that says nothing of it.
+TEST_F(PackedFloats, AFileOfModelOptsOwn) {
+  save_model(plain_.path(), *std::make_unique<Model>(small_olmoe()), *make_tokenizer("bytes"),
+             DType::f32);
+  const Safetensors file = Safetensors::open(plain_.path());
+  MadeFile made;
+  std::vector<float> want;
+  const std::string layer = "model.layers.0.self_attn.q_proj";
+  for (const NamedTensor& tensor : file.tensors()) {
+    const Tensor& x = tensor.value;
+    if (tensor.name == layer + ".weight") want = pack_f8(made, layer, x.rows(), x.cols(), 1, false);
+    else made.items.push_back({tensor.name, x, DType::f32});
+  }
+  Json said = {
+      {"producer", {{"name", "modelopt"}, {"version", "0.15.1"}}},
+      {"quantization",
+       {{"quant_algo", "FP8"}, {"kv_cache_quant_algo", "FP8"}, {"exclude_modules", {"lm_head"}}}}};
+  const auto write_folder = [&](const Json& packing) {
+    write(made, packing);
+    write_atomically(packed_ / "hf_quant_config.json", said.dump());
+  };
+  write_folder(nullptr);
+  EXPECT_EQ(values(param_named(*load_model(packed_.path()).model, "layers.0.attn.q.weight")->value),
+            std::vector<double>(want.begin(), want.end()));
+  said["quantization"]["quant_algo"] = "W4A8_AWQ";
+  write_folder(modelopt("FP8", of_fp8()));
+  EXPECT_EQ(load_model(packed_.path()).model->params().size(),
+            load_model(plain_.path()).model->params().size());
+  write_folder(nullptr);
+  EXPECT_FAILS(open_model(packed_.path(), {}),
+               "hf_quant_config.json: \"quantization\": \"quant_algo\" is \"W4A8_AWQ\"");
+  said["quantisation"] = 1;
+  said["quantization"]["quant_algo"] = "FP8";
+  write_folder(nullptr);
+  EXPECT_FAILS(open_model(packed_.path(), {}), "\"quantisation\" is not known here");
 }
 
 TEST_F(PackedFloats, OtherFormsAreRefusedByName) {

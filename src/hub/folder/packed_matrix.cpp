@@ -17,6 +17,7 @@ constexpr int64_t kSide = 32;
 constexpr float kMiddle4 = 8, kMiddle8 = 128;  // of 4 and of 8 bits, which q4_0 and q8_0 have as 0
 
 bool is_f16(float x) { return f16_to_f32(f32_to_f16(x)) == x; }
+bool is_finite_f16(float x) { return std::isfinite(f16_to_f32(f32_to_f16(x))); }
 
 bool blocks_share_scales(const PackedMatrix& m) {
   if (m.cols % kSide != 0) return false;
@@ -30,6 +31,16 @@ bool blocks_share_scales(const PackedMatrix& m) {
 // The number 0 of a block of q4_1.
 float lowest(const PackedMatrix& m, size_t at) {
   return (m.least - m.grid.zero[at]) * m.grid.scale[at];
+}
+
+// Zero points lie among the numbers: further off they would be rounded by more and more of a step.
+bool are_held_by_q4_1(const PackedMatrix& m) {
+  const float most = m.least + 15;
+  for (size_t i = 0; i < m.grid.scale.size(); ++i) {
+    const float zero = m.grid.zero[i];
+    if (!(m.least <= zero && zero <= most) || !is_finite_f16(lowest(m, i))) return false;
+  }
+  return true;
 }
 
 // Calls write(r, c, n, codes) for stretches of at most a block's columns, which never lie in two.
@@ -95,10 +106,9 @@ DType least_type(const PackedMatrix& m) {
     return std::ranges::all_of(grid.zero, [&](float zero) { return zero == number; });
   };
   if (m.bits == 8) return zeros_are(m.least + kMiddle8) ? DType::q8_0 : m.wide;
-  if (zeros_are(m.least + kMiddle4)) return DType::q4_0;
-  for (size_t i = 0; i < grid.scale.size(); ++i)
-    if (!std::isfinite(f16_to_f32(f32_to_f16(lowest(m, i))))) return m.wide;
-  return DType::q4_1;
+  // What is q4_0 alone may come to be q4_1 for another matrix of its bank.
+  if (!are_held_by_q4_1(m)) return m.wide;
+  return zeros_are(m.least + kMiddle4) ? DType::q4_0 : DType::q4_1;
 }
 
 DType common_type(DType a, DType b, DType wide) {

@@ -48,8 +48,8 @@ struct PackedMatrix {
 };
 
 // The smallest type that holds the matrix: q4_0 or q8_0, which have every number exactly, or q4_1,
-// where zero point times scale is rounded once to f16 (by less than half a per cent of a step of
-// the numbers); else `wide`. A block of these types, 32 columns, has one scale, which is an f16.
+// where zero point times scale is rounded once to f16 (by at most 15 / 2^11 of a step of the
+// numbers, 0.73%); else `wide`. A block of these types, 32 columns, has one scale, which is an f16.
 DType least_type(const PackedMatrix&);
 // What holds matrices of both types, whose wide types are `wide`.
 DType common_type(DType a, DType b, DType wide);

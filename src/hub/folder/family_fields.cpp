@@ -26,12 +26,11 @@ void visit_latents(Visitor& v, Config& c) {
 void read_indexer(const JsonReader& reader, ModelConfig& c) {
   c.context = std::min(c.context, reader.get_in<int64_t>("index_topk", 1, kMaxSize));
   c.sparse_beyond = true;
-  constexpr const char* kTypes = "layer_types";
-  if (!reader.has(kTypes)) return;
-  for (const std::string& type : reader.get<std::vector<std::string>>(kTypes))
+  if (!reader.has("layer_types")) return;
+  for (const std::string& type : reader.get<std::vector<std::string>>("layer_types"))
     if (type != "indexed_attention" && type != "deepseek_sparse_attention")  // as it once was
-      fail("{}: \"{}\" has \"{}\"; of this family all layers are \"indexed_attention\"",
-           reader.where(), kTypes, printable(type));
+      fail("{}: \"layer_types\" has \"{}\"; of this family all layers are \"indexed_attention\"",
+           reader.where(), printable(type));
 }
 
 void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -245,10 +244,10 @@ double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
     if (c.rotary_width == c.head_width) c.rotary_width = 0;
   }
   if (f.rotary != FamilyRotary::by_layer) return share;
-  constexpr const char *kTurning = "no_rope_layers", *kInterval = "no_rope_layer_interval";
+  constexpr const char *kTurning = "no_rope_layers", *kTurningEach = "no_rope_layer_interval";
   const bool listed = reader.has(kTurning);
-  const auto interval = listed ? reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 1)
-                               : reader.get_in<int64_t>(kInterval, 1, kMaxLayers);
+  const auto interval = listed ? reader.get_in<int64_t>(kTurningEach, 1, kMaxLayers, 1)
+                               : reader.get_in<int64_t>(kTurningEach, 1, kMaxLayers);
   std::vector<int64_t> turning;  // of each layer: 1 where it turns
   if (listed) turning = reader.get<std::vector<int64_t>>(kTurning);
   else

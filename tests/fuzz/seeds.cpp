@@ -91,6 +91,21 @@ void packed_seeds(const std::string& folder) {
   seed("gptq", '\xC5',  // groups of 8
        {item("x.qweight", DType::i32, {2, 8}), item("x.qzeros", DType::i32, {2, 1}),
         item("x.scales", DType::f16, {2, 8}), item("x.bias", DType::f16, {8})});
+  // In blocks of 32 as they stay, q4_0, q4_1 and q8_0: scales that f16 has, one a row.
+  int32_t middles = 0x77777777;  // less one
+  const SafetensorsItem scales_of_rows = item("x.scales", DType::f16, {1, 8});
+  seed("gptq_q4_0", '\x05',
+       {item("x.qweight", DType::i32, {4, 8}),
+        scales_of_rows,
+        {"x.qzeros", Tensor(&middles, DType::i32, {1, 1}), DType::i32}});
+  seed("gptq_q4_1", '\x05',
+       {item("x.qweight", DType::i32, {4, 8}), scales_of_rows,
+        item("x.qzeros", DType::i32, {1, 1})});
+  seed("awq_q4_1", '\x09',
+       {item("x.qweight", DType::i32, {32, 1}), scales_of_rows,
+        item("x.qzeros", DType::i32, {1, 1})});
+  seed("bytes_q8_0", '\x0B',
+       {item("x.weight", DType::i8, {6, 32}), item("x.weight_scale", DType::f16, {6, 1})});
   std::memset(bytes.data(), 0, bytes.size());  // a list of groups that there are
   seed("gptq_listed", '\xC7',
        {item("x.qweight", DType::i32, {4, 4}), item("x.qzeros", DType::i32, {2, 1}),

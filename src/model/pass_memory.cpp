@@ -293,10 +293,12 @@ int64_t saved_exchange(const Sizes& s, bool moe) {
   return s.spread(moe) ? s.rows(true) * (s.c.width * s.a + 2 * kF32) : 0;
 }
 
-// Of all matrices that are here.
+// Of all matrices that are here. A sketch does not learn: there is no product back.
 int64_t copy_bytes(const ModelConfig& c, DType dtype, int64_t spread) {
   int64_t bytes = 0;
   each_param(c, [&](const Param& p, int64_t layers) {
+    if (is_sketch(p))
+      bytes += layers * ops::forward_copy_bytes(p, dtype, is_multiplied_in_f32(p)).all;
     if (!is_multiplied(c, p)) return;
     Param here;
     here.value = p.value;

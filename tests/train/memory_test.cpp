@@ -123,34 +123,66 @@ TEST(Memory, OfNarrowExpertsIsWhatShapesForetell) {
                     recompute);
 }
 
+// What the products of a step packed.
+int64_t packed_bytes(const ModelConfig& c, DType dtype, const comm::Layout& layout = {}) {
+  Model model(c, Storage::owned, layout.experts());
+  model.initialise(1);
+  TrainOptions o;
+  o.context = 16;
+  o.batch = 2;
+  o.dtype = dtype;
+  o.threads = 2;
+  o.accumulate = layout.all().size;
+  const Corpus corpus = text_of(0);
+  Trainer trainer(model, o, corpus, nullptr, layout);
+  trainer.step();
+  int64_t bytes = 0;
+  for (const Param* param : model.params())
+    if (auto* packed = dynamic_cast<ops::PackedWeight*>(param->derived.get()))
+      for (const auto& directions : packed->copies)
+        for (const ops::PackedWeight::Copies& copies : directions)
+          bytes += static_cast<int64_t>(copies.whole.memory.peak());
+  return bytes;
+}
+
 // One for the product forward and one for that backward, of the type that they are computed in, in
 // blocks that experts of 8 do not fill.
 TEST(Memory, OfPackedCopiesIsWhatProductsTake) {
-  const Corpus corpus = text_of(0);
-  for (const int64_t width : {128, 8})
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      ModelConfig c = config_of("olmoe");
-      c.expert_width = width;
-      c.shared_experts = 1;
-      c.shared_width = 40;
-      Model model(c);
-      model.initialise(1);
-      TrainOptions o;
-      o.context = 32;
-      o.batch = 2;
-      o.dtype = dtype;
-      o.threads = 2;
-      Trainer trainer(model, o, corpus);
-      trainer.step();
-      int64_t bytes = 0;
-      for (const Param* param : model.params())
-        if (auto* packed = dynamic_cast<ops::PackedWeight*>(param->derived.get()))
-          for (const auto& directions : packed->copies)
-            for (const ops::PackedWeight::Copies& copies : directions)
-              bytes += static_cast<int64_t>(copies.whole.memory.peak());
-      EXPECT_EQ(count_training_memory(c, {.dtype = dtype}).copies, bytes)
-          << width << ' ' << name_of(dtype);
-    }
+  const auto expect_packed = [](const std::string& name, const ModelConfig& c) {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      EXPECT_EQ(count_training_memory(c, {.dtype = dtype}).copies, packed_bytes(c, dtype))
+          << name << ' ' << name_of(dtype);
+  };
+  ModelConfig c = config_of("olmoe");
+  expect_packed("wide experts", c);
+  c.expert_width = 8;
+  c.shared_experts = 1;
+  c.shared_width = 40;
+  c.shared_gate = true;
+  expect_packed("narrow experts", c);
+  c.tied = !c.tied;
+  expect_packed("the other head", c);
+  c.qk_norm = QkNorm::none;
+  c.latent = {.width = 48, .query_width = 40, .value_width = 32};
+  c.rotary_width = 16;
+  expect_packed("latent attention", c);
+  c = config_of("dense");  // more neurons than a product of few columns takes
+  c.routing = default_options(find_recipe("sketch"), 64, 16, 3);
+  c.expert_width = 1;
+  ASSERT_TRUE(c.by_neuron());
+  expect_packed("a sketch", c);
+}
+
+// Five experts lie on two processes as two and three.
+TEST(Memory, OfPackedCopiesIsThatOfTheProcessWithMostExperts) {
+  ModelConfig c = config_of("olmoe");
+  c.routing = default_options(find_recipe("olmoe"), 5, 5, 3);
+  const int64_t foretold = count_training_memory(c, {.spread = 2}).copies;
+  run_processes(2, [&](const comm::Group& group) {
+    const int64_t bytes = packed_bytes(c, DType::f32, comm::Layout(group, 2));
+    if (group.rank == 1) EXPECT_EQ(foretold, bytes);
+    else EXPECT_GT(foretold, bytes);
+  });
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,

@@ -223,8 +223,9 @@ CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide) {
 }
 
 int64_t trained_copy_bytes(const Param& w, DType x, bool wide) {
+  const int64_t forward = forward_copy_bytes(w, x, wide).all;  // chooses the instruction set
   const Bank bank = bank_of(w);
-  return forward_copy_bytes(w, x, wide).all +
+  return forward +
          bank.experts * copy_bytes(bank, Copy::backward, compute_dtype(wide ? DType::f32 : x));
 }
 

@@ -27,7 +27,6 @@
 #include "tensor/on_host.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
-#include "train/step_lines.h"
 
 namespace moe {
 namespace {
@@ -474,14 +473,8 @@ void check_same_text(const Checkpoint& c, const DataPrint& data) {
 
 bool owes_last_evaluation(const Checkpoint& c) {
   const bool evaluates = c.options.hold_out > 0 || !c.sources.eval_data.empty();
-  if (!evaluates || c.step != c.options.steps) return false;
-  const std::string metrics = c.folder + "/metrics.jsonl";
-  bool owes = false;
-  each_last_line(metrics, 1, [&](std::string_view line) {
-    const std::optional<StepResult> step = parse_metrics_line(line, metrics);
-    owes = step && step->step == c.step && !parse_evaluation(line, metrics);
-  });
-  return owes;
+  return evaluates && c.step == c.options.steps &&
+         ends_without_evaluation(c.folder + "/metrics.jsonl", c.step);
 }
 
 void check_resumable(const Checkpoint& c, const TrainOptions& options, const DataPrint& data,

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "train/step_lines.h"
 
 namespace moe {
 namespace {
@@ -19,6 +20,10 @@ Json to_json(const Alarm& alarm) {
 }
 
 constexpr const char* kLoss = "dpo";  // of preference pairs
+
+bool tells_of_evaluation(std::string_view line) {
+  return line.find("\"eval_ce\"") != std::string_view::npos;
+}
 
 void add_evaluation(Json& line, const Evaluation& eval) {
   line["eval_ce"] = eval.ce;
@@ -124,7 +129,7 @@ std::optional<StepResult> parse_metrics_line(std::string_view text, const std::s
 
 std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std::string& where) {
   // most lines: not worth parsing
-  if (text.find("\"eval_ce\"") == std::string_view::npos) return std::nullopt;
+  if (!tells_of_evaluation(text)) return std::nullopt;
   try {
     const Json json = parse_json(text, where);
     const JsonReader line(json, where);
@@ -134,6 +139,15 @@ std::optional<BestEvaluation> parse_evaluation(std::string_view text, const std:
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+bool ends_without_evaluation(const std::string& metrics, int64_t step) {
+  bool without = false;
+  each_last_line(metrics, 1, [&](std::string_view line) {
+    const std::optional<StepResult> last = parse_metrics_line(line, metrics);
+    without = last && last->step == step && !tells_of_evaluation(line);
+  });
+  return without;
 }
 
 }  // namespace moe

@@ -28,4 +28,7 @@ std::optional<StepResult> parse_metrics_line(std::string_view line, const std::s
 // The evaluation that a line tells of, if any.
 std::optional<BestEvaluation> parse_evaluation(std::string_view line, const std::string& where);
 
+// Whether the last line of the file is that of this step, and tells of no evaluation.
+bool ends_without_evaluation(const std::string& metrics, int64_t step);
+
 }  // namespace moe

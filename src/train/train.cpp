@@ -261,17 +261,10 @@ TakenEvaluations evaluations_in(const std::string& metrics) {
 // The evaluation after the checkpoint's step was due by the plan of the run that left it, and a
 // stop cut it short: the line of that step has none.
 bool is_evaluation_owed(const Checkpoint& c, int64_t last_evaluation, const std::string& metrics) {
+  if (c.step == c.options.steps) return owes_last_evaluation(c);
   const int64_t every = c.options.eval_every.value_or(0);
-  const bool is_due = c.step == c.options.steps ? last_evaluation < c.step
-                                                : every > 0 && c.step % every == 0 &&
-                                                      2 * (c.step - last_evaluation) >= every;
-  if (!is_due) return false;
-  bool has_line = false;
-  each_last_line(metrics, 1, [&](std::string_view line) {
-    const std::optional<StepResult> step = parse_metrics_line(line, metrics);
-    has_line = step && step->step == c.step;
-  });
-  return has_line;
+  return every > 0 && c.step % every == 0 && 2 * (c.step - last_evaluation) >= every &&
+         ends_without_evaluation(metrics, c.step);
 }
 
 // The first process's.

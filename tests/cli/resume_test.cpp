@@ -115,6 +115,14 @@ TEST_F(ResumeCommand, ARunThatOwesItsLastEvaluationTakesIt) {
   has(ok(resume("none", {"--eval-data", folder_ / "held.txt"})).err, "trained already");
 }
 
+// It was to take none.
+TEST_F(ResumeCommand, ARunWithoutHeldOutTextOwesNoEvaluation) {
+  ok(train("out", {"--steps", "2", "--schedule", "constant", "--warmup", "0"}));
+  const std::string before = slurp(folder_ / "out/metrics.jsonl");
+  ok(resume("out", {"--steps", "3", "--eval-data", folder_ / "held.txt"}));
+  EXPECT_TRUE(slurp(folder_ / "out/metrics.jsonl").starts_with(before));
+}
+
 // One that is done.
 TEST_F(ResumeCommand, ADoneRunDoesNotPassOverAnotherText) {
   ok(train("out", {"--steps", "2"}));

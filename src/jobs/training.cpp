@@ -179,6 +179,8 @@ Training::Training(RunOptions options, Given given, const comm::Group& group, co
       lock_(lock ? *lock : own_lock_),
       began_(steady_seconds()) {
   comm::together(group_, [&] { prepare(watch); });
+  // Read from files that each machine may have for itself; who is done waits for nobody.
+  comm::check_same(group_, {{"rest of the run", is_done() ? "nothing" : "something"}});
   if (!is_done()) check_alike();
 }
 

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <random>
+#include <stdexcept>
 
 #include "text/ggml_pre.h"
 #include "text/pattern.h"
@@ -72,9 +73,10 @@ TEST(LinearPatterns, SpacesThatEndALineAreCutAsBefore) {
   expect_same({pattern}, {in_a_group(pattern)}, 20);
 }
 
-// Half their number squared are more steps than any text may take.
+// Half their number squared are more steps than a text of so many may take, each place more than
+// it may for nothing.
 TEST(LinearPatterns, SpacesOfAnyNumberBeforeADigitAreCut) {
-  const std::string spaces = repeated(" ", 1'000'000);
+  const std::string spaces = repeated(" ", 300'000);
   EXPECT_EQ(split(ggml_pre("deepseek-llm").patterns, spaces + "5"), (Strings{spaces, "5"}));
 }
 
@@ -97,21 +99,21 @@ TEST(LinearPatterns, DigitsAreCutAsBefore) {
 }
 
 TEST(LinearPatterns, DigitsOfAnyNumberAreCut) {
-  constexpr size_t kThrees = 400'000;
+  constexpr size_t kThrees = 100'000;
   Strings want(kThrees, "777");
   want.insert(want.begin(), {"a", "77"});
   EXPECT_EQ(split(ggml_pre("afmoe").patterns, "a77" + repeated("777", kThrees)), want);
 }
 
-// The matcher has a stack of 8 MB, of which each repetition of a group takes eight bytes and more.
+// The matcher has a stack of 8 MB, of which each repetition of a group takes eight bytes, of one
+// within another more than twenty.
 TEST(LinearPatterns, WordsOfAnyLengthAreCut) {
-  constexpr size_t kLong = 1'200'000;
-  for (const char* unit : {"a", "B", "\u0E01"}) {
-    const std::string text = repeated(unit, kLong) + "b";
+  for (const char* unit : {"a", "B"}) {
+    const std::string text = repeated(unit, 1'100'000) + "b";
     EXPECT_EQ(split(ggml_pre("kimi-k2").patterns, text + "5"), (Strings{text, "5"})) << unit;
   }
   for (const char* unit : {"a", "a ", "\u4E2D", "a\u0301", "a\u0301 "}) {
-    const std::string text = repeated(unit, kLong) + "b";
+    const std::string text = repeated(unit, 400'000) + "b";
     EXPECT_EQ(split(ggml_pre("exaone-moe").patterns, text + "  5"), (Strings{text, " ", " ", "5"}))
         << unit;
   }
@@ -136,6 +138,7 @@ class StepCounter {
       codes_.emplace_back(pcre2_compile(
           reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_AUTO_CALLOUT, &error, &at, nullptr));
+      if (!codes_.back()) throw std::invalid_argument(translated);
     }
     pcre2_set_callout(context_.get(), count, this);
   }
@@ -161,7 +164,7 @@ class StepCounter {
     size_t done = 0;
     for (at_ = 0;
          pcre2_match(codes_[level].get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                     done, PCRE2_NO_UTF_CHECK, data.get(), context_.get()) > 0;
+                     done, PCRE2_NO_UTF_CHECK, data.get(), context_.get()) >= 0;
          at_ = done) {
       const size_t* place = pcre2_get_ovector_pointer(data.get());
       match_all(level + 1, text.substr(done, place[0] - done));

@@ -87,9 +87,9 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
     fail_usage("@windows is {}; it must be at least 1", o.windows);
   if (o.window < 2 || o.window > (int64_t{1} << 24))
     fail_usage("@window is {}; a calibration sequence needs at least 2 tokens", o.window);
-  if (dense.positions == Positions::learned && o.window > dense.context)
-    fail_usage("@window is {}, but the model has positions for {} tokens; take @window {}",
-               o.window, dense.context, dense.context);
+  if (dense.ends_at_context() && o.window > dense.context)
+    fail_usage("@window is {}, but {}; take @window {}", o.window, why_texts_end(dense),
+               dense.context);
 }
 
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {

@@ -471,6 +471,13 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.layers.every = 0;
   has(refused(o), "every:0");
+  ModelConfig sparse = dense->config();
+  sparse.sparse_beyond = true;
+  o = options("cmoe", 1, 2, 6);
+  o.window = sparse.context + 1;
+  has(test::message_of([&] { check_carve(sparse, o); }), "the attention of the model is sparse");
+  o.window = sparse.context;
+  check_carve(sparse, o);
   moe::Run run(1);
   has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }),
       "255 tokens, and 4 windows of 64 need 256");

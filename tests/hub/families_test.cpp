@@ -285,7 +285,7 @@ TEST(Families, TextWithinOthers) {
     return read_config(with(given, "quantization_config", how).dump(), "config.json").packing;
   };
   EXPECT_EQ(packed({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}).block_rows, 128);
-  EXPECT_FAILS(packed({{"quant_method", "modelopt"}}), "\"quant_method\" is \"modelopt\"");
+  EXPECT_FAILS(packed({{"quant_method", "hqq"}}), "\"quant_method\" is \"hqq\"");
 }
 
 // The one of Qwen3-Omni's models that writes text: a config within another, which is within a

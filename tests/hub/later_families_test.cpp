@@ -432,7 +432,7 @@ TEST(LaterFamilies, GraniteWithWindows) {
   EXPECT_EQ(c.attention(0).window, 0);
   EXPECT_EQ(c.attention(4).window, 128);
   EXPECT_EQ(c.attention(27).window, 0);
-  EXPECT_EQ(c.attention(4).score_factor, 0.015625f);
+  EXPECT_EQ(c.multipliers.attention, 0.015625f);
   EXPECT_EQ(c.shared_width, 1280);
   EXPECT_EQ(c.routing.recipe, "mixtral");
   EXPECT_NEAR(static_cast<double>(count_params(c).total()), 3.02e9, 0.01e9);  // "3B"

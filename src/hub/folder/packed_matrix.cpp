@@ -123,13 +123,14 @@ Tensor unpack(const PackedMatrix& m, DType as, const MemoryOfWeights& memory) {
   if (is_quantised(as)) {
     const BlockWriter blocks(m, as);
     each_stretch(m, [&](int64_t r, int64_t c, int64_t, const uint8_t* codes) {
-      blocks.write(to + r * row_bytes + bytes_of(as, c), m.grid.at(r, c), codes);
+      blocks.write(to + r * row_bytes + bytes_of(as, c), m.grid.at(m.grid.first(r), c), codes);
     });
   } else {
     each_stretch(m, [&](int64_t r, int64_t c, int64_t n, const uint8_t* codes) {
       auto* out = reinterpret_cast<uint16_t*>(to + r * row_bytes) + c;
+      const int64_t first = m.grid.first(r);  // divided once, not for every number
       for (int64_t j = 0; j < n; ++j) {
-        const size_t at = m.grid.at(r, c + j);
+        const size_t at = m.grid.at(first, c + j);
         const float x = (m.q[codes[j]] - m.grid.zero[at]) * m.grid.scale[at] * m.factor;
         out[j] = as == DType::f16 ? f32_to_f16(x) : to_bf16(x).bits;
       }

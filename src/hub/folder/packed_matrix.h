@@ -24,9 +24,10 @@ struct ScaleGrid {
   int64_t row_step = 0, group_step = 0;  // from a row's first scale to the next row's; to the next
   std::vector<int64_t> group;            // [C]
 
-  size_t at(int64_t row, int64_t col) const {
-    return static_cast<size_t>(row / block_rows * row_step +
-                               group[static_cast<size_t>(col)] * group_step);
+  // Of the scales, the first of a row; and that of a column, `first` being its row's.
+  int64_t first(int64_t row) const { return row / block_rows * row_step; }
+  size_t at(int64_t first, int64_t col) const {
+    return static_cast<size_t>(first + group[static_cast<size_t>(col)] * group_step);
   }
 };
 

@@ -52,7 +52,7 @@ std::vector<float> unpacked(const PackedMatrix& m, DType as) {
 }
 
 double meant(const PackedMatrix& m, int64_t row, int64_t col) {
-  const size_t at = m.grid.at(row, col);
+  const size_t at = m.grid.at(m.grid.first(row), col);
   return (static_cast<double>(m.q[code(m, row, col)]) - m.grid.zero[at]) * m.grid.scale[at];
 }
 

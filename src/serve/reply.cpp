@@ -166,12 +166,6 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
                      {"shape", shape}};
 }
 
-// A forced call was begun by the prompt, and ends with the object that was written.
-std::string ReplyWriter::with_call_marks(const Choice& choice) const {
-  if (!form_.forced || choice.end.finish != "stop") return choice.text;
-  return form_.call_begin + choice.text + form_.call_end;
-}
-
 // Whether the client is to see more, or other, than the text as it stands.
 bool ReplyWriter::parses() const {
   return form_.chat && (form_.tools || reply_channels(served_.chat->calls()) != nullptr);
@@ -179,9 +173,11 @@ bool ReplyWriter::parses() const {
 
 // What a text that is parsed is for the client; of a choice under way what is certain of it.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
+  if (form_.forced)
+    return choice.ended ? parse_forced(form_.call_name, choice.text) : ParsedReply();
   const ToolCallForm form = served_.chat->calls();
-  if (choice.ended) return parse_reply(form, with_call_marks(choice), form_.in_thought);
-  return form_.forced ? ParsedReply() : parse_reply_so_far(form, choice.text, form_.in_thought);
+  return choice.ended ? parse_reply(form, choice.text, form_.in_thought, form_.arguments)
+                      : parse_reply_so_far(form, choice.text, form_.in_thought);
 }
 
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {

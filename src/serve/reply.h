@@ -51,7 +51,6 @@ class ReplyWriter {
  private:
   Json base(const char* object) const;
   Json usage(const std::vector<Choice>&, int64_t choices) const;
-  std::string with_call_marks(const Choice&) const;
   bool parses() const;
   ParsedReply parsed(const Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;

@@ -306,14 +306,10 @@ OrderedJson call_schema(const std::vector<OrderedJson>& functions, const char* a
   return any.size() == 1 ? any[0] : OrderedJson{{"anyOf", std::move(any)}};
 }
 
-// `begin` with the name of the only function in it.
-std::string named_begin(std::string begin, const std::vector<OrderedJson>& functions) {
-  if (functions.size() > 1)
-    refuse("tool_choice",
-           "this model names a tool before its arguments: of several tools tool_choice must name "
-           "the one to call");
+// What opens a call of the tool of this name.
+std::string named_begin(std::string begin, const std::string& name) {
   constexpr std::string_view kName = "NAME";
-  return begin.replace(begin.find(kName), kName.size(), functions[0].at("name").get<std::string>());
+  return begin.replace(begin.find(kName), kName.size(), name);
 }
 
 // Lets only a call come: of any tool ("required") or of the one that the choice names.
@@ -331,13 +327,17 @@ void force_call(const Json& choice, std::string_view body, const Served& served,
     refuse("tool_choice", "a call cannot be forced where response_format asks for something else");
   const OrderedJson whole = parse_ordered_json(body, kWhere);
   const std::vector<OrderedJson> functions = callable(whole.at("tools"), name);
-  const bool name_first = call->arguments[0] == '\0';
-  out.form.call_begin = name_first ? named_begin(call->begin, functions) : call->begin;
+  const bool named = functions.size() == 1 && call->named != nullptr;
+  if (!named && call->begin == nullptr)
+    refuse("tool_choice",
+           "this model names a tool before its arguments: of several tools tool_choice must name "
+           "the one to call");
+  if (named) out.form.call_name = functions[0].at("name").get<std::string>();
+  out.form.call_begin = named ? named_begin(call->named, out.form.call_name) : call->begin;
   const OrderedJson schema =
-      name_first ? parameters_of(functions[0]) : call_schema(functions, call->arguments);
+      named ? parameters_of(functions[0]) : call_schema(functions, call->arguments);
   text.grammar = grammar::json_schema_grammar(schema.dump(), "tools");
   out.form.forced = true;
-  out.form.call_end = call->end;
 }
 
 // What the reply may call. Where it may not, the template is told of no tools.
@@ -346,6 +346,7 @@ void read_tool_choice(const Fields& fields, std::string_view body, const Served&
   const Json choice = fields.has("tool_choice") ? fields.value("tool_choice") : Json("auto");
   if (choice == "none") chat.tools = {};
   out.form.tools = !chat.tools.none();
+  if (out.form.tools) out.form.arguments = tool_arguments(fields.value("tools"));
   if (choice == "none" || choice == "auto") return;
   if (!out.form.tools) refuse("tool_choice", "tool_choice asks for a call, and there are no tools");
   Fields::named("tool_choice", [&] { force_call(choice, body, served, out, text); });

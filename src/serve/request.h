@@ -32,13 +32,14 @@ struct ReplyForm {
   bool stream = false, include_usage = false;
   bool echo = false;  // completions: the prompt stands before its continuation
   bool logprobs = false;
-  bool routing = false;         // readable, and
-  bool routed_experts = false;  // the numbers alone
-  bool tools = false;           // the reply may call some
-  bool in_thought = false;      // the prompt has opened one
-  // Where it has to: what stands before and behind what is written, so that it is a call.
+  bool routing = false;          // readable, and
+  bool routed_experts = false;   // the numbers alone
+  bool tools = false;            // the reply may call some
+  bool in_thought = false;       // the prompt has opened one
+  ToolArguments arguments = {};  // of the tools
+  // Where it has to (ForcedCall): what ends the prompt, and the tool's name where that is in it.
   bool forced = false;
-  std::string call_begin = {}, call_end = {};  // the former stands in the prompt
+  std::string call_begin = {}, call_name = {};
 };
 
 struct ParsedRequest {

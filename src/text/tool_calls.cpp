@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/error.h"
 #include "core/json.h"
+#include "text/call_text.h"
 #include "text/harmony.h"
+#include "text/literals.h"
+#include "text/marked_calls.h"
 
 namespace moe {
 namespace {
@@ -15,42 +17,9 @@ namespace {
 using Calls = std::optional<std::vector<ToolCall>>;
 using std::string_view;
 
-constexpr size_t kMostCallBytes = size_t{16} << 20;
-constexpr string_view kReplySpace = " \t\r\n";
 constexpr string_view kPythonTag = "<|python_tag|>";
 
-string_view trimmed_left(string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kReplySpace), text.size()));
-}
-string_view trimmed_right(string_view text) {
-  return text.substr(0, text.find_last_not_of(kReplySpace) + 1);
-}
-string_view trimmed(string_view text) { return trimmed_left(trimmed_right(text)); }
-
-bool take_prefix(string_view& text, string_view prefix) {
-  if (prefix.empty() || !text.starts_with(prefix)) return false;
-  text.remove_prefix(prefix.size());
-  return true;
-}
-
-// What stands before `mark`, which goes too; nothing where there is no mark.
-std::optional<string_view> take_until(string_view& text, string_view mark) {
-  const size_t at = text.find(mark);
-  if (at == string_view::npos) return std::nullopt;
-  const string_view before = text.substr(0, at);
-  text.remove_prefix(at + mark.size());
-  return before;
-}
-
 // ---- what stands in a call ----------------------------------------------------------------------
-
-std::optional<OrderedJson> json_of(string_view text) {
-  try {
-    return parse_ordered_json(text, "call", kMostCallBytes);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
 
 // Some models write the object once more as a text.
 std::optional<std::string> arguments_of(const OrderedJson& given) {
@@ -132,6 +101,24 @@ Calls kimi_call(string_view body) {
   return one_call(name->substr(0, name->rfind(':')), body);
 }
 
+// A list as Python writes it, or in JSON.
+Calls lfm2_calls(string_view body) {
+  Calls calls = json_calls(body);
+  return calls ? std::move(calls) : python_calls(body);
+}
+
+// call:NAME and the object, in JSON or in Gemma's own way.
+Calls gemma4_call(string_view body) {
+  body = trimmed(body);
+  if (!take_prefix(body, "call:")) return std::nullopt;
+  const size_t open = body.find('{');
+  if (open == string_view::npos) return std::nullopt;
+  const string_view name = body.substr(0, open), object = body.substr(open);
+  if (Calls calls = one_call(name, object)) return calls;
+  const auto arguments = gemma_object(object);
+  return arguments ? one_call(name, one_line_json(*arguments)) : std::nullopt;
+}
+
 // ---- families -----------------------------------------------------------------------------------
 
 struct Family {
@@ -139,7 +126,7 @@ struct Family {
   string_view told_by;      // stands in the template
   string_view begin, end;   // around a call; without an end it goes on to the next or the reply's
   string_view group, done;  // around all of them
-  Calls (*read)(string_view body);
+  Calls (*read)(string_view body);  // null: each argument has marks (text/marked_calls.h)
 };
 
 // In the order in which templates are searched.
@@ -153,18 +140,37 @@ constexpr Family kFamilies[] = {
     {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls},
     // A call is a message among others, so that the whole reply is read by parse_harmony.
     {ToolCallForm::harmony, "<|channel|>analysis<|message|>", "", "", "", "", nullptr},
-    // Others write each argument in a mark of its own between these.
+    {ToolCallForm::gemma4, "<|tool_call>", "<|tool_call>", "<tool_call|>", "", "", gemma4_call},
+    {ToolCallForm::lfm2, "<|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>", "", "",
+     lfm2_calls},
+    // LFM2's first template shows the tools and writes no calls.
+    {ToolCallForm::lfm2, "<|tool_list_start|>", "", "", "", "", nullptr},
+    {ToolCallForm::deepseek_v32, "｜DSML｜", "<｜DSML｜invoke name=", "",
+     "<｜DSML｜function_calls>", "</｜DSML｜function_calls>", nullptr},
+    {ToolCallForm::minimax, "<minimax:tool_call>", "<invoke name=", "", "<minimax:tool_call>",
+     "</minimax:tool_call>", nullptr},
+    // The call's own mark may be missing: these models forget it now and then.
+    {ToolCallForm::qwen3_coder, "<parameter=", "<function=", "", "<tool_call>", "</tool_call>",
+     nullptr},
+    {ToolCallForm::hunyuan3_open, ":opensource", "<tool_call:opensource>", "",
+     "<tool_calls:opensource>", "</tool_calls:opensource>", nullptr},
+    {ToolCallForm::hunyuan3, "<tool_sep>", "<tool_call>", "", "<tool_calls>", "</tool_calls>",
+     nullptr},
+    {ToolCallForm::glm, "<arg_key>", "<tool_call>", "", "", "", nullptr},
+    // Others with marks of their own.
     {ToolCallForm::none, "<function=", "", "", "", "", nullptr},
-    {ToolCallForm::none, "<arg_key>", "", "", "", "", nullptr},
     {ToolCallForm::none, "<invoke name=", "", "", "", "", nullptr},
+    {ToolCallForm::olmo3, "<function_calls>", "<function_calls>", "</function_calls>", "", "",
+     python_calls},
     {ToolCallForm::hermes, "<tool_call>", "<tool_call>", "</tool_call>", "", "", json_calls},
+    {ToolCallForm::hunyuan, "<tool_calls>", "<tool_calls>", "</tool_calls>", "", "", json_calls},
     {ToolCallForm::llama3, R"({"name": function name, "parameters": )", "", "", "", "",
      llama3_call},
 };
 
 const Family* family_of(ToolCallForm form) {
   for (const Family& row : kFamilies)
-    if (row.form == form && row.read != nullptr) return &row;
+    if (row.form == form && (row.read != nullptr || !row.begin.empty())) return &row;
   return nullptr;
 }
 
@@ -208,6 +214,42 @@ ParsedReply whole_reply(const Family& family, string_view text) {
   if (Calls calls = family.read(body)) return {.calls = std::move(*calls)};
   return {.content = std::string(text)};
 }
+
+struct TakenCalls {
+  std::vector<ToolCall> calls;
+  size_t end;  // behind them
+};
+
+// Reads what stands behind the marks that may open a call, from the first to the last.
+class CallTaker {
+ public:
+  CallTaker(const Family& family, string_view text, const ToolArguments& arguments)
+      : family_(family), text_(text) {
+    if (family.read == nullptr) marked_.emplace(family.form, text, arguments);
+  }
+
+  // Of the mark that ends at `body`; nothing where no call follows.
+  std::optional<TakenCalls> take(size_t body) {
+    if (marked_) {
+      auto found = marked_->at(body);
+      if (!found) return std::nullopt;
+      return TakenCalls{{std::move(found->call)}, found->end};
+    }
+    const string_view closing = family_.end.empty() ? family_.begin : family_.end;
+    if (end_ < body) end_ = std::min(text_.find(closing, body), text_.size());
+    Calls calls = family_.read(text_.substr(body, end_ - body));
+    if (!calls) return std::nullopt;
+    const size_t behind =
+        family_.end.empty() ? end_ : std::min(end_ + closing.size(), text_.size());
+    return TakenCalls{std::move(*calls), behind};
+  }
+
+ private:
+  const Family& family_;
+  string_view text_;
+  std::optional<MarkedCalls> marked_;
+  size_t end_ = 0;  // where the mark stands that closes what was read last
+};
 
 // Where `mark` begins in text[from, ...), or may begin at its end.
 size_t mark_or_part(string_view text, string_view mark, size_t from) {
@@ -258,24 +300,23 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
 
 bool opens_thought(string_view prompt) { return trimmed_right(prompt).ends_with(kOpenThought); }
 
-ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought) {
+ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought,
+                        const ToolArguments& arguments) {
   if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, true);
   const Family* family = family_of(form);
   const std::optional<size_t> from = behind_thought(text, in_thought);
   if (family == nullptr || !from) return {.content = std::string(text)};
   if (family->begin.empty()) return whole_reply(*family, text);
+  CallTaker taker(*family, text, arguments);
   std::vector<ToolCall> calls;
   std::vector<string_view> around;
-  size_t done = 0, end = 0;
+  size_t done = 0;
   for (size_t at = text.find(family->begin, *from); at != string_view::npos;) {
-    const size_t body = at + family->begin.size();
-    const string_view closing = family->end.empty() ? family->begin : family->end;
-    if (end < body) end = std::min(text.find(closing, body), text.size());
-    size_t next = body;
-    if (Calls found = family->read(text.substr(body, end - body))) {
-      for (ToolCall& call : *found) calls.push_back(std::move(call));
+    size_t next = at + family->begin.size();
+    if (std::optional<TakenCalls> taken = taker.take(next)) {
+      for (ToolCall& call : taken->calls) calls.push_back(std::move(call));
       around.push_back(text.substr(done, at - done));
-      done = next = family->end.empty() ? end : std::min(end + closing.size(), text.size());
+      done = next = taken->end;
     }
     at = text.find(family->begin, next);
   }
@@ -297,17 +338,41 @@ const ReplyChannels* reply_channels(ToolCallForm form) {
 }
 
 const ForcedCall* forced_call(ToolCallForm form) {
+  static constexpr const char* kKey = "arguments";
   static const std::map<ToolCallForm, ForcedCall> table = {
-      {ToolCallForm::hermes, {"<tool_call>\n", "arguments", "\n</tool_call>"}},
-      {ToolCallForm::llama3, {"", "parameters", ""}},
-      {ToolCallForm::mistral, {"[TOOL_CALLS] [", "arguments", "]"}},
-      {ToolCallForm::granite3, {"<|tool_call|>[", "arguments", "]"}},
-      {ToolCallForm::nemotron, {"<TOOLCALL>[", "arguments", "]</TOOLCALL>"}},
+      {ToolCallForm::hermes, {"<tool_call>\n", kKey}},
+      {ToolCallForm::hunyuan, {"<tool_calls>[", kKey}},
+      {ToolCallForm::llama3, {"", "parameters"}},
+      {ToolCallForm::mistral, {"[TOOL_CALLS] [", kKey}},
+      {ToolCallForm::deepseek,
+       {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", kKey,
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>"}},
+      {ToolCallForm::granite3, {"<|tool_call|>[", kKey}},
+      {ToolCallForm::nemotron, {"<TOOLCALL>[", kKey}},
+      {ToolCallForm::kimi,
+       {"<|tool_calls_section_begin|><|tool_call_begin|>", kKey,
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0"
+        "<|tool_call_argument_begin|>"}},
+      {ToolCallForm::lfm2, {"<|tool_call_start|>[", kKey}},
+      {ToolCallForm::olmo3, {"<function_calls>", kKey}},
+      {ToolCallForm::gemma4, {"<|tool_call>", kKey, "<|tool_call>call:NAME"}},
+      {ToolCallForm::qwen3_coder, {"<tool_call>\n", kKey}},
+      {ToolCallForm::glm, {"<tool_call>", kKey}},
+      {ToolCallForm::hunyuan3, {"<tool_calls>\n<tool_call>", kKey}},
+      {ToolCallForm::hunyuan3_open, {"<tool_calls:opensource>\n<tool_call:opensource>", kKey}},
+      {ToolCallForm::minimax, {"<minimax:tool_call>\n", kKey}},
+      {ToolCallForm::deepseek_v32, {"<｜DSML｜function_calls>\n", kKey}},
       {ToolCallForm::harmony,
-       {"<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", ""}},
+       {nullptr, kKey, "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>"}},
   };
   const auto found = table.find(form);
   return found == table.end() ? nullptr : &found->second;
+}
+
+ParsedReply parse_forced(string_view name, string_view object) {
+  Calls calls = name.empty() ? json_calls(object) : one_call(name, object);
+  if (!calls || calls->size() != 1) return {.content = std::string(object)};
+  return {.calls = std::move(*calls)};
 }
 
 }  // namespace moe

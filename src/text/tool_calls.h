@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tool_arguments.h"
+
 namespace moe {
 
 struct ToolCall {
@@ -23,13 +25,24 @@ struct ParsedReply {
 enum class ToolCallForm {
   none,      // no form that is known here: a reply is content throughout
   hermes,    // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Qwen, Hermes, Granite 4
+  hunyuan,   // <tool_calls>[{"name": ..., "arguments": {...}}]</tool_calls>
   llama3,    // {"name": ..., "parameters": {...}} as the whole reply
   mistral,   // [TOOL_CALLS][{"name": ..., "arguments": {...}}] or [TOOL_CALLS]NAME[ARGS]{...}
   deepseek,  // between <｜tool▁call▁begin｜> and <｜tool▁call▁end｜>
   granite3,  // <|tool_call|>[{"name": ..., "arguments": {...}}]
   nemotron,  // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
   kimi,      // between <|tool_call_begin|> and <|tool_call_end|>
-  harmony,   // <|channel|>commentary to=functions.NAME<|message|>{...}: gpt-oss; text/harmony.h
+  lfm2,      // <|tool_call_start|>[NAME(KEY="VALUE", ...)]<|tool_call_end|>, or a list in JSON
+  olmo3,     // <function_calls>NAME(KEY="VALUE", ...)</function_calls>, one call a line
+  gemma4,    // <|tool_call>call:NAME{KEY:<|"|>VALUE<|"|>, ...}<tool_call|>
+  // Each argument in marks of its own, as bare text (text/marked_calls.h):
+  qwen3_coder,    // <tool_call><function=NAME><parameter=KEY>...</function></tool_call>
+  glm,            // <tool_call>NAME<arg_key>KEY</arg_key><arg_value>...</tool_call>: 4.5 and later
+  hunyuan3,       // as glm, with <tool_sep> behind the name and <tool_calls> around all
+  hunyuan3_open,  // the same, every mark with :opensource in it
+  minimax,        // <minimax:tool_call><invoke name="NAME"><parameter name="KEY">...
+  deepseek_v32,   // the same with other marks
+  harmony,  // <|channel|>commentary to=functions.NAME<|message|>{...}: gpt-oss; text/harmony.h
 };
 
 // The form in which a model with this chat template writes its calls.
@@ -37,8 +50,10 @@ ToolCallForm tool_call_form(std::string_view jinja);
 
 // Takes the calls out of a whole reply. What is no call stays content, as it stands; where calls
 // were taken out, white space beside them goes too. Calls inside a thought that opens the reply, or
-// that the prompt opened (`in_thought`), are none. Never fails.
-ParsedReply parse_reply(ToolCallForm form, std::string_view text, bool in_thought = false);
+// that the prompt opened (`in_thought`), are none. Bare text becomes a value as `arguments` of the
+// request's tools say. Never fails.
+ParsedReply parse_reply(ToolCallForm form, std::string_view text, bool in_thought = false,
+                        const ToolArguments& arguments = {});
 // Of a reply under way what is certain whatever follows: parse_reply's content and thought of the
 // whole reply begin with these, its calls with those that are whole already.
 ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text, bool in_thought = false);
@@ -56,15 +71,20 @@ struct ReplyChannels {
 // Null of a form without channels.
 const ReplyChannels* reply_channels(ToolCallForm form);
 
-// A reply that has to be a call is `begin`, an object {"name": NAME, ARGUMENTS: {...}}, and `end`.
-// Without ARGUMENTS the object is the arguments, and the tool's name stands in `begin` for "NAME".
+// A reply that has to be a call is written as JSON in every form, so that its arguments can be held
+// to their schema: an object {"name": NAME, ARGUMENTS: {...}} behind `begin`, which the prompt ends
+// with. Of a single tool it is the arguments alone where the form names the tool before them:
+// behind `named`, the tool's name standing there for "NAME".
 struct ForcedCall {
-  const char* begin;
+  const char* begin;  // null: only a single tool can be forced
   const char* arguments;
-  const char* end;
+  const char* named = nullptr;
 };
-// Null of a form whose calls are no such objects.
+// Null of `none`.
 const ForcedCall* forced_call(ToolCallForm form);
+// The call that the object of such a reply is; `name` is empty where the object has it. What is no
+// whole object is content.
+ParsedReply parse_forced(std::string_view name, std::string_view object);
 
 // What of `all` has not been given yet; `given` bytes of it then have.
 std::string take_new(const std::string& all, size_t& given);

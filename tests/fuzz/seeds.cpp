@@ -423,6 +423,29 @@ void tool_calls_seeds(const std::string& folder) {
           "b<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json"
           "<|message|>{\"a\": 1}<|call|><|start|>assistant to=functions.g<|channel|>commentary "
           "json<|message|>{}<|end|>c<|start|>assistant<|channel|>final<|message|>d<|return|>");
+  put(folder, "lfm2",
+      form(ToolCallForm::lfm2) +
+          "a<|tool_call_start|>[f(a='b', c=[1, None], d={\"e\": 2.5}), g()]<|tool_call_end|>");
+  put(folder, "olmo3",
+      form(ToolCallForm::olmo3) + "<function_calls>f(a=\"\\u00e9\", b=true)\ng()</function_calls>");
+  put(folder, "gemma4",
+      form(ToolCallForm::gemma4) +
+          "<|tool_call>call:f{a:<|\"|>b<|\"|>,c:{d:[1,true]}}<tool_call|>");
+  put(folder, "qwen3_coder",
+      form(ToolCallForm::qwen3_coder) +
+          "a\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=e>\n"
+          "{'b': True}\n</parameter>\n</function>\n</tool_call>");
+  put(folder, "glm",
+      form(ToolCallForm::glm) +
+          "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>");
+  put(folder, "deepseek_v32",
+      form(ToolCallForm::deepseek_v32) +
+          "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+          "string=\"true\">b</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>");
+  put(folder, "minimax",
+      form(ToolCallForm::minimax) +
+          "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n"
+          "</invoke>\n</minimax:tool_call>");
   put(folder, "nemotron",
       form(ToolCallForm::nemotron) + R"(<TOOLCALL>[{"name": "f"}, {"name": "g"}]</TOOLCALL>)");
 }

@@ -13,7 +13,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int kForms = static_cast<int>(ToolCallForm::harmony) + 1;
   const auto form = static_cast<ToolCallForm>(data[0] % kForms);
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
-  const ParsedReply parsed = parse_reply(form, text);
+  // of arguments a to z each of another kind
+  ToolArguments arguments;
+  for (unsigned i = 0; i < 26; ++i)
+    arguments["f"][std::string(1, static_cast<char>('a' + i))] = i * 5;
+  const ParsedReply parsed = parse_reply(form, text, false, arguments);
   fuzz::demand(reply_channels(form) != nullptr || !parsed.calls.empty() || parsed.content == text);
   fuzz::demand(parsed.content.size() + parsed.thought.size() <= text.size());
   fuzz::demand(form != ToolCallForm::none || parsed.calls.empty());

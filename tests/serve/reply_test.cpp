@@ -66,6 +66,21 @@ TEST(Reply, CallsOfToolsAreTakenOut) {
   EXPECT_EQ(plain["choices"][0]["finish_reason"], "stop");
 }
 
+// The tool's schema tells what bare text is.
+TEST(Reply, ArgumentsOfBareTextAreWhatTheToolSays) {
+  Fixture f;
+  f.chat = ChatTemplate(std::string(kHermes) + "{# <parameter= #}", {});
+  const std::string text =
+      "<tool_call>\n<function=f>\n<parameter=a>\n5\n</parameter>\n</function>\n</tool_call>";
+  for (const auto& [kind, value] : {std::pair<unsigned, Json>{kTextArgument, "5"},
+                                    std::pair<unsigned, Json>{kWholeArgument, 5}}) {
+    const Json whole = f.writer({.chat = true, .tools = true, .arguments = {{"f", {{"a", kind}}}}})
+                           .whole({ended(text)}, {}, 1);
+    const Json& call = whole["choices"][0]["message"]["tool_calls"][0]["function"];
+    EXPECT_EQ(Json::parse(call["arguments"].get<std::string>()), Json({{"a", value}}));
+  }
+}
+
 TEST(Reply, CallsInAThoughtThatThePromptOpenedAreNone) {
   Fixture f;
   const std::string text = std::string(kCall) + "\n</think>\nHi";
@@ -172,8 +187,7 @@ TEST(Reply, ACallInAChannelEndsAStream) {
   EXPECT_EQ(last["delta"]["content"], "");
   EXPECT_EQ(last["delta"]["tool_calls"][0]["function"]["name"], "f");
   // One that had to come was begun by the prompt.
-  const std::string begin = "<|channel|>commentary to=functions.g <|constrain|>json<|message|>";
-  const Json forced = f.writer({.chat = true, .tools = true, .forced = true, .call_begin = begin})
+  const Json forced = f.writer({.chat = true, .tools = true, .forced = true, .call_name = "g"})
                           .whole({ended("{\"b\": 2}")}, {}, 1)["choices"][0];
   EXPECT_EQ(forced["message"]["tool_calls"][0]["function"]["name"], "g");
   EXPECT_EQ(forced["message"]["tool_calls"][0]["function"]["arguments"], "{\"b\":2}");

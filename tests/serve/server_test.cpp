@@ -222,7 +222,8 @@ Json forced_arguments(ServedModel& s, const std::vector<std::string>& names,
 
 // In each family's form the reply is a call, whatever the model would rather have said.
 TEST(Server, CallsAToolWhereItHasTo) {
-  for (const std::string mark : {kHermesMark, "[TOOL_CALLS]", kLlama3Mark}) {
+  for (const std::string mark :
+       {kHermesMark, "[TOOL_CALLS]", kLlama3Mark, "<parameter=", "<|tool_call>"}) {
     ServedModel s({}, calling_template(mark));
     const auto tool = [](const std::string& name) {
       return Json{

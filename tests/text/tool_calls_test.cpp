@@ -78,6 +78,66 @@ const std::vector<Reply>& replies() {
        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
        "",
        {R"(f{"a":1})", "g{}"}},
+      {hunyuan,
+       R"(Hm <tool_calls>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</tool_calls>)",
+       "Hm",
+       {R"(f{"a":1})", "g{}"}},
+      {lfm2,
+       "So. <|tool_call_start|>[f(a='it\\'s', b=[1, None]), g()]<|tool_call_end|>",
+       "So.",
+       {R"(f{"a":"it's","b":[1,null]})", "g{}"}},
+      {lfm2,
+       R"(<|tool_call_start|>[{"name": "f", "arguments": {"a": 1}}]<|tool_call_end|>So.)",
+       "So.",
+       {R"(f{"a":1})"}},
+      {olmo3,
+       "So.\n<function_calls>f(a=\"x\", b=true)\ng()</function_calls>",
+       "So.",
+       {R"(f{"a":"x","b":true})", "g{}"}},
+      {gemma4,
+       "So.<|tool_call>call:f{a:<|\"|>x, {y}<|\"|>,b:{c:[1,true]}}<tool_call|>"
+       "<|tool_call>call:g{}<tool_call|>",
+       "So.",
+       {R"(f{"a":"x, {y}","b":{"c":[1,true]}})", "g{}"}},
+      {gemma4, R"(<|tool_call>call:f{"a": "x"}<tool_call|>)", "", {R"(f{"a":"x"})"}},
+      {qwen3_coder,
+       "So.\n\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\nx\ny\n"
+       "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n"
+       "</tool_call>",
+       "So.",
+       {R"(f{"a":1,"b":"x\ny"})", "g{}"}},
+      {qwen3_coder, "So. <function=g>\n</function>\n</tool_call>", "So.", {"g{}"}},
+      {qwen3_coder, "<tool_call>\n<function=g>\n</tool_call>\nDone.", "Done.", {"g{}"}},
+      {glm,
+       "So.\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>"
+       "\n<arg_value> x </arg_value>\n</tool_call>\n<tool_call>g</tool_call>",
+       "So.",
+       {R"(f{"a":1,"b":" x "})", "g{}"}},
+      {hunyuan3,
+       "So.<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
+       "</tool_call>\n<tool_call>g<tool_sep>\n</tool_call>\n</tool_calls>",
+       "So.",
+       {R"(f{"a":1})", "g{}"}},
+      {hunyuan3_open,
+       "<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n"
+       "<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>x"
+       "</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+       "",
+       {R"(f{"a":"x"})"}},
+      {minimax,
+       "So.\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n"
+       "<parameter name=\"b\">{\"c\": null}</parameter>\n</invoke>\n<invoke name=\"g\">\n"
+       "</invoke>\n</minimax:tool_call>",
+       "So.",
+       {R"(f{"a":1,"b":{"c":null}})", "g{}"}},
+      {deepseek_v32,
+       "So.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n"
+       "<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>\n"
+       "<｜DSML｜parameter name=\"b\" string=\"false\">1</｜DSML｜parameter>\n"
+       "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n"
+       "</｜DSML｜function_calls>",
+       "So.",
+       {R"(f{"a":"1","b":1})", "g{}"}},
   };
   return all;
 }
@@ -119,6 +179,13 @@ TEST(ToolCalls, WhatIsNoCallStaysContent) {
       {deepseek, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{}<｜tool▁call▁end｜>"},
       {deepseek, "<｜tool▁call▁begin｜>f<｜tool▁call▁end｜>"},
       {kimi, "<|tool_call_begin|>functions.f:0{}<|tool_call_end|>"},
+      {hunyuan, "<tool_calls>[]</tool_calls>"},
+      {lfm2, "<|tool_call_start|>[f(1)]<|tool_call_end|>"},
+      {lfm2, "<|tool_call_start|>[f(a=1]<|tool_call_end|>"},
+      {lfm2, "<|tool_call_start|>[f(a=1"},
+      {olmo3, "<function_calls>as said</function_calls>"},
+      {gemma4, "<|tool_call>call:f{a:<|\"|>x}<tool_call|>"},
+      {gemma4, "<|tool_call>f{}<tool_call|>"},
   };
   for (const auto& [form, text] : contents) {
     const ParsedReply parsed = parse_reply(form, text);
@@ -177,8 +244,19 @@ TEST(ToolCalls, TheTemplateTellsTheForm) {
   const std::vector<std::pair<std::string, ToolCallForm>> templates = {
       {"", none},
       {"{{ '<tool_call>\\n' }}", hermes},
-      {"<tool_call>\\n<function=name>\\n<parameter=x>", none},
-      {"<tool_call>name\\n<arg_key>", none},
+      {"<tool_call>\\n<function=name>\\n<parameter=x>", qwen3_coder},
+      {"<function=name>{}</function>", none},
+      {"<tool_call>name\\n<arg_key>", glm},
+      {"'<tool_calls>' + '<tool_call>' + name + '<tool_sep>' + '<arg_key>'", hunyuan3},
+      {"{% set mark = ':opensource' %}<tool_sep<arg_key>", hunyuan3_open},
+      {"'<minimax:tool_call>'<invoke name=", minimax},
+      {"<invoke name=", none},
+      {"{% set mark = '｜DSML｜' %}<invoke name=", deepseek_v32},
+      {"'<|tool_call_start|>[' + calls", lfm2},
+      {"<|tool_list_start|>", lfm2},
+      {"'<function_calls>' + calls", olmo3},
+      {"'<|tool_call>call:' + name", gemma4},
+      {"<tool_calls>[{\"name\": ...}]</tool_calls>", hunyuan},
       {"[TOOL_CALLS][{", mistral},
       {"Respond in the format {\"name\": function name, \"parameters\": dictionary", llama3},
       {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", deepseek},
@@ -192,6 +270,24 @@ TEST(ToolCalls, TheTemplateTellsTheForm) {
                          {})
                 .calls(),
             hermes);
+}
+
+// What is forced is an object, whatever the form is.
+TEST(ToolCalls, EveryFormCanBeForced) {
+  for (int i = 1; i <= static_cast<int>(ToolCallForm::harmony); ++i) {
+    const ForcedCall* call = forced_call(static_cast<ToolCallForm>(i));
+    ASSERT_NE(call, nullptr) << i;
+    EXPECT_TRUE(call->begin != nullptr || call->named != nullptr) << i;
+    if (call->named != nullptr)
+      EXPECT_NE(std::string(call->named).find("NAME"), std::string::npos) << i;
+    const std::string object =
+        R"({"name": "f", ")" + std::string(call->arguments) + R"(": {"a": 1}})";
+    EXPECT_EQ(names_of(parse_forced("", object)), std::vector<std::string>{R"(f{"a":1})"}) << i;
+  }
+  EXPECT_EQ(forced_call(ToolCallForm::none), nullptr);
+  EXPECT_EQ(names_of(parse_forced("g", R"({"a": 1})")), std::vector<std::string>{R"(g{"a":1})"});
+  EXPECT_EQ(parse_forced("g", R"({"a": )").content, R"({"a": )");
+  EXPECT_EQ(parse_forced("", R"({"name": "f")").content, R"({"name": "f")");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "text/harmony.h"
 #include "text/literals.h"
 #include "text/marked_calls.h"
+#include "text/solar.h"
 
 namespace moe {
 namespace {
@@ -138,7 +139,8 @@ constexpr Family kFamilies[] = {
     {ToolCallForm::mistral, "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", "", mistral_calls},
     {ToolCallForm::granite3, "<|tool_call|>", "<|tool_call|>", "", "", "", json_calls},
     {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls},
-    // A call is a message among others, so that the whole reply is read by parse_harmony.
+    // A call is a message among others, so that the whole reply is read by ReplyChannels::parse.
+    {ToolCallForm::solar, "<|tool_call:begin|>", "", "", "", "", nullptr},
     {ToolCallForm::harmony, "<|channel|>analysis<|message|>", "", "", "", "", nullptr},
     {ToolCallForm::gemma4, "<|tool_call>", "<|tool_call>", "<tool_call|>", "", "", gemma4_call},
     {ToolCallForm::lfm2, "<|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>", "", "",
@@ -332,9 +334,13 @@ ParsedReply parse_reply_so_far(ToolCallForm form, string_view text, bool in_thou
 }
 
 const ReplyChannels* reply_channels(ToolCallForm form) {
-  static const ReplyChannels harmony = {
-      {"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", parse_harmony};
-  return form == ToolCallForm::harmony ? &harmony : nullptr;
+  static const std::map<ToolCallForm, ReplyChannels> table = {
+      {ToolCallForm::harmony,
+       {{"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", parse_harmony}},
+      {ToolCallForm::solar, {{"<|flush|>", "<|calls|>"}, "<|end|>", "<|content|>", parse_solar}},
+  };
+  const auto found = table.find(form);
+  return found == table.end() ? nullptr : &found->second;
 }
 
 const ForcedCall* forced_call(ToolCallForm form) {
@@ -362,6 +368,9 @@ const ForcedCall* forced_call(ToolCallForm form) {
       {ToolCallForm::hunyuan3_open, {"<tool_calls:opensource>\n<tool_call:opensource>", kKey}},
       {ToolCallForm::minimax, {"<minimax:tool_call>\n", kKey}},
       {ToolCallForm::deepseek_v32, {"<｜DSML｜function_calls>\n", kKey}},
+      {ToolCallForm::solar,
+       {"<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>", kKey,
+        "<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>NAME<|tool_call:args|>"}},
       {ToolCallForm::harmony,
        {nullptr, kKey, "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>"}},
   };

@@ -42,6 +42,7 @@ enum class ToolCallForm {
   hunyuan3_open,  // the same, every mark with :opensource in it
   minimax,        // <minimax:tool_call><invoke name="NAME"><parameter name="KEY">...
   deepseek_v32,   // the same with other marks
+  solar,          // <|tool_calls|><|tool_call:begin|>ID<|tool_call:name|>NAME...: text/solar.h
   harmony,  // <|channel|>commentary to=functions.NAME<|message|>{...}: gpt-oss; text/harmony.h
 };
 

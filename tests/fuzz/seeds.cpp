@@ -417,6 +417,10 @@ void tool_calls_seeds(const std::string& folder) {
       form(ToolCallForm::kimi) +
           "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
           "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>");
+  put(folder, "solar",
+      form(ToolCallForm::solar) +
+          "<|think|>a<|end|><|begin|>assistant<|content|>b<|end|><|begin|>assistant<|tool_calls|>"
+          "<|tool_call:begin|>0<|tool_call:name|>f<|tool_call:args|>{}<|tool_call:end|><|calls|>");
   put(folder, "harmony",
       form(ToolCallForm::harmony) +
           "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>"

@@ -256,6 +256,7 @@ TEST(ToolCalls, TheTemplateTellsTheForm) {
       {"<|tool_list_start|>", lfm2},
       {"'<function_calls>' + calls", olmo3},
       {"'<|tool_call>call:' + name", gemma4},
+      {"'<|tool_calls|>' + '<|tool_call:begin|>'", solar},
       {"<tool_calls>[{\"name\": ...}]</tool_calls>", hunyuan},
       {"[TOOL_CALLS][{", mistral},
       {"Respond in the format {\"name\": function name, \"parameters\": dictionary", llama3},

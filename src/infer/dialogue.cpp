@@ -21,14 +21,14 @@ int64_t room_for_reply(int64_t context, int64_t max_tokens) {
 }
 
 // Gives of a reply under way what is new to who watches it.
-class ChannelView {
+class ReplyView {
  public:
-  ChannelView(ToolCallForm form, const EmitText& emit, const EmitText& think)
-      : form_(form), emit_(emit), think_(think) {}
+  ReplyView(const ReplySyntax& syntax, const EmitText& emit, const EmitText& think)
+      : syntax_(syntax), emit_(emit), think_(think) {}
 
   bool add(const std::string& piece) {
     text_ += piece;
-    return show(parse_reply_so_far(form_, text_));
+    return show(parse_reply_so_far(syntax_, text_));
   }
   bool show(const ParsedReply& reply) {
     const bool on = give(think_, reply.thought, thought_);
@@ -41,7 +41,7 @@ class ChannelView {
     return fresh.empty() || !to || to(fresh);
   }
 
-  ToolCallForm form_;
+  ReplySyntax syntax_;
   const EmitText &emit_, &think_;
   std::string text_;
   size_t content_ = 0, thought_ = 0;  // bytes given
@@ -113,22 +113,23 @@ Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep, const EmitT
   Prompt prompt = fit_prompt();
   GenerateOptions options = options_;
   options.sampler.seed += replies_;
-  const bool channels = reply_channels(template_.calls()) != nullptr;
-  ChannelView view(template_.calls(), emit, think);
-  const EmitText in_channels = [&](const std::string& piece) { return view.add(piece); };
+  ReplySyntax syntax = template_.reply_syntax(false);
+  syntax.in_thought = opens_thought(prompt.text) != nullptr;
+  ReplyView view(syntax, emit, think);
+  const EmitText in_parts = [&](const std::string& piece) { return view.add(piece); };
   Generated generated =
-      generate(session_, tokenizer_, prompt.ids, options, channels ? in_channels : emit, keep);
+      generate(session_, tokenizer_, prompt.ids, options, syntax.parses() ? in_parts : emit, keep);
   if (generated.finish == "interrupted" && generated.tokens == 0) {
     first_ = first;
     return {.prompt = std::move(prompt.text), .generated = std::move(generated)};
   }
   ParsedReply parsed{.content = generated.text};
-  if (channels) {
-    parsed = parse_reply(template_.calls(), generated.text);
+  if (syntax.parses()) {
+    parsed = parse_reply(syntax, generated.text);
     view.show(parsed);
   }
   ++replies_;
-  turns_.push_back({"assistant", parsed.content});
+  turns_.push_back({"assistant", parsed.content, parsed.thought});
   return {std::move(prompt.text), std::move(generated), std::move(parsed.content),
           std::move(parsed.thought), static_cast<int64_t>(first_ - first)};
 }

@@ -13,8 +13,8 @@ namespace moe {
 struct Reply {
   std::string prompt;   // the dialogue as the model was given it
   Generated generated;  // its text is the reply without the mark that ends it
-  std::string content;  // of the text; all of it but in a form that has channels
-  std::string thought;  // of the text in such a form
+  std::string content;  // of the text; all of it where there is no thought
+  std::string thought;  // of the text, where it stands in a channel or between tags
   int64_t let_go = 0;   // messages that the model saw for the reply before and no longer for this
                         // one, because its context was full
 };
@@ -29,8 +29,8 @@ class Dialogue {
   // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the
   // text holds a mark of the template or, with the system message, does not fit the context. Where
   // `keep` ends the reading of the prompt, everything is left as it was too, and the reply is empty
-  // and "interrupted". A reply's thoughts, in a form that has channels, go to `think`; the dialogue
-  // goes on without them.
+  // and "interrupted". A reply's thoughts go to `think`; the dialogue goes on without them, unless
+  // the template writes those of earlier messages.
   Reply ask(const std::string& text, const EmitText&, const KeepReading& keep = {},
             const EmitText& think = {});
   // Takes the last reply back and draws another one; a usage error where there is none.

@@ -5,6 +5,15 @@
 
 namespace moe::serve {
 
+const std::vector<std::string>& reasoning_formats() {
+  static const std::vector<std::string> names = {"auto", "none"};
+  return names;
+}
+
+bool parts_thoughts(const std::string& reasoning_format) {
+  return place_of(reasoning_format, reasoning_formats(), "reasoning_format") == 0;
+}
+
 FieldList fields(ServeOptions& o) {
   FieldList list;
   list.add("host", o.host,
@@ -18,6 +27,9 @@ FieldList fields(ServeOptions& o) {
   list.add("name", o.name,
            "what the model is called in replies; default: its path's last part, without .gguf");
   list.add("chat_template_kwargs", o.template_kwargs, kTemplateKwargsHelp);
+  list.add_choice("reasoning_format", o.reasoning_format, reasoning_formats(),
+                  "auto: thoughts between tags, such as <think>, are reasoning_content, apart from "
+                  "the content; none: they stay in it");
   list.add("parallel", o.parallel, "replies at the same time").also({"np"});
   list.add("queue", o.queue, "replies that may wait for their turn; more are refused");
   list.add("context", o.context, "longest text, prompt and reply; 0: the model's context")
@@ -41,6 +53,7 @@ void validate(const ServeOptions& o) {
     fail_usage("@cache_tokens is {}; it must be 0 (found out) or above", o.cache_tokens);
   if (o.max_seconds < 1) fail_usage("@max_seconds is {}; it must be 1 or above", o.max_seconds);
   if (o.max_body < 1024) fail_usage("@max_body is {}; it must be 1024 or above", o.max_body);
+  parts_thoughts(o.reasoning_format);
   for (const std::string& key : o.api_keys)
     if (key.empty()) fail_usage("an empty @api_key would let nobody in");
 }

@@ -17,6 +17,7 @@ struct ServeOptions {
   std::string cors;                   // an origin, or *; empty: closed
   std::string name;                   // of the model in replies; empty: from its path
   std::string template_kwargs;        // JSON; variables of the chat template in every request
+  std::string reasoning_format = "auto";
   int64_t parallel = 8;
   int64_t queue = 256;
   int64_t context = 0;       // 0: the model's
@@ -25,6 +26,11 @@ struct ServeOptions {
   int64_t max_body = int64_t{8} << 20;
 };
 FieldList fields(ServeOptions&);
+// Where thoughts go that stand between tags: "auto", apart from the content; "none", they stay in
+// it. llama.cpp's names.
+const std::vector<std::string>& reasoning_formats();
+// Whether they go apart; a usage error where the format is none of those.
+bool parts_thoughts(const std::string& reasoning_format);
 // Throws (usage) on values outside their range.
 void validate(const ServeOptions&);
 // Whether a host, by name or number, is this machine and no other can reach it; a name such as

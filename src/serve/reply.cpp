@@ -56,17 +56,32 @@ Json ReplyWriter::base(const char* object) const {
 }
 
 Json ReplyWriter::usage(const std::vector<Choice>& all, int64_t choices) const {
-  int64_t prompt = 0, cached = 0, written = 0;
+  int64_t prompt = 0, cached = 0, written = 0, thought = 0;
   for (const Choice& choice : all) {
     written += choice.end.tokens;
+    if (tells_thoughts()) thought += thought_tokens(choice);
     if (choice.index % choices != 0) continue;  // choices share a prompt
     prompt += choice.end.prompt_tokens;
     cached += choice.end.prompt_tokens - choice.end.read_tokens;
   }
-  return {{"prompt_tokens", prompt},
-          {"completion_tokens", written},
-          {"total_tokens", prompt + written},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  Json usage = {{"prompt_tokens", prompt},
+                {"completion_tokens", written},
+                {"total_tokens", prompt + written},
+                {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+  if (tells_thoughts()) usage["completion_tokens_details"] = {{"reasoning_tokens", thought}};
+  return usage;
+}
+
+// The tokens up to where the thought ends, its tags among them.
+int64_t ReplyWriter::thought_tokens(const Choice& choice) const {
+  std::string written;
+  std::vector<size_t> begins;
+  for (const int32_t id : choice.all.ids) {
+    begins.push_back(written.size());
+    written += served_.tokenizer->piece(id);
+  }
+  const size_t end = thought_bytes(syntax(), written);
+  return std::lower_bound(begins.begin(), begins.end(), end) - begins.begin();
 }
 
 std::string ReplyWriter::finish_reason(const Choice& choice, bool calls) const {
@@ -166,18 +181,26 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
                      {"shape", shape}};
 }
 
-// Whether the client is to see more, or other, than the text as it stands.
-bool ReplyWriter::parses() const {
-  return form_.chat && (form_.tools || reply_channels(served_.chat->calls()) != nullptr);
+ReplySyntax ReplyWriter::syntax() const {
+  ReplySyntax syntax = served_.chat->reply_syntax(form_.tools);
+  syntax.arguments = &form_.arguments;
+  syntax.apart = form_.thoughts_apart;
+  syntax.in_thought = form_.in_thought;
+  return syntax;
 }
+
+// Whether the client is to see more, or other, than the text as it stands.
+bool ReplyWriter::parses() const { return form_.chat && syntax().parses(); }
+
+// Whether how many tokens a thought took can be told.
+bool ReplyWriter::tells_thoughts() const { return form_.chat && syntax().tags != nullptr; }
 
 // What a text that is parsed is for the client; of a choice under way what is certain of it.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
   if (form_.forced)
     return choice.ended ? parse_forced(form_.call_name, choice.text) : ParsedReply();
-  const ToolCallForm form = served_.chat->calls();
-  return choice.ended ? parse_reply(form, choice.text, form_.in_thought, form_.arguments)
-                      : parse_reply_so_far(form, choice.text, form_.in_thought);
+  return choice.ended ? parse_reply(syntax(), choice.text)
+                      : parse_reply_so_far(syntax(), choice.text);
 }
 
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {

@@ -6,6 +6,7 @@
 
 #include "core/json.h"
 #include "serve/request.h"
+#include "text/thoughts.h"
 #include "text/tool_calls.h"
 
 namespace moe::serve {
@@ -51,7 +52,10 @@ class ReplyWriter {
  private:
   Json base(const char* object) const;
   Json usage(const std::vector<Choice>&, int64_t choices) const;
+  ReplySyntax syntax() const;
   bool parses() const;
+  bool tells_thoughts() const;
+  int64_t thought_tokens(const Choice&) const;
   ParsedReply parsed(const Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;
   Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,

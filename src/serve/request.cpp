@@ -10,9 +10,11 @@
 #include "core/nearest.h"
 #include "serve/api_error.h"
 #include "serve/base64.h"
+#include "serve/options.h"
 #include "text/chat_request.h"
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
+#include "text/thoughts.h"
 #include "text/tool_calls.h"
 
 namespace moe::serve {
@@ -352,6 +354,23 @@ void read_tool_choice(const Fields& fields, std::string_view body, const Served&
   Fields::named("tool_choice", [&] { force_call(choice, body, served, out, text); });
 }
 
+void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) {
+  const auto format = fields.get<std::string>("reasoning_format", "");
+  form.thoughts_apart =
+      format.empty() ? served.thoughts_apart
+                     : Fields::named("reasoning_format", [&] { return parts_thoughts(format); });
+}
+
+// What stands behind the prompt where the reply has to be of a form.
+std::string opening_of_form(const ChatTemplate& chat, const ReplyForm& form,
+                            const ThoughtTags* opened) {
+  // A thought that the prompt opened would hold all of it.
+  const std::string ended = opened == nullptr ? "" : fmt::format("\n{}\n\n", opened->close);
+  if (form.forced) return ended + form.call_begin;
+  const ReplyChannels* channels = reply_channels(chat.calls());
+  return ended + (channels == nullptr ? "" : channels->content_begin);
+}
+
 }  // namespace
 
 ParsedRequest read_completion(std::string_view body, const Served& served) {
@@ -406,15 +425,14 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
   ChatRequest chat = parse_chat_request(std::string(body), kWhere);
   read_tool_choice(fields, body, served, out, chat, common.text);
+  read_thoughts(fields, served, out.form);
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
   auto& stops = common.text.options.stop;
   stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
-  std::string opening = out.form.call_begin;
-  if (const ReplyChannels* channels = reply_channels(served.chat->calls());
-      channels != nullptr && common.text.grammar && !out.form.forced)
-    opening = channels->content_begin;
-  // A forced call counts in a thought, too: nothing else may come.
-  out.form.in_thought = !out.form.forced && opens_thought(prompt);
+  const ThoughtTags* opened = opens_thought(prompt);
+  std::string opening;
+  if (common.text.grammar) opening = opening_of_form(*served.chat, out.form, opened);
+  else out.form.in_thought = opened != nullptr;
   add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
   return out;
 }

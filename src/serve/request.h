@@ -23,6 +23,7 @@ struct Served {
   int64_t context = 0;  // tokens of a text at most
   int64_t slots = 0;    // ModelRunner::slots
   std::vector<int64_t> moe_layers;
+  bool thoughts_apart = true;  // unless a request says otherwise
 };
 
 // How the reply is to be written down.
@@ -36,6 +37,7 @@ struct ReplyForm {
   bool routed_experts = false;   // the numbers alone
   bool tools = false;            // the reply may call some
   bool in_thought = false;       // the prompt has opened one
+  bool thoughts_apart = true;    // from the content, where they stand between tags
   ToolArguments arguments = {};  // of the tools
   // Where it has to (ForcedCall): what ends the prompt, and the tool's name where that is in it.
   bool forced = false;

@@ -21,7 +21,8 @@ std::vector<int64_t> layers_that_route(const ModelConfig& config) {
 }
 
 Served served_of(const LoadedModel& loaded, const ChatTemplate& chat, const ModelRunner& runner,
-                 std::string name, const NamedAdapters* adapters, int64_t context) {
+                 std::string name, const NamedAdapters* adapters, int64_t context,
+                 bool thoughts_apart) {
   return {.name = std::move(name),
           .adapters = adapters != nullptr ? adapters->names : std::vector<std::string>{},
           .model = loaded.model.get(),
@@ -30,7 +31,8 @@ Served served_of(const LoadedModel& loaded, const ChatTemplate& chat, const Mode
           .tokens = std::make_shared<grammar::TokenTable>(*loaded.tokenizer),
           .context = context,
           .slots = runner.slots(),
-          .moe_layers = layers_that_route(loaded.model->config())};
+          .moe_layers = layers_that_route(loaded.model->config()),
+          .thoughts_apart = thoughts_apart};
 }
 
 HttpOptions http_options(const ServeOptions& o) {
@@ -89,7 +91,8 @@ struct Server::Parts {
         chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),
         served(served_of(loaded, chat, runner, std::move(name), adapters,
-                         context_of(loaded.model->config(), given))),
+                         context_of(loaded.model->config(), given),
+                         parts_thoughts(given.reasoning_format))),
         metrics(served.moe_layers),
         engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics),
         api(served, engine, metrics, options) {

@@ -39,7 +39,7 @@ Document chat_document(std::span<const Message> messages) {
   chatml().check(messages);
   Document document;
   document.all_trained = false;
-  for (const auto& [role, content] : messages) {
+  for (const auto& [role, content, thought] : messages) {
     document.text += fmt::format("{}{}\n", kMessageBegin, role);
     const auto begin = static_cast<int64_t>(document.text.size());
     document.text += content + kMessageEnd;

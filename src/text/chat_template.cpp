@@ -61,8 +61,11 @@ void erase_unopened(std::vector<std::string>& marks, std::string_view text) {
 
 jinja::Value messages_value(std::span<const Message> messages) {
   jinja::List list;
-  for (const auto& [role, content] : messages)
-    list.emplace_back(jinja::Dict{{{"role", role}, {"content", content}}});
+  for (const Message& message : messages) {
+    jinja::Dict made{{{"role", message.role}, {"content", message.content}}};
+    if (!message.thought.empty()) made.entries.emplace_back("reasoning_content", message.thought);
+    list.emplace_back(std::move(made));
+  }
   return list;
 }
 
@@ -113,7 +116,8 @@ std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id
 ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::string_view with_tools)
     : template_(jinja),
       tokens_(std::move(tokens)),
-      calls_(tool_call_form(with_tools.empty() ? jinja : with_tools)) {
+      calls_(tool_call_form(with_tools.empty() ? jinja : with_tools)),
+      thoughts_(thought_tags(jinja)) {
   if (!with_tools.empty()) with_tools_.emplace(with_tools);
   const std::vector<Message> talk = {
       {"user", "Aquestiona"}, {"assistant", "Aanswera"}, {"user", "Aseconda"}};
@@ -135,6 +139,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
                second = text.find(talk[2].content);
   if (second == std::string::npos || answer > second || question > answer)
     fail("the chat template does not write the messages it is given");
+  if (thoughts_ == nullptr) thoughts_ = written_tags(known);
   const auto between = [&](size_t from, size_t message, size_t to) {
     const size_t begin = from + talk[message].content.size();
     return std::string_view(text).substr(begin, to - begin);
@@ -149,6 +154,10 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
     if (asks.find_first_not_of(" \n") != std::string_view::npos)
       add(marks_, std::string(asks.substr(0, last + 1)));
   }
+  if (thoughts_ != nullptr)  // a reply does not end with its thought
+    std::erase_if(marks_, [&](const std::string& mark) {
+      return mark == thoughts_->open || mark == thoughts_->close;
+    });
   for (const std::string* token : {&tokens_.bos, &tokens_.eos})
     if (!token->empty() && text.find(*token) != std::string::npos) add(marks_, *token);
   if (const ReplyChannels* channels = reply_channels(calls_)) {
@@ -162,6 +171,21 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
     for (const std::string& mark : marks_) add(stops_, mark);
   style_ = call_style();
   style_.thinking = !writes_thought("reasoning_content") && writes_thought("thinking");
+}
+
+// Some templates make the tags of parts.
+const ThoughtTags* ChatTemplate::written_tags(ChatRequest known) const {
+  known.ask = true;
+  try {
+    return thought_tags(run(known, 0).text);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+ReplySyntax ChatTemplate::reply_syntax(bool with_calls) const {
+  if (reply_channels(calls_) != nullptr) return {.calls = calls_};
+  return {.calls = with_calls ? calls_ : ToolCallForm::none, .tags = thoughts_};
 }
 
 bool ChatTemplate::writes_thought(const char* key) const {
@@ -203,7 +227,7 @@ CallStyle ChatTemplate::call_style() const {
 jinja::Rendered ChatTemplate::run(std::span<const Message> messages, bool ask,
                                   std::time_t now) const {
   ChatRequest request;
-  request.messages = messages_value(messages);
+  request.messages = styled(messages_value(messages), style_);
   request.ask = ask;
   return run(request, now);
 }
@@ -238,7 +262,7 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
 void ChatTemplate::check(std::span<const Message> messages) const {
   if (messages.empty()) fail_usage("a dialogue needs at least one message");
   for (size_t i = 0; i < messages.size(); ++i) {
-    const auto& [role, content] = messages[i];
+    const auto& [role, content, thought] = messages[i];
     if (role != "system" && role != "user" && role != "assistant") {
       const std::string name = printable(role, kShownRole);
       fail_usage("message {}: the role \"{}\" is not known{}", i + 1, name,

@@ -12,6 +12,7 @@
 #include "text/chat_request.h"
 #include "text/document.h"
 #include "text/jinja/jinja.h"
+#include "text/thoughts.h"
 #include "text/tokenizer.h"
 #include "text/tool_calls.h"
 
@@ -20,6 +21,7 @@ namespace moe {
 struct Message {
   std::string role;  // "system", "user" or "assistant"
   std::string content;
+  std::string thought = {};  // of an assistant; the template decides whether it is written
 };
 
 // What the template calls bos_token and eos_token; undefined there where empty.
@@ -58,12 +60,16 @@ class ChatTemplate {
   const std::vector<std::string>& stops() const { return stops_; }
   // How a model with this template writes its calls.
   ToolCallForm calls() const { return calls_; }
+  // How replies of such a model are read; their calls only `with_calls`, or where they are in
+  // channels, which holds no text that is not parsed.
+  ReplySyntax reply_syntax(bool with_calls) const;
 
  private:
   jinja::Rendered run(const ChatRequest&, std::time_t now) const;
   jinja::Rendered run(std::span<const Message>, bool ask, std::time_t now) const;
   CallStyle call_style() const;
   bool writes_thought(const char* key) const;
+  const ThoughtTags* written_tags(ChatRequest known) const;
 
   jinja::Template template_;
   std::optional<jinja::Template> with_tools_;
@@ -71,6 +77,7 @@ class ChatTemplate {
   jinja::Variables variables_;
   CallStyle style_;
   ToolCallForm calls_;
+  const ThoughtTags* thoughts_;  // null: none are told
   std::vector<std::string> marks_, stops_;
   std::vector<std::string> ends_;  // those of them that the template writes behind a reply
 };

@@ -176,12 +176,10 @@ const Family* family_of(ToolCallForm form) {
   return nullptr;
 }
 
-constexpr string_view kOpenThought = "<think>";
-
 // Behind a thought that opens the reply, or goes on in it; nothing while it does.
 std::optional<size_t> behind_thought(string_view text, bool in_thought) {
-  constexpr string_view kClose = "</think>";
-  if (!in_thought && !trimmed_left(text).starts_with(kOpenThought)) return 0;
+  constexpr string_view kOpen = "<think>", kClose = "</think>";
+  if (!in_thought && !trimmed_left(text).starts_with(kOpen)) return 0;
   const size_t end = text.find(kClose);
   if (end == string_view::npos) return std::nullopt;
   return end + kClose.size();
@@ -299,8 +297,6 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
     return std::nullopt;
   return ToolCall{std::string(name), given->dump()};
 }
-
-bool opens_thought(string_view prompt) { return trimmed_right(prompt).ends_with(kOpenThought); }
 
 ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought,
                         const ToolArguments& arguments) {

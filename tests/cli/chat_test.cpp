@@ -178,6 +178,23 @@ TEST_F(Chat, SaysWhatTheModelIsNot) {
   std::filesystem::remove(config);
 }
 
+// The template opens a thought, which the model does not end.
+TEST_F(Chat, ShowsThoughtsApart) {
+  const std::string config = model() + "/tokenizer_config.json";
+  put(config, Json{{"chat_template",
+                    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+                    "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"}}
+                  .dump());
+  const CommandResult plain = chat("hello\n");
+  const std::vector<Json> json = replies("hello\n");
+  std::filesystem::remove(config);
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0].at("text"), "");
+  EXPECT_NE(json[0].at("reasoning_content"), "");
+  EXPECT_EQ(plain.out, "\n");
+  has(plain.err, "thinks: " + json[0].at("reasoning_content").get<std::string>() + "\n");
+}
+
 TEST_F(Chat, LetsTheOldestTurnsGo) {
   set_context(250);
   const CommandResult r = chat("one\ntwo\nthree\nfour\nfive\n", {"--json"});

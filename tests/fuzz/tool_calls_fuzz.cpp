@@ -1,11 +1,32 @@
-// Replies with calls of tools: every form takes any text, and what is shown of a reply under way
-// stays its content. The first byte chooses the form, the second how much is there already.
+// Replies with calls of tools and thoughts: every form takes any text, and what is shown of a reply
+// under way stays its content. The first byte chooses the form, the second how much is there
+// already.
 #include "text/tool_calls.h"
 
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
 #include "fuzz/fuzz.h"
+#include "text/thoughts.h"
+
+namespace moe::fuzz {
+namespace {
+
+void check_thoughts(ToolCallForm form, std::string_view text, std::string_view part) {
+  const ThoughtTags* tags = thought_tags("<think>");
+  for (const bool in_thought : {false, true})
+    for (const bool apart : {false, true}) {
+      const ReplySyntax syntax{form, tags, apart, in_thought};
+      const ParsedReply parsed = parse_reply(syntax, text),
+                        so_far = parse_reply_so_far(syntax, part);
+      demand(parsed.content.starts_with(so_far.content));
+      demand(parsed.thought.starts_with(so_far.thought));
+      demand(thought_bytes(style, text) <= text.size());
+    }
+}
+
+}  // namespace
+}  // namespace moe::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace moe;
@@ -30,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::demand(parsed.content.starts_with(so_far.content));
     fuzz::demand(parsed.thought.starts_with(so_far.thought));
     fuzz::demand(so_far.calls.size() <= parsed.calls.size());
+    fuzz::check_thoughts(form, text, part);
   }
   (void)tool_call_form(text);
   return 0;

@@ -107,6 +107,40 @@ TEST(Dialogue, GoesOnWithTheContentOfAReplyInChannels) {
                 first.content + "<|end|><|start|>user<|message|>two<|end|><|start|>assistant");
 }
 
+// A thought that the prompt opened, and that a model of random weights does not end, is the whole
+// reply. Whether the next prompt has it is for the template to say.
+TEST(Dialogue, ShowsThoughtsApart) {
+  for (const bool keeps : {false, true}) {
+    Fixture f;
+    const std::string thought = keeps ? "{{ m.reasoning_content }}" : "";
+    f.tokenizer->set_config_json(
+        R"({"chat_template": "{% for m in messages %}<|{{ m.role }}|>)" + thought +
+        R"({{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|><think>{% endif %}"})");
+    Dialogue dialogue = f.dialogue();
+    std::string answered, thought_of;
+    const Reply first = dialogue.ask(
+        "one",
+        [&](const std::string& text) {
+          answered += text;
+          return true;
+        },
+        {},
+        [&](const std::string& text) {
+          thought_of += text;
+          return true;
+        });
+    EXPECT_NE(first.thought, "");
+    EXPECT_NE(first.generated.text.find(first.thought), std::string::npos);
+    EXPECT_EQ(thought_of, first.thought);
+    EXPECT_EQ(first.content, "");
+    EXPECT_EQ(answered, "");
+    EXPECT_EQ(dialogue.messages().back().content, "");
+    EXPECT_EQ(dialogue.ask("two", kAll).prompt,
+              "<|user|>one<|end|><|assistant|>" + (keeps ? first.thought : "") +
+                  "<|end|><|user|>two<|end|><|assistant|><think>");
+  }
+}
+
 TEST(Dialogue, DrawsAnotherReplyToTheSameQuestion) {
   Fixture f;
   Dialogue dialogue = f.dialogue();

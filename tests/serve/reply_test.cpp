@@ -194,6 +194,119 @@ TEST(Reply, ACallInAChannelEndsAStream) {
   EXPECT_EQ(forced["message"]["content"], nullptr);
 }
 
+// As Qwen writes.
+const std::string kThinking = std::string(kHermes) + "{# <think> </think> #}";
+
+struct Parts {
+  std::string thought, content;
+  Json last;  // choice
+};
+
+// All that a stream in pieces of `step` bytes shows.
+Parts streamed(const ReplyWriter& writer, const std::string& text, size_t step) {
+  Parts parts;
+  Choice choice;
+  for (size_t at = 0; at < text.size() + step; at += step) {
+    choice.ended = at >= text.size();
+    choice.end.finish = "stop";
+    if (!choice.ended) choice.text += text.substr(at, step);
+    const Json chunk = writer.chunk(choice, "");
+    if (chunk.is_null()) continue;
+    parts.last = chunk["choices"][0];
+    parts.content += parts.last["delta"].value("content", "");
+    parts.thought += parts.last["delta"].value("reasoning_content", "");
+  }
+  return parts;
+}
+
+TEST(Reply, ThoughtsBetweenTagsComeApart) {
+  Fixture f;
+  f.chat = ChatTemplate(kThinking, {});
+  const std::string rest = "\nEasy.\n</think>\n\nIt is 4.", text = "<think>" + rest;
+  const Json message =
+      f.writer({.chat = true}).whole({ended(text)}, {}, 1)["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "Easy.");
+  EXPECT_EQ(message["content"], "It is 4.");
+  EXPECT_EQ(f.writer({}).whole({ended(text)}, {}, 1)["choices"][0]["text"], text)
+      << "a completion is the text as it stands";
+  for (const bool tools : {false, true})
+    for (const bool in_thought : {false, true})
+      for (size_t step = 1; step <= text.size(); ++step) {
+        const Parts parts = streamed(
+            f.writer({.chat = true, .stream = true, .tools = tools, .in_thought = in_thought}),
+            in_thought ? rest : text, step);
+        EXPECT_EQ(parts.thought, "Easy.") << "in steps of " << step;
+        EXPECT_EQ(parts.content, "It is 4.") << "in steps of " << step;
+        EXPECT_EQ(parts.last["finish_reason"], "stop");
+      }
+}
+
+TEST(Reply, AThoughtThatNothingEndsIsAllThereIs) {
+  Fixture f;
+  f.chat = ChatTemplate(kThinking, {});
+  Choice cut = ended("So far, so good");
+  cut.end.finish = "length";
+  const Json choice =
+      f.writer({.chat = true, .in_thought = true}).whole({cut}, {}, 1)["choices"][0];
+  EXPECT_EQ(choice["message"]["reasoning_content"], "So far, so good");
+  EXPECT_EQ(choice["message"]["content"], "");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  const Parts parts =
+      streamed(f.writer({.chat = true, .stream = true, .in_thought = true}), cut.text + " </th", 4);
+  EXPECT_EQ(parts.thought, "So far, so good </th");
+  EXPECT_EQ(parts.content, "");
+}
+
+TEST(Reply, ACallStandsBehindAThought) {
+  Fixture f;
+  f.chat = ChatTemplate(kThinking, {});
+  const std::string text = "<think>\nI call f.\n</think>\n\n" + std::string(kCall);
+  const Json choice =
+      f.writer({.chat = true, .tools = true}).whole({ended(text)}, {}, 1)["choices"][0];
+  EXPECT_EQ(choice["message"]["reasoning_content"], "I call f.");
+  EXPECT_EQ(choice["message"]["content"], "Let me see.");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  const Parts parts = streamed(f.writer({.chat = true, .stream = true, .tools = true}), text, 3);
+  EXPECT_EQ(parts.thought, "I call f.");
+  EXPECT_EQ(parts.content, "Let me see.");
+  EXPECT_EQ(parts.last["delta"]["tool_calls"][0]["function"]["name"], "f");
+}
+
+TEST(Reply, ThoughtsStayInTheContentWhereItIsAsked) {
+  Fixture f;
+  f.chat = ChatTemplate(kThinking, {});
+  const std::string text = "<think>\nEasy.\n</think>\n\nIt is 4.";
+  const serve::ReplyForm form{.chat = true, .stream = true, .thoughts_apart = false};
+  const Json message = f.writer(form).whole({ended(text)}, {}, 1)["choices"][0]["message"];
+  EXPECT_EQ(message["content"], text);
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  EXPECT_EQ(streamed(f.writer(form), text, 3).content, text);
+  EXPECT_EQ(streamed(f.writer(form), text, 3).thought, "");
+}
+
+// Over bytes each of them is a token.
+TEST(Reply, TheUsageTellsTheTokensOfThoughts) {
+  Fixture f;
+  const auto usage = [&](const serve::ReplyForm& form, const std::string& text) {
+    Choice choice = ended(text);
+    for (const char byte : text) choice.all.ids.push_back(static_cast<unsigned char>(byte));
+    choice.end.tokens = std::ssize(choice.all.ids);
+    return f.writer(form).whole({choice, choice}, {}, 2)["usage"];
+  };
+  EXPECT_FALSE(usage({.chat = true}, "<think>a</think>b").contains("completion_tokens_details"))
+      << "a model whose template tells of no thoughts";
+  f.chat = ChatTemplate(kThinking, {});
+  const auto thought = [&](const serve::ReplyForm& form, const std::string& text) {
+    return usage(form, text)["completion_tokens_details"]["reasoning_tokens"];
+  };
+  EXPECT_EQ(thought({.chat = true}, "<think>a</think>b"), 2 * 16);
+  EXPECT_EQ(thought({.chat = true, .in_thought = true}, "a</think>b"), 2 * 9);
+  EXPECT_EQ(thought({.chat = true, .in_thought = true}, "ab"), 2 * 2);
+  EXPECT_EQ(thought({.chat = true}, "ab"), 0);
+  EXPECT_FALSE(usage({}, "<think>a</think>b").contains("completion_tokens_details"));
+}
+
 TEST(Reply, LogProbabilitiesInBothForms) {
   Fixture f;
   Choice choice = ended("\xc3");

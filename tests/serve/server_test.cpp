@@ -303,6 +303,77 @@ TEST(Server, ParametersReferWithinThemselves) {
   }
 }
 
+// A template that opens a thought in the prompt, which a model of random weights does not end.
+const std::string kOpensThought =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>"
+    "{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}{# <tool_call> #}";
+
+TEST(Server, ThoughtsAreApartUnlessItIsAskedOtherwise) {
+  const Json body = {
+      {"messages", {{{"role", "user"}, {"content", "Go"}}}}, {"max_tokens", 20}, {"seed", 1}};
+  const auto message = [](ServedModel& s, const Json& asked) {
+    return s.ask("/v1/chat/completions", asked)["choices"][0]["message"];
+  };
+  serve::ServeOptions options;
+  options.reasoning_format = "none";
+  ServedModel s({}, kOpensThought), none(options, kOpensThought);
+  const std::string text = message(none, body)["content"],
+                    thought = message(s, body)["reasoning_content"];
+  EXPECT_NE(thought, "");
+  EXPECT_NE(text.find(thought), std::string::npos);
+  EXPECT_EQ(message(s, body)["content"], "");
+  EXPECT_FALSE(message(none, body).contains("reasoning_content"));
+  EXPECT_EQ(message(s, with(body, {{"reasoning_format", "none"}})), message(none, body));
+  EXPECT_EQ(message(none, with(body, {{"reasoning_format", "auto"}})), message(s, body));
+  EXPECT_EQ(
+      s.ask("/v1/chat/completions", body)["usage"]["completion_tokens_details"]["reasoning_tokens"],
+      20);
+  std::string streamed;
+  for (const Json& event :
+       events_of(s.post("/v1/chat/completions", with(body, {{"stream", true}})).body)) {
+    streamed += event["choices"][0]["delta"].value("reasoning_content", "");
+    EXPECT_EQ(event["choices"][0]["delta"].value("content", ""), "");
+  }
+  EXPECT_EQ(streamed, thought);
+  const HttpReply wrong =
+      s.post("/v1/chat/completions", with(body, {{"reasoning_format", "nine"}}));
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(Json::parse(wrong.body)["error"]["param"], "reasoning_format");
+  options.reasoning_format = "nine";
+  EXPECT_FAILS(validate(options), "reasoning_format");
+}
+
+TEST(Server, AThoughtIsSentBackToTheTemplate) {
+  ServedModel s({}, kOpensThought);
+  EXPECT_EQ(s.ask("/apply-template",
+                  {{"messages",
+                    {{{"role", "user"}, {"content", "q"}},
+                     {{"role", "assistant"}, {"content", "a"}, {"reasoning_content", "hm"}},
+                     {{"role", "user"}, {"content", "r"}}}}})["prompt"],
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>hm</think>a<|im_end|>\n"
+            "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n<think>\n");
+}
+
+// A thought that the prompt opened ends before what has to come.
+TEST(Server, WhatHasToComeIsNoThought) {
+  ServedModel s({}, kOpensThought);
+  const Json messages = {{{"role", "user"}, {"content", "Go"}}};
+  const std::string prompt = s.ask("/apply-template", {{"messages", messages}})["prompt"];
+  const Json digit = {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}};
+  const Json reply =
+      s.ask("/v1/chat/completions",
+            {{"messages", messages},
+             {"seed", 1},
+             {"response_format",
+              {{"type", "json_schema"}, {"json_schema", {{"name", "it"}, {"schema", digit}}}}}});
+  const Json& message = reply["choices"][0]["message"];
+  EXPECT_TRUE(Json::parse(message["content"].get<std::string>()).is_number()) << message;
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  EXPECT_EQ(reply["usage"]["prompt_tokens"], (prompt + "\n</think>\n\n").size());
+  EXPECT_EQ(forced_arguments(s, {"f"}, Json::object()), Json::object());
+}
+
 // What lm-evaluation-harness asks.
 TEST(Server, TellsLogProbabilitiesOfThePrompt) {
   ServedModel s;

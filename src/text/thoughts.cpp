@@ -1,0 +1,112 @@
+#include "text/thoughts.h"
+
+#include <algorithm>
+#include <string>
+
+namespace moe {
+namespace {
+
+using std::string_view;
+
+// In the order in which templates are searched.
+constexpr ThoughtTags kThoughtTags[] = {
+    {"<think>", "</think>"},                        // Qwen, DeepSeek, GLM and most others
+    {"<think:opensource>", "</think:opensource>"},  // Hy3
+    {"[THINK]", "[/THINK]"},                        // Magistral, Ministral 3
+    {"<|channel>thought", "<channel|>"},            // Gemma 4
+};
+constexpr string_view kThoughtSpace = " \t\r\n";
+
+string_view behind_space(string_view text) {
+  return text.substr(std::min(text.find_first_not_of(kThoughtSpace), text.size()));
+}
+string_view before_space(string_view text) {
+  return text.substr(0, text.find_last_not_of(kThoughtSpace) + 1);
+}
+
+// `text` without what may become `tag` at its end.
+string_view without_part_of(string_view text, string_view tag) {
+  for (size_t size = std::min(tag.size() - 1, text.size()); size > 0; --size)
+    if (text.ends_with(tag.substr(0, size))) return text.substr(0, text.size() - size);
+  return text;
+}
+
+// Where a reply has its thought.
+struct ThoughtPlace {
+  enum class State {
+    none,
+    undecided,  // what is there may become the opening tag
+    open,       // nothing has ended it
+    closed
+  };
+  State state = State::none;
+  size_t begin = 0, end = 0;  // of its text
+  size_t behind = 0;          // the closing tag
+};
+
+// A model may write the tag once more that the prompt opened.
+ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool whole) {
+  using enum ThoughtPlace::State;
+  const auto& [open_tag, close_tag] = *syntax.tags;
+  const string_view shown = behind_space(text);
+  const bool opened = shown.starts_with(open_tag);
+  if (!opened && !whole && open_tag.starts_with(shown)) return {.state = undecided};
+  if (!opened && !syntax.in_thought) return {};
+  const size_t begin = opened ? text.size() - shown.size() + open_tag.size() : 0;
+  const size_t end = text.find(close_tag, begin);
+  if (end == string_view::npos) return {open, begin, text.size(), text.size()};
+  return {closed, begin, end, end + close_tag.size()};
+}
+
+ParsedReply read_reply(const ReplySyntax& syntax, string_view text, bool whole) {
+  static const ToolArguments kNone;
+  const ToolArguments& arguments = syntax.arguments == nullptr ? kNone : *syntax.arguments;
+  const auto read_rest = [&](string_view rest, bool in_thought = false) {
+    return whole ? parse_reply(syntax.calls, rest, in_thought, arguments)
+                 : parse_reply_so_far(syntax.calls, rest, in_thought);
+  };
+  if (syntax.tags == nullptr) return read_rest(text, syntax.in_thought);
+  const ThoughtPlace at = place_of_thought(syntax, text, whole);
+  if (at.state == ThoughtPlace::State::none) return read_rest(text);
+  if (at.state == ThoughtPlace::State::undecided) return {};
+  const bool closed = at.state == ThoughtPlace::State::closed;
+  if (!syntax.apart) {
+    ParsedReply reply = closed ? read_rest(text.substr(at.behind)) : ParsedReply();
+    reply.content.insert(0, text.substr(0, at.behind));
+    return reply;
+  }
+  ParsedReply reply = closed ? read_rest(behind_space(text.substr(at.behind))) : ParsedReply();
+  string_view thought = text.substr(at.begin, at.end - at.begin);
+  if (!closed && !whole) thought = without_part_of(thought, syntax.tags->close);
+  reply.thought = before_space(behind_space(thought));
+  return reply;
+}
+
+}  // namespace
+
+const ThoughtTags* thought_tags(string_view text) {
+  for (const ThoughtTags& row : kThoughtTags)
+    if (text.find(row.open) != string_view::npos || text.find(row.close) != string_view::npos)
+      return &row;
+  return nullptr;
+}
+
+const ThoughtTags* opens_thought(string_view prompt) {
+  for (const ThoughtTags& row : kThoughtTags)
+    if (before_space(prompt).ends_with(row.open)) return &row;
+  return nullptr;
+}
+
+ParsedReply parse_reply(const ReplySyntax& syntax, string_view text) {
+  return read_reply(syntax, text, true);
+}
+
+ParsedReply parse_reply_so_far(const ReplySyntax& syntax, string_view text) {
+  return read_reply(syntax, text, false);
+}
+
+size_t thought_bytes(const ReplySyntax& syntax, string_view text) {
+  return syntax.tags == nullptr ? 0 : place_of_thought(syntax, text, true).behind;
+}
+
+}  // namespace moe

@@ -18,6 +18,7 @@ class Talk {
     this.pieces = []; // text of each token of the reply
     this.thoughts = new Set(); // those that are no part of the answer
     this.thinks = false;
+    this.thought = "";
     this.answer = "";
     this.routed = []; // the routing of each, one step later
     this.spans = [];
@@ -108,6 +109,7 @@ class Talk {
     const answer = choice.delta ? choice.delta.content || "" : choice.text;
     const text = thought + (answer && this.thinks ? "\n\n" : "") + answer;
     if (thought || answer) this.thinks = !answer;
+    this.thought += thought;
     this.answer += answer;
     // A chunk that comes while the prompt is still read has no token of the reply.
     const at = Math.max(this.routed.length, this.shared.meta.num_experts > 0 ? 0 : this.pieces.length);
@@ -177,7 +179,11 @@ class Talk {
     this.draw();
     this.body.classList.remove("writing");
     const text = this.answer;
-    if (text || this.usage) this.messages.push({ role: "assistant", content: text });
+    if (text || this.usage) {
+      const message = { role: "assistant", content: text };
+      if (this.thought) message.reasoning_content = this.thought; // the template decides
+      this.messages.push(message);
+    }
     if (this.spans[0]) this.spans[0].tabIndex = 0;
     this.under.replaceChildren();
     if (this.usage) {

@@ -106,8 +106,12 @@ bool Generation::write(int32_t id) {
   if (whole && !stream_.ended()) text += stream_.finish();
   const bool wanted = text.empty() || emit_(text);
   const bool ended = stream_.ended() || whole;
-  if (ended) out_.finish = "stop";
-  else if (!wanted) out_.finish = "interrupted";
+  if (ended) {
+    out_.finish = "stop";
+    out_.stop = stream_.stop();
+  } else if (!wanted) {
+    out_.finish = "interrupted";
+  }
   return wanted && !ended;
 }
 

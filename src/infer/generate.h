@@ -45,6 +45,7 @@ struct Generated {
       accepted = 0;
   std::vector<int32_t> prompt_ids, ids;  // [prompt_tokens], [tokens]
   std::string finish;                    // "length", "stop" or "interrupted"
+  std::string stop;  // of GenerateOptions::stop the one that ended it; empty: none
   double prompt_seconds = 0, decode_seconds = 0;
   std::vector<std::vector<int64_t>> expert_rows;  // as ModelRunner has them, since it began
 };

@@ -6,22 +6,29 @@
 namespace moe {
 namespace {
 
-// How much of `text` may be shown: nothing from the first stop string on, and no tail that may turn
-// out to begin one. `hit` says that one was found.
-size_t certain_length(const std::string& text, const std::vector<std::string>& stops, bool& hit) {
-  size_t end = text.size();
+// The stop string that begins first in the text, of several the longest; null: none is there.
+const std::string* first_stop(const std::string& text, const std::vector<std::string>& stops) {
+  const std::string* first = nullptr;
+  size_t begin = std::string::npos;
   for (const std::string& stop : stops) {
-    if (const size_t at = text.find(stop); at != std::string::npos) {
-      hit = true;
-      end = std::min(end, at);
-      continue;
-    }
+    const size_t at = text.find(stop);
+    if (at == std::string::npos || at > begin) continue;
+    if (at == begin && stop.size() <= first->size()) continue;
+    begin = at;
+    first = &stop;
+  }
+  return first;
+}
+
+// How much of a text without stop strings may be shown: no tail that may turn out to begin one.
+size_t certain_length(const std::string& text, const std::vector<std::string>& stops) {
+  size_t end = text.size();
+  for (const std::string& stop : stops)
     for (size_t n = std::min(stop.size() - 1, text.size()); n > 0; --n)
       if (text.compare(text.size() - n, n, stop, 0, n) == 0) {
         end = std::min(end, text.size() - n);
         break;
       }
-  }
   return end;
 }
 
@@ -36,7 +43,11 @@ std::string TextStream::push(int32_t id) {
     return finish();
   }
   text_ += decoder_.push(id);
-  return show(certain_length(text_, stops_, ended_));
+  const std::string* stop = first_stop(text_, stops_);
+  if (stop == nullptr) return show(certain_length(text_, stops_));
+  ended_ = true;
+  stop_ = *stop;
+  return show(text_.find(stop_));
 }
 
 std::string TextStream::finish() {

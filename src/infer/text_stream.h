@@ -20,6 +20,8 @@ class TextStream {
   // part of a stop string. With the tokenizer's end all that was held back is.
   std::string push(int32_t id);
   bool ended() const { return ended_; }
+  // The stop string that ended it; empty: none has.
+  const std::string& stop() const { return stop_; }
   // No token follows: the rest, which held what might have become a character or a stop string.
   std::string finish();
   // All that was returned so far.
@@ -31,7 +33,7 @@ class TextStream {
   const Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   StreamDecoder decoder_;
-  std::string text_;
+  std::string text_, stop_;
   size_t shown_ = 0;
   bool ended_ = false;
 };

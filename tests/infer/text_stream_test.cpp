@@ -42,6 +42,18 @@ TEST(TextStream, EndsBeforeTheFirstStopString) {
   EXPECT_EQ(stream.push('d'), "");
   EXPECT_TRUE(stream.ended());
   EXPECT_EQ(stream.shown(), "the e");
+  EXPECT_EQ(stream.stop(), "nd");
+}
+
+// What stands before it is the text, though it began another one too.
+TEST(TextStream, ShowsAllBeforeAStopString) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {"en!", "n"});
+  push_all(stream, "the e");
+  EXPECT_EQ(stream.push('n'), "e");
+  EXPECT_TRUE(stream.ended());
+  EXPECT_EQ(stream.shown(), "the e");
+  EXPECT_EQ(stream.stop(), "n");
 }
 
 TEST(TextStream, EndsWithTheTokenizersEnd) {
@@ -51,6 +63,7 @@ TEST(TextStream, EndsWithTheTokenizersEnd) {
   push_all(stream, "ab");
   EXPECT_EQ(stream.push('z'), "");
   EXPECT_TRUE(stream.ended());
+  EXPECT_EQ(stream.stop(), "");
   EXPECT_EQ(stream.shown(), "ab");
   // What might have begun a stop string did not.
   TextStream held(*bytes, {"###"});

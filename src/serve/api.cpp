@@ -13,6 +13,7 @@
 #include "core/nearest.h"
 #include "hub/tensor_map.h"
 #include "serve/json_text.h"
+#include "serve/messages.h"
 #include "serve/page.h"
 #include "text/chat.h"
 
@@ -118,6 +119,8 @@ const std::vector<Api::Route>& Api::routes() {
       {"GET", "/v1/models/*", false, &Api::model},
       {"POST", "/v1/chat/completions", false, &Api::chat},
       {"POST", "/v1/completions", false, &Api::completions},
+      {"POST", "/v1/messages", false, &Api::messages},
+      {"POST", "/v1/messages/count_tokens", false, &Api::count_tokens},
       {"POST", "/tokenize", false, &Api::tokenize},
       {"POST", "/detokenize", false, &Api::detokenize},
       {"GET", "/tokenizer_info", false, &Api::tokenizer_info},
@@ -176,14 +179,15 @@ void Api::check_caller(const HttpRequest& request, bool open) const {
                    "", "host_not_allowed"};
   if (open || options_.api_keys.empty()) return;
   constexpr std::string_view kBearer = "Bearer ";
-  const std::string_view given = request.header("authorization");
+  std::string_view bearer = request.header("authorization");
+  bearer = bearer.starts_with(kBearer) ? bearer.substr(kBearer.size()) : "";
   bool known = false;
-  if (given.starts_with(kBearer))
-    for (const std::string& key : options_.api_keys)
-      known |= same_secret(given.substr(kBearer.size()), key);
+  for (const std::string_view given : {bearer, request.header("x-api-key")})
+    for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
   if (!known)
     throw ApiError{401,
-                   "the request needs the server's key, as Authorization: Bearer KEY",
+                   "the request needs the server's key, as Authorization: Bearer KEY or as "
+                   "X-Api-Key: KEY",
                    "",
                    "invalid_api_key",
                    {{"WWW-Authenticate", "Bearer"}}};
@@ -194,7 +198,8 @@ Headers Api::cors_headers(const HttpRequest& request) const {
   if (origin.empty() || options_.cors.empty()) return {};
   if (options_.cors != "*" && origin != options_.cors) return {};
   return {{"Access-Control-Allow-Origin", options_.cors},
-          {"Access-Control-Allow-Headers", "Authorization, Content-Type"},
+          {"Access-Control-Allow-Headers",
+           "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta"},
           {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
           {"Vary", "Origin"}};
 }
@@ -216,8 +221,7 @@ void Api::handle(std::shared_ptr<Exchange> exchange) {
       if (exchange->request().body.size() > kLargeBody) give_back_memory();
     });
   } catch (...) {
-    const ApiError e = api_error(std::current_exception());
-    answer(*exchange, e.status, "application/json", body_of(e), e.headers);
+    refuse(*exchange, api_error(std::current_exception()));
   }
 }
 
@@ -228,7 +232,7 @@ void Api::run(const Route& route, const std::shared_ptr<Exchange>& exchange) {
     ApiError e = api_error(std::current_exception());
     // What goes wrong while a request is read is the request's fault.
     if (e.status == 500) e.status = 400;
-    answer(*exchange, e.status, "application/json", body_of(e), e.headers);
+    refuse(*exchange, e);
   }
 }
 
@@ -243,6 +247,10 @@ void Api::answer(Exchange& exchange, int status, const std::string& type, std::s
 
 void Api::answer(Exchange& exchange, const Json& json) {
   answer(exchange, 200, "application/json", json_text(json));
+}
+
+void Api::refuse(Exchange& exchange, const ApiError& e) {
+  answer(exchange, e.status, "application/json", body_of(e, exchange.request().path), e.headers);
 }
 
 void Api::page(const std::shared_ptr<Exchange>& exchange) {
@@ -303,14 +311,21 @@ void Api::model(const std::shared_ptr<Exchange>& exchange) {
   answer(*exchange, model_json(name));
 }
 
-void Api::chat(const std::shared_ptr<Exchange>& exchange) {
+void Api::write(const std::shared_ptr<Exchange>& exchange, ReadRequest read) {
   if (draining_) throw ApiError{503, "the server is going away", "", "draining"};
-  start_job(jobs_, exchange, read_chat(exchange->request().body, served_));
+  start_job(jobs_, exchange, read(exchange->request().body, served_));
 }
 
+void Api::chat(const std::shared_ptr<Exchange>& exchange) { write(exchange, read_chat); }
+
 void Api::completions(const std::shared_ptr<Exchange>& exchange) {
-  if (draining_) throw ApiError{503, "the server is going away", "", "draining"};
-  start_job(jobs_, exchange, read_completion(exchange->request().body, served_));
+  write(exchange, read_completion);
+}
+
+void Api::messages(const std::shared_ptr<Exchange>& exchange) { write(exchange, read_messages); }
+
+void Api::count_tokens(const std::shared_ptr<Exchange>& exchange) {
+  answer(*exchange, {{"input_tokens", count_messages(exchange->request().body, served_)}});
 }
 
 // llama-server calls the text "content", vLLM "prompt".

@@ -63,6 +63,10 @@ class Api {
   void answer(Exchange&, int status, const std::string& type, std::string body,
               Headers headers = {});
   void answer(Exchange&, const Json&);
+  void refuse(Exchange&, const ApiError&);
+  // Answers with a text that `read` finds asked for.
+  using ReadRequest = ParsedRequest (*)(std::string_view body, const Served&);
+  void write(const std::shared_ptr<Exchange>&, ReadRequest read);
 
   void page(const std::shared_ptr<Exchange>&);
   void health(const std::shared_ptr<Exchange>&);
@@ -72,6 +76,8 @@ class Api {
   void model(const std::shared_ptr<Exchange>&);
   void chat(const std::shared_ptr<Exchange>&);
   void completions(const std::shared_ptr<Exchange>&);
+  void messages(const std::shared_ptr<Exchange>&);
+  void count_tokens(const std::shared_ptr<Exchange>&);
   void tokenize(const std::shared_ptr<Exchange>&);
   void detokenize(const std::shared_ptr<Exchange>&);
   void tokenizer_info(const std::shared_ptr<Exchange>&);

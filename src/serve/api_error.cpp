@@ -20,6 +20,17 @@ const char* type_of(int status) {
   }
 }
 
+const char* messages_type_of(int status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 }  // namespace
@@ -30,6 +41,20 @@ std::string body_of(const ApiError& e) {
                       {"type", type_of(e.status)},
                       {"param", or_null(e.param)},
                       {"code", or_null(e.code)}}}});
+}
+
+std::string messages_body_of(const ApiError& e) {
+  // Clients look for these words, and shorten what they send.
+  const bool too_long = e.code == "context_length_exceeded";
+  return json_text({{"type", "error"},
+                    {"error",
+                     {{"type", messages_type_of(e.status)},
+                      {"message", too_long ? "prompt is too long: " + e.message : e.message}}}});
+}
+
+std::string body_of(const ApiError& e, std::string_view path) {
+  const bool of_messages = path == "/v1/messages" || path.starts_with("/v1/messages/");
+  return of_messages ? messages_body_of(e) : body_of(e);
 }
 
 ApiError api_error(const std::exception_ptr& error) {

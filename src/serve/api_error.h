@@ -1,8 +1,9 @@
-// What a request is refused with, in the form of OpenAI's API.
+// What a request is refused with, in the form of OpenAI's API or of Anthropic's.
 #pragma once
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "serve/http_server.h"
 
@@ -18,6 +19,10 @@ struct ApiError {
 
 // {"error": {"message", "type", "param", "code"}}; the type follows from the status.
 std::string body_of(const ApiError&);
+// The same as Anthropic's Messages API has it: {"type": "error", "error": {"type", "message"}}.
+std::string messages_body_of(const ApiError&);
+// The one or the other, by the path that was asked for.
+std::string body_of(const ApiError&, std::string_view path);
 // Whatever was thrown while a request was read or answered: an ApiError, an Error of the library
 // (usage: 400, else 500), or another exception (500).
 ApiError api_error(const std::exception_ptr&);

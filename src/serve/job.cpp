@@ -5,11 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "serve/api_error.h"
-#include "serve/json_text.h"
 #include "serve/reply.h"
+#include "serve/reply_style.h"
 
 namespace moe::serve {
 namespace {
@@ -46,7 +47,8 @@ class Job : public std::enable_shared_from_this<Job> {
         form_(request.form),
         echo_(request.echo),
         choices_(request.choices),
-        writer_(*context.served, request.form, new_head(request.form.chat)) {
+        writer_(*context.served, request.form, new_head(request.form.chat)),
+        style_(request.style ? request.style : completion_style()) {
     for (size_t i = 0; i < request.texts.size(); ++i) {
       all_.emplace_back().index = static_cast<int64_t>(i);
       all_.back().prompt_ids = request.texts[i].prompt;
@@ -75,8 +77,10 @@ class Job : public std::enable_shared_from_this<Job> {
  private:
   // Who has a key is one client wherever it asks from.
   static std::string client_of(const HttpRequest& request) {
-    const std::string_view key = request.header("authorization");
-    return key.empty() ? request.client : std::string(key);
+    for (const char* header : {"authorization", "x-api-key"})
+      if (const std::string_view key = request.header(header); !key.empty())
+        return std::string(key);
+    return request.client;
   }
 
   bool wanted() const {
@@ -105,15 +109,16 @@ class Job : public std::enable_shared_from_this<Job> {
 
   void show(Choice& choice) {
     if (const Json chunk = writer_.chunk(choice, echo_of(choice)); !chunk.is_null())
-      send_event(json_text(chunk));
+      send_events(style_->chunk(chunk));
   }
   std::string echo_of(const Choice& choice) const {
     return echo_.empty() ? "" : echo_[static_cast<size_t>(choice.index / choices_)];
   }
-  void send_event(const std::string& data) {
+  void send_events(std::string events) {
+    if (events.empty()) return;
     if (!std::exchange(streaming_, true))
       exchange_->begin(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
-    exchange_->write("data: " + data + "\n\n");
+    exchange_->write(std::move(events));
   }
 
   void on_end(size_t i, const Generated& g, const std::exception_ptr& error) {
@@ -134,16 +139,16 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail(const std::exception_ptr& error) {
     failed_ = true;
     const ApiError e = api_error(error);
-    if (!streaming_) return answer(e.status, body_of(e), e.headers);
-    send_event(body_of(e));
+    if (!streaming_) return answer(e.status, body_of(e, exchange_->request().path), e.headers);
+    send_events(style_->failure(e));
     count(e.status);
     exchange_->finish();
   }
 
   void finish() {
-    if (!form_.stream) return answer(200, json_text(writer_.whole(all_, echo_, choices_)), {});
-    if (form_.include_usage) send_event(json_text(writer_.usage_chunk(all_, choices_)));
-    send_event("[DONE]");
+    if (!form_.stream) return answer(200, style_->whole(writer_.whole(all_, echo_, choices_)), {});
+    if (form_.include_usage) send_events(style_->chunk(writer_.usage_chunk(all_, choices_)));
+    send_events(style_->end());
     count(200);
     exchange_->finish();
   }
@@ -165,6 +170,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::vector<std::string> echo_;
   int64_t choices_;
   ReplyWriter writer_;
+  std::shared_ptr<ReplyStyle> style_;
   Clock::time_point began_ = Clock::now();
   std::vector<Clock::time_point> last_;  // of each choice, when its last token came
   std::vector<Choice> all_;

@@ -20,8 +20,10 @@ FieldList fields(ServeOptions& o) {
            "address to listen at; 0.0.0.0: all of this machine's, where an @api_key keeps others "
            "out");
   list.add("port", o.port, "0: a free one, which standard error names");
-  list.add("api_key", o.api_keys,
-           "requests need it as Authorization: Bearer KEY; may be given more than once")
+  list.add(
+          "api_key", o.api_keys,
+          "requests need it as Authorization: Bearer KEY or X-Api-Key: KEY; may be given more than "
+          "once")
       .one_each();
   list.add("cors", o.cors, "pages of this origin may ask too; *: of any");
   list.add("name", o.name,

@@ -89,6 +89,12 @@ std::string ReplyWriter::finish_reason(const Choice& choice, bool calls) const {
   return choice.end.finish == "stop" ? "stop" : "length";
 }
 
+// As vLLM tells it: which of the request's stops ended the text; null: none of them.
+Json ReplyWriter::stop_reason(const Choice& choice) const {
+  const auto stop = std::find(form_.stops.begin(), form_.stops.end(), choice.end.stop);
+  return stop != form_.stops.end() ? Json(*stop) : Json();
+}
+
 Json ReplyWriter::chat_logprobs(const std::vector<TokenLogprobs>& list) const {
   const auto entry = [&](const TokenLogprob& t) {
     const std::string piece = served_.tokenizer->piece(t.id);
@@ -231,6 +237,7 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
     int64_t offset = 0;
     json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo, offset);
     json["finish_reason"] = finish_reason(choice, !parts.calls.empty());
+    json["stop_reason"] = stop_reason(choice);
     add_routing(json, choice);
     reply["choices"].push_back(std::move(json));
   }
@@ -253,6 +260,7 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
       {"index", choice.index},
       {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo, choice.offset)},
       {"finish_reason", choice.ended ? Json(finish_reason(choice, !parts.calls.empty())) : Json()}};
+  if (choice.ended) json["stop_reason"] = stop_reason(choice);
   if (form_.chat) {
     Json delta = Json::object();
     if (first) delta["role"] = "assistant";

@@ -66,6 +66,7 @@ class ReplyWriter {
   Json routing_tokens(const TokenRouting&) const;
   void add_routing(Json& choice, const Choice&) const;
   std::string finish_reason(const Choice&, bool calls) const;
+  Json stop_reason(const Choice&) const;
 
   const Served& served_;
   ReplyForm form_;

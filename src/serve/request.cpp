@@ -201,6 +201,7 @@ Common read_common(const Fields& fields, std::string_view body, const Served& se
     refuse(form.routing ? "routing" : "return_routed_experts",
            "the model is dense: no token is routed to experts");
   c.text.options = read_sampling(fields, served, max_tokens);
+  form.stops = c.text.options.stop;
   c.text.routing = form.routing || form.routed_experts;
   c.text.recorded = read_replay(fields, served);
   return c;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,8 @@ struct Served {
   bool thoughts_apart = true;  // unless a request says otherwise
 };
 
+class ReplyStyle;
+
 // How the reply is to be written down.
 struct ReplyForm {
   std::string model = {};  // what the reply says that it was written by
@@ -42,6 +45,8 @@ struct ReplyForm {
   // Where it has to (ForcedCall): what ends the prompt, and the tool's name where that is in it.
   bool forced = false;
   std::string call_begin = {}, call_name = {};
+  // Those that the request names: of them a reply tells which one ended it.
+  std::vector<std::string> stops = {};
 };
 
 struct ParsedRequest {
@@ -50,6 +55,8 @@ struct ParsedRequest {
   int64_t prompt_tokens = 0;       // of all texts
   std::vector<std::string> echo;   // the text of each prompt, where it is asked for
   std::vector<TextRequest> texts;  // prompt by prompt, choice by choice
+  // Of the reply; null: as OpenAI's completions have it.
+  std::shared_ptr<ReplyStyle> style = {};
 };
 
 // Throw ApiError or Error (usage) with the field that is wrong.

@@ -7,11 +7,11 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "text/request_field.h"
 
 namespace moe {
 namespace {
 
-constexpr size_t kShownName = 40;  // of what a client sends: it may be long
 constexpr size_t kMostArguments = size_t{16} << 20;
 
 const std::vector<std::string>& request_roles() {
@@ -19,45 +19,6 @@ const std::vector<std::string>& request_roles() {
                                                  "tool"};
   return roles;
 }
-
-// A part of the request and its name there.
-struct RequestField {
-  const OrderedJson& json;
-  std::string name;
-
-  // Null where there is none, or where it is null.
-  const OrderedJson* find(const char* key) const {
-    const auto found = json.find(key);
-    return found == json.end() || found->is_null() ? nullptr : &*found;
-  }
-  RequestField at(const char* key) const {
-    const OrderedJson* found = find(key);
-    if (found == nullptr) fail_usage("{}.{} is missing", name, key);
-    return {*found, fmt::format("{}.{}", name, key)};
-  }
-  RequestField at(size_t i) const { return {json[i], fmt::format("{}[{}]", name, i)}; }
-
-  const RequestField& object() const {
-    if (!json.is_object()) fail_usage("{} must be an object", name);
-    return *this;
-  }
-  const RequestField& list() const {
-    if (!json.is_array()) fail_usage("{} must be a list", name);
-    return *this;
-  }
-  const std::string& text() const {
-    if (!json.is_string()) fail_usage("{} must be a string", name);
-    return json.get_ref<const std::string&>();
-  }
-  void only(const std::vector<std::string>& known) const {
-    if (std::find(known.begin(), known.end(), text()) != known.end()) return;
-    const std::string shown = printable(text(), kShownName);
-    fail_usage("{}: \"{}\" is not known here{}", name, shown, suggestion(shown, known));
-  }
-  void text_if_there(const char* key) const {
-    if (find(key) != nullptr) at(key).text();
-  }
-};
 
 std::string joined_parts(const RequestField& content) {
   std::string all;

@@ -467,6 +467,12 @@ void serve_seeds(const std::string& folder) {
       R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "max_completion_tokens": 5, "logprobs": true,
  "top_logprobs": 3, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto",
  "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}})");
+  put(folder, "messages",
+      R"({"model": "m", "max_tokens": 9, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["x"], "stream": true,
+ "output_config": {"effort": "low"}, "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+ "tool_choice": {"type": "auto"}, "messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": [
+ {"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
+ {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "r"}]}]})");
   put(folder, "format", R"({"prompt": "p", "response_format": {"type": "json_object"}})");
 }
 

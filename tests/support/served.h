@@ -92,4 +92,22 @@ inline std::vector<Json> events_of(const std::string& body) {
   return events;
 }
 
+// The same of a stream whose events have names, which are the types of their data; no mark ends it.
+inline std::vector<Json> named_events_of(const std::string& body) {
+  std::vector<Json> events;
+  size_t at = 0;
+  for (size_t end; (end = body.find("\n\n", at)) != std::string::npos; at = end + 2) {
+    const std::string event = body.substr(at, end - at);
+    const size_t data = event.find("\ndata: ");
+    if (!event.starts_with("event: ") || data == std::string::npos) {
+      ADD_FAILURE() << "no event: " << event;
+      continue;
+    }
+    events.push_back(Json::parse(event.substr(data + 7)));
+    EXPECT_EQ(events.back()["type"], event.substr(7, data - 7));
+  }
+  EXPECT_EQ(at, body.size());
+  return events;
+}
+
 }  // namespace moe::test

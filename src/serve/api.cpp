@@ -15,6 +15,7 @@
 #include "serve/json_text.h"
 #include "serve/messages.h"
 #include "serve/page.h"
+#include "serve/responses.h"
 #include "text/chat.h"
 
 namespace moe::serve {
@@ -121,6 +122,7 @@ const std::vector<Api::Route>& Api::routes() {
       {"POST", "/v1/completions", false, &Api::completions},
       {"POST", "/v1/messages", false, &Api::messages},
       {"POST", "/v1/messages/count_tokens", false, &Api::count_tokens},
+      {"POST", "/v1/responses", false, &Api::responses},
       {"POST", "/tokenize", false, &Api::tokenize},
       {"POST", "/detokenize", false, &Api::detokenize},
       {"GET", "/tokenizer_info", false, &Api::tokenizer_info},
@@ -323,6 +325,8 @@ void Api::completions(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Api::messages(const std::shared_ptr<Exchange>& exchange) { write(exchange, read_messages); }
+
+void Api::responses(const std::shared_ptr<Exchange>& exchange) { write(exchange, read_responses); }
 
 void Api::count_tokens(const std::shared_ptr<Exchange>& exchange) {
   answer(*exchange, {{"input_tokens", count_messages(exchange->request().body, served_)}});

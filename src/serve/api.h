@@ -77,6 +77,7 @@ class Api {
   void chat(const std::shared_ptr<Exchange>&);
   void completions(const std::shared_ptr<Exchange>&);
   void messages(const std::shared_ptr<Exchange>&);
+  void responses(const std::shared_ptr<Exchange>&);
   void count_tokens(const std::shared_ptr<Exchange>&);
   void tokenize(const std::shared_ptr<Exchange>&);
   void detokenize(const std::shared_ptr<Exchange>&);

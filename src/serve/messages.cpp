@@ -48,7 +48,7 @@ void add_messages(const RequestField& request, ChatBody& chat) {
   for (size_t i = 0; i < messages.json.size(); ++i) {
     const RequestField message = messages.at(i).object();
     message.at("role").only({"user", "assistant", "system"});
-    const std::string& role = message.at("role").text();
+    const std::string role = message.at("role").text();
     const RequestField content = message.at("content");
     if (content.json.is_string()) {
       chat.add_text(role, content.text(), message.name);

@@ -39,14 +39,16 @@ std::string BlockStyle::whole(const Json& reply) {
 
 std::string BlockStyle::chunk(const Json& chunk) {
   take(chunk, "delta");
-  return std::exchange(events_, {});
+  return sent();
 }
 
 std::string BlockStyle::end() {
   enter(Block::none);
   stop();
-  return std::exchange(events_, {});
+  return sent();
 }
+
+std::string BlockStyle::sent() { return std::exchange(events_, {}); }
 
 void BlockStyle::send(const OrderedJson& data) {
   events_ += fmt::format("event: {}\ndata: {}\n\n", data.at("type").get<std::string>(),

@@ -60,6 +60,8 @@ class BlockStyle : public ReplyStyle {
 
   // Sends an event, which is called by the data's "type".
   void send(const OrderedJson& data);
+  // What was sent since this was asked last.
+  std::string sent();
 
   Block block() const { return block_; }
   const Head& head() const { return head_; }

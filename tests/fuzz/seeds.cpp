@@ -473,6 +473,13 @@ void serve_seeds(const std::string& folder) {
  "tool_choice": {"type": "auto"}, "messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": [
  {"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
  {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "r"}]}]})");
+  put(folder, "responses",
+      R"({"model": "m", "max_output_tokens": 9, "instructions": "s", "reasoning": {"effort": "low"}, "stream": true, "tool_choice": "auto",
+ "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+ "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}, {"type": "web_search"}],
+ "input": [{"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+ {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "t"}]}, {"type": "function_call", "call_id": "c", "name": "f",
+ "arguments": "{}"}, {"type": "function_call_output", "call_id": "c", "output": "r"}]})");
   put(folder, "format", R"({"prompt": "p", "response_format": {"type": "json_object"}})");
 }
 

@@ -9,6 +9,7 @@
 #include "serve/api_error.h"
 #include "serve/base64.h"
 #include "serve/messages.h"
+#include "serve/responses.h"
 #include "text/chat.h"
 
 namespace moe::fuzz {
@@ -77,6 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::answer_or_refuse([&] { fuzz::check(serve::read_chat(body, served)); });
   fuzz::answer_or_refuse([&] { serve::chat_prompt(body, served); });
   fuzz::answer_or_refuse([&] { fuzz::check(serve::read_messages(body, served)); });
+  fuzz::answer_or_refuse([&] { fuzz::check(serve::read_responses(body, served)); });
   fuzz::answer_or_refuse([&] { fuzz::demand(serve::count_messages(body, served) > 0); });
   fuzz::answer_or_refuse([&] {
     const std::vector<int32_t> numbers = serve::from_base64(body);

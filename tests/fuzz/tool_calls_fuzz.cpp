@@ -21,7 +21,7 @@ void check_thoughts(ToolCallForm form, std::string_view text, std::string_view p
                         so_far = parse_reply_so_far(syntax, part);
       demand(parsed.content.starts_with(so_far.content));
       demand(parsed.thought.starts_with(so_far.thought));
-      demand(thought_bytes(style, text) <= text.size());
+      demand(thought_bytes(syntax, text) <= text.size());
     }
 }
 

@@ -12,6 +12,7 @@ import urllib.request
 import openai
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.completion import Completion
+from openai.types.responses import Response
 
 QUESTION = [{"role": "user", "content": "Hello!"}]
 DIALOGUE = [
@@ -418,6 +419,37 @@ def check_chat_stream(s):
     return f"6 replies, {size} characters"
 
 
+def check_responses(s):
+    size = 0
+    for seed in range(3):
+        fields = {"model": s.model.id, "input": DIALOGUE, "temperature": 0.7 * seed}
+        fields |= {"max_output_tokens": 60, "extra_body": {"seed": seed}}
+        chat = s.chat(DIALOGUE, temperature=0.7 * seed, seed=seed, max_tokens=60)
+        whole = s.client.responses.create(**fields)
+        Response.model_validate(whole.to_dict())
+        same("text", whole.output_text, chat.choices[0].message.content)
+        cut = chat.choices[0].finish_reason == "length"
+        same("status", whole.status, "incomplete" if cut else "completed")
+        same("input_tokens", whole.usage.input_tokens, chat.usage.prompt_tokens)
+        same("output_tokens", whole.usage.output_tokens, chat.usage.completion_tokens)
+        text, numbers = "", []
+        for event in s.client.responses.create(stream=True, **fields):
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        same("streamed text", text, whole.output_text)
+        same("sequence numbers", numbers, list(range(len(numbers))))
+        same("the last event", event.type, f"response.{whole.status}")
+        same("its text", event.response.output_text, whole.output_text)
+        size += len(text)
+    refused(
+        openai.BadRequestError,
+        lambda: s.client.responses.create(input="x", previous_response_id="y"),
+        names="previous_response_id",
+    )
+    return f"3 replies, {size} characters"
+
+
 def check_async(s):
     async def ask(client, seed):
         reply = await client.completions.create(
@@ -673,4 +705,11 @@ ANY = [
     check_cancel,
     check_errors,
 ]
-CHAT = [check_chat, check_chat_stream, check_chat_logprobs, check_schema, check_json]
+CHAT = [
+    check_chat,
+    check_chat_stream,
+    check_responses,
+    check_chat_logprobs,
+    check_schema,
+    check_json,
+]

@@ -111,6 +111,8 @@ check 'bench train' "$moe" bench train "${moe_model[@]}" --batch 4 --steps 1 --w
 check 'generate' "$moe" generate moe -p "$(head -c 2000 other.txt)" -n 20 --show-memory
 check 'generate --pack-memory 1M' "$moe" generate moe -p "$(head -c 2000 other.txt)" -n 20 \
   --pack-memory 1M --show-memory
+check 'generate --draft' "$moe" generate moe -p "$(head -c 400 other.txt)" -n 20 --draft dense \
+  --draft-min-p 0 --show-memory
 head -c 400 other.txt | tr '\n' ' ' >in
 check 'chat' "$moe" chat moe -n 40 --show-memory
 : >in

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/flags.h"
@@ -25,6 +26,7 @@
 #include "infer/dialogue.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/drafting.h"
 #include "jobs/forward_memory.h"
 #include "ops/devices.h"
 #include "text/chat_request.h"
@@ -39,6 +41,7 @@ constexpr const char* kBlanks = " \t";
 struct Flags {
   std::string model, adapter, system, template_kwargs;
   GenerateOptions generate{.max_tokens = kReplyTokens};
+  DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
   bool json = false;
@@ -74,6 +77,8 @@ class Chat {
   // 0, or through a pipe the exit code of the first line that could not be done.
   int run();
   const std::vector<std::vector<int64_t>>& expert_rows() const { return expert_rows_; }
+  // Tokens and seconds of all replies together.
+  const Generated& sum() const { return sum_; }
 
  private:
   struct Command {
@@ -103,6 +108,7 @@ class Chat {
   bool terminal_;  // a person types; else lines come through a pipe
   bool done_ = false;
   std::vector<std::vector<int64_t>> expert_rows_;  // of the session
+  Generated sum_;
 };
 
 const std::vector<Chat::Command>& Chat::commands() {
@@ -202,6 +208,10 @@ void Chat::say(const Ask& reply) {
   end_thought();
   expert_rows_ = r.generated.expert_rows;
   const Generated& g = r.generated;
+  sum_.tokens += g.tokens;
+  sum_.proposed += g.proposed;
+  sum_.accepted += g.accepted;
+  sum_.decode_seconds += g.decode_seconds;
   if (json_) {
     Json line = {{"prompt", r.prompt},
                  {"text", r.content},
@@ -209,6 +219,8 @@ void Chat::say(const Ask& reply) {
                  {"read_tokens", g.read_tokens},
                  {"tokens", g.tokens},
                  {"finish", g.finish},
+                 {"proposed", g.proposed},
+                 {"accepted", g.accepted},
                  {"let_go", r.let_go}};
     if (!r.thought.empty()) line["reasoning_content"] = r.thought;
     fmt::print("{}", line.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -276,15 +288,26 @@ void note_training(const Tokenizer& tokenizer, const std::string& model) {
 }
 
 int run_chat(const Flags& f) {
-  const GenerateOptions& options = f.generate;
+  GenerateOptions options = f.generate;
+  check_draft_options(f.draft, options, f.given);
   const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
   const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
           ops::device_of(f.compute.device));
+  std::vector<ForwardUse> uses = {
+      session_use(*loaded.model, options.session, run.compute, context, context)};
+  std::optional<Drafting> draft;
+  if (!f.draft.model.empty()) {
+    draft.emplace(f.draft, loaded, options.session, f.compute, context, f.memory.limits,
+                  on_screen());
+    uses.push_back(draft->use(context));
+  }
   const bool large = prepare_memory(
-      f.model, session_use(*loaded.model, options.session, run.compute, context, context), {},
-      f.memory, "take --cache-dtype q8_0 or a smaller model", on_screen());
+      f.model, uses, {}, f.memory,
+      fmt::format("take --cache-dtype q8_0{} or a smaller model", draft ? ", no --draft" : ""),
+      on_screen());
   loaded.model->move_to(run.device);
+  if (draft) options.guesser = &draft->start();
   Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
   dialogue.set_variables(parse_template_variables(f.template_kwargs));
   dialogue.set_system(f.system);
@@ -296,6 +319,7 @@ int run_chat(const Flags& f) {
         f.model, human_count(parameter_count(loaded.model->config())), context);
   Chat chat(dialogue, f, context);
   const int code = chat.run();
+  if (!f.json) tell_guesses(options, chat.sum(), on_screen());
   if (large || f.memory.hot_set)
     tell_hot_set(hot_set(*loaded.model, chat.expert_rows()), on_screen());
   return code;
@@ -312,6 +336,7 @@ Action add_chat(CLI::App& app) {
   list.add("chat_template_kwargs", f->template_kwargs, kTemplateKwargsHelp);
   list.add(fields(f->generate));
   list.at("tokens").help = "most tokens of a reply";
+  list.add(fields(f->draft));
   list.add(fields(f->compute));
   add_memory(list, f->memory);
   add_hot_set(list, f->memory);

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/among.h"
 #include "cli/flags.h"
@@ -20,6 +20,7 @@
 #include "hub/named_models.h"
 #include "infer/eval_routing.h"
 #include "infer/options.h"
+#include "jobs/drafting.h"
 #include "jobs/forward_memory.h"
 #include "jobs/launch.h"
 #include "jobs/replies.h"
@@ -40,6 +41,7 @@ struct Flags {
   PromptFlags prompt;
   int64_t samples = 1;
   GenerateOptions generate;
+  DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
   bool json = false;
@@ -108,12 +110,6 @@ std::string read_prompt(const PromptFlags& f, const Given& given) {
   return text;
 }
 
-// What prompt lookup did, for a person who watches.
-void tell_lookup(const Generated& out) {
-  tell("prompt lookup: {} of {} guessed tokens were right; {:.1f} tokens/s\n", out.accepted,
-       out.proposed, static_cast<double>(out.tokens) / std::max(out.decode_seconds, 1e-9));
-}
-
 // The texts that follow one prompt, shown as they come; Ctrl-C ends the one being written, and no
 // other begins.
 class Samples {
@@ -143,7 +139,7 @@ class Samples {
       fmt::print("\n");
       std::fflush(stdout);
     }
-    if (options.prompt_lookup > 0 && !f_.json) tell_lookup(out);
+    if (!f_.json) tell_guesses(options, out, on_screen());
     expert_rows_ = out.expert_rows;
     return out.finish != "interrupted";
   }
@@ -198,8 +194,9 @@ void tell_of_length(const ModelConfig& config, int64_t prompt, int64_t max_token
 
 int run_generate(const Flags& f, const comm::World& world) {
   const comm::Group& group = world.group();
-  const GenerateOptions& options = f.generate;
+  GenerateOptions options = f.generate;
   validate(options);  // before a large model is loaded for nothing
+  check_draft_options(f.draft, options, f.given);
   check_samples(f);
   const std::string prompt = read_prompt(f.prompt, f.given);
   MemoryOptions memory = f.memory;
@@ -207,6 +204,8 @@ int run_generate(const Flags& f, const comm::World& world) {
   LoadedModel loaded;
   comm::together(group, [&] {
     comm::need_one_process(group, f.compute.device);
+    if (group.size > 1 && !f.draft.model.empty())
+      fail_usage("@draft works in one process; start it without mpirun, or leave @draft out");
     loaded = open_adapted(f.model, f.adapter, memory.limits, group);
   });
   Model& model = *loaded.model;
@@ -221,14 +220,24 @@ int run_generate(const Flags& f, const comm::World& world) {
                        {"prompt", prompt}};
   });
   bool large = false;
+  std::optional<Drafting> draft;
   comm::together(group, [&] {
-    large = prepare_memory(
-        f.model,
-        session_use(model, options.session, run.compute, std::ssize(ids),
-                    text_capacity(model.config(), std::ssize(ids), options.max_tokens)),
-        {}, memory, "lower --tokens, shorten the prompt or take --cache-dtype q8_0", on_screen());
+    const int64_t prompt_tokens = std::ssize(ids),
+                  capacity = text_capacity(model.config(), prompt_tokens, options.max_tokens);
+    std::vector<ForwardUse> uses = {
+        session_use(model, options.session, run.compute, prompt_tokens, capacity)};
+    if (!f.draft.model.empty()) {
+      draft.emplace(f.draft, loaded, options.session, f.compute, capacity, memory.limits,
+                    on_screen());
+      uses.push_back(draft->use(prompt_tokens));
+    }
+    large = prepare_memory(f.model, uses, {}, memory,
+                           fmt::format("lower --tokens, shorten the prompt{} --cache-dtype q8_0",
+                                       draft ? ", leave --draft out or take" : " or take"),
+                           on_screen());
   });
   model.move_to(run.device);
+  if (draft) options.guesser = &draft->start();
   Session session = session_for(model, run, ids, options);
   Samples samples(f, prompt, group);
   for (int64_t i = 0; i < f.samples; ++i)
@@ -251,6 +260,7 @@ Action add_generate(CLI::App& app) {
   list.add("samples", f->samples,
            "so many texts, one after another; the i-th is what @seed + i - 1 writes alone");
   list.add(fields(f->generate));
+  list.add(fields(f->draft));
   list.add(fields(f->compute));
   add_memory(list, f->memory);
   add_hot_set(list, f->memory);

@@ -153,7 +153,7 @@ Batcher::~Batcher() {
 void Batcher::check(const TextRequest& request) const {
   const ModelConfig& config = runner_.model().config();
   validate(request.options);
-  check_lookup(config, request.options);
+  check_guessing(config, request.options);
   check_ids(request.prompt, text_vocab(config, tokenizer_));
   const int64_t prompt = std::ssize(request.prompt), most = most_tokens();
   if (prompt > most || (prompt == most && request.options.max_tokens > 1))

@@ -55,6 +55,9 @@ Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prom
                        const GenerateOptions& options, EmitText emit,
                        std::unique_ptr<grammar::Constraint> constraint)
     : options_(options),
+      lookup_(options.prompt_lookup > 0 ? std::make_unique<PromptLookup>(options.prompt_lookup)
+                                        : nullptr),
+      guesser_(options.guesser != nullptr ? options.guesser : lookup_.get()),
       emit_(std::move(emit)),
       sampler_(options.sampler),
       constraint_(std::move(constraint)),
@@ -86,9 +89,9 @@ bool Generation::take(std::span<const float> logits) {
   if (out_.tokens >= options_.max_tokens) return false;
   rejected_ = static_cast<int64_t>(rows - 1 - right);
   next_ = {text_.back()};
-  if (options_.prompt_lookup > 0) {
+  if (guesser_ != nullptr) {
     const std::vector<int32_t> guesses =
-        look_up(text_, std::min(options_.prompt_lookup, options_.max_tokens - out_.tokens - 1));
+        guesser_->guess(text_, sampler_, options_.max_tokens - out_.tokens - 1);
     out_.proposed += std::ssize(guesses);
     next_.insert(next_.end(), guesses.begin(), guesses.end());
   }
@@ -123,13 +126,13 @@ Generated Generation::finish() {
   return std::move(out_);
 }
 
-void check_lookup(const ModelConfig& config, const GenerateOptions& options) {
-  if (options.prompt_lookup > 0 && config.has_states())
-    fail_usage(
-        "@prompt_lookup is {}, but the states that layers of this model keep cannot be taken back "
-        "from "
-        "tokens that were guessed wrong; leave it at 0",
-        options.prompt_lookup);
+void check_guessing(const ModelConfig& config, const GenerateOptions& options) {
+  if (!config.has_states()) return;
+  constexpr const char* kWhy =
+      "the states that layers of this model keep cannot be taken back from wrong guesses";
+  if (options.prompt_lookup > 0)
+    fail_usage("@prompt_lookup is {}, but {}; leave it at 0", options.prompt_lookup, kWhy);
+  if (options.guesser != nullptr) fail_usage("@draft guesses tokens, but {}; leave it out", kWhy);
 }
 
 Session session_for(Model& model, Run& run, std::span<const int32_t> prompt,
@@ -151,7 +154,7 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
                    const GenerateOptions& options, const EmitText& emit, const KeepReading& keep,
                    std::unique_ptr<grammar::Constraint> constraint) {
   validate(options);
-  check_lookup(session.runner().model().config(), options);
+  check_guessing(session.runner().model().config(), options);
   Generation generation(tokenizer, prompt,
                         with_room(options, session.capacity() - std::ssize(prompt) + 1), emit,
                         std::move(constraint));
@@ -159,9 +162,10 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
   const auto start = std::chrono::steady_clock::now();
   std::span<const float> logits =
       session.prefill(prompt.subspan(static_cast<size_t>(session.keep_prefix(prompt))), 1, keep);
+  const bool interrupted =
+      logits.empty() || (options.guesser != nullptr && !options.guesser->begin(prompt, keep));
   const double prompt_seconds = seconds_since(start);
   const int64_t read_tokens = session.computed() - computed;
-  const bool interrupted = logits.empty();
   const auto middle = std::chrono::steady_clock::now();
   if (!interrupted)
     while (generation.take(logits)) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "infer/guesser.h"
 #include "infer/sampler.h"
 #include "infer/session.h"
 #include "infer/text_stream.h"
@@ -24,6 +25,9 @@ struct GenerateOptions {
   // before and checked together in one forward; 0: none. The text is the same, token for token, as
   // far as a row of a product does not depend on other rows (ops::products_keep_row_bits).
   int64_t prompt_lookup = 0;
+  // Whose guesses are checked so in place of prompt lookup's, such as a draft model's
+  // (infer/draft.h); null: nobody's. It outlives the text, and no two texts under way share it.
+  Guesser* guesser = nullptr;
 };
 
 // The ids that texts have, from 0 on: a model may have more rows than its tokenizer has tokens.
@@ -40,8 +44,7 @@ struct Generated {
   int64_t prompt_tokens = 0;
   int64_t read_tokens = 0;  // of them, those that the session had not read before
   int64_t tokens = 0;
-  int64_t proposed = 0,
-          // tokens guessed by prompt lookup, and those of them that were the ones drawn
+  int64_t proposed = 0,  // tokens guessed, and those of them that were the ones drawn
       accepted = 0;
   std::vector<int32_t> prompt_ids, ids;  // [prompt_tokens], [tokens]
   std::string finish;                    // "length", "stop" or "interrupted"
@@ -80,6 +83,8 @@ class Generation {
   bool write(int32_t id);
 
   GenerateOptions options_;
+  std::unique_ptr<Guesser> lookup_;  // null: not asked for
+  Guesser* guesser_;                 // lookup_ or the caller's; null: nothing is guessed
   EmitText emit_;
   Sampler sampler_;
   std::unique_ptr<grammar::Constraint> constraint_;  // may be none
@@ -91,10 +96,10 @@ class Generation {
   Generated out_;
 };
 
+// Fails (usage) where tokens are guessed and the model cannot go back behind them.
+void check_guessing(const ModelConfig&, const GenerateOptions&);
 // A session with room for the prompt and what `options` let follow, so that several texts can
 // follow it. Fails as generate() does.
-// Fails (usage) where the model cannot go back behind tokens that were guessed.
-void check_lookup(const ModelConfig&, const GenerateOptions&);
 Session session_for(Model&, Run&, std::span<const int32_t> prompt, const GenerateOptions&);
 
 Generated generate(Model&, Run&, const Tokenizer&, const std::string& prompt,

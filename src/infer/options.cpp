@@ -1,5 +1,8 @@
 #include "infer/options.h"
 
+#include <fmt/format.h>
+
+#include "hub/named_models.h"
 #include "infer/eval_routing.h"
 #include "options/common.h"
 
@@ -83,6 +86,22 @@ FieldList fields(GenerateOptions& o) {
       .unit("tokens")
       .also({"prompt_lookup_num_tokens"});
   list.add(std::move(session));
+  return list;
+}
+
+FieldList fields(DraftOptions& o) {
+  FieldList list;
+  list.add("draft", o.model,
+           fmt::format("a small model of the same vocabulary ({}) guesses tokens that are checked "
+                       "in one step; the text stays the same",
+                       kModelIs))
+      .path();
+  list.add("draft_tokens", o.tokens,
+           "most tokens that the draft guesses at once; fewer while they come to nothing")
+      .unit("tokens");
+  list.add("draft_min_p", o.min_p,
+           "the draft guesses no further where its likeliest token has less than this probability; "
+           "0: off");
   return list;
 }
 

@@ -1,6 +1,7 @@
 // The option lists of what a model does with a text, and in what its products run.
 #pragma once
 
+#include "infer/draft.h"
 #include "infer/generate.h"
 #include "options/common.h"
 #include "options/fields.h"
@@ -21,6 +22,7 @@ DType compute_dtype(const ComputeOptions&, const Model&);
 FieldList fields(SessionOptions&);
 // Those of its session among them.
 FieldList fields(GenerateOptions&);
+FieldList fields(DraftOptions&);
 void add_top_k_experts(FieldList&, int64_t& top_k_experts);
 void add_cache_dtype(FieldList&, std::optional<DType>& dtype);
 

@@ -80,6 +80,20 @@ TEST_F(Chat, AnswersEachLineOfAPipe) {
       << "the last line needs no more input after it";
 }
 
+TEST_F(Chat, ADraftModelGuessesAndRepliesStayTheSame) {
+  const std::vector<std::string> drafting = {"--draft", model(), "--draft-min-p", "0"};
+  const std::vector<Json> plain = replies("hello\nhow are you\n"),
+                          guessed = replies("hello\nhow are you\n", drafting);
+  ASSERT_EQ(guessed.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(guessed[i].at("text"), plain[i].at("text"));
+    EXPECT_EQ(plain[i].at("proposed"), 0);
+    EXPECT_GT(guessed[i].at("accepted"), 0);
+    EXPECT_LE(guessed[i].at("accepted"), guessed[i].at("proposed"));
+  }
+  has(chat("hello\n", drafting).err, "guessed tokens were right");
+}
+
 TEST_F(Chat, TheFirstReplyIsWhatGenerateWrites) {
   const std::string prompt =
       chatml().prompt(std::vector<Message>{{"system", "Be brief."}, {"user", "hello"}});

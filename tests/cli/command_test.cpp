@@ -274,10 +274,11 @@ TEST_F(Command, HelpNamesEveryOption) {
       {"tokenize", "data tokenizer out hold-out threads json"},
       {"generate",
        "prompt temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts "
-       "prompt-lookup dtype cache-dtype pack-memory hot-set threads json"},
+       "prompt-lookup draft draft-tokens draft-min-p dtype cache-dtype pack-memory hot-set threads "
+       "json"},
       {"chat",
        "system tokens temperature top-k top-p min-p repeat-penalty seed stop routing top-k-experts "
-       "prompt-lookup dtype cache-dtype pack-memory hot-set threads "
+       "prompt-lookup draft draft-tokens draft-min-p dtype cache-dtype pack-memory hot-set threads "
        "json"},
       {"score",
        "memory pack-memory show-memory text window windows routing top-k-experts dtype json "

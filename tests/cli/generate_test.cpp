@@ -86,6 +86,41 @@ TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
   }
 }
 
+// The model itself is a draft whose guesses are right, another one changes nothing either.
+TEST_F(Generate, ADraftModelGuessesAndTheTextStaysTheSame) {
+  const std::string other = *folder_ / "other", of_words = *folder_ / "of-words";
+  ok(train_small(*folder_ / "text.txt", other, "2"));
+  const Json plain = json({"-p", "line 1"});
+  EXPECT_EQ(plain.at("proposed"), 0);
+  for (const std::string& draft : {model(), other}) {
+    const std::vector<std::string> how = {"-p", "line 1",         "--draft", draft, "--draft-min-p",
+                                          "0",  "--draft-tokens", "4"};
+    const Json guessed = json(how);
+    EXPECT_EQ(guessed.at("ids"), plain.at("ids"));
+    EXPECT_GT(guessed.at("proposed"), 0);
+    EXPECT_LE(guessed.at("accepted"), guessed.at("proposed"));
+    if (draft == model()) EXPECT_GT(guessed.at("accepted"), 4);
+    has(ok(words(how)).err, "guessed tokens were right");
+    std::vector<std::string> several = how;
+    several.insert(several.end(), {"--samples", "2", "--seed", "7"});
+    EXPECT_EQ(json(several)[1].at("ids"), json({"-p", "line 1", "--seed", "8"}).at("ids"));
+  }
+  // Texts of the draft end at 32 tokens.
+  has(ok(words({"-p", std::string(30, 'x'), "--draft", other})).err,
+      "--draft was made for 32 tokens");
+
+  std::vector<std::string> training = train_small(*folder_ / "text.txt", of_words, "2");
+  training.insert(training.end(), {"--tokenizer", "bpe:270"});
+  ok(training);
+  expect_refused(words({"-p", "x", "--draft", of_words}), 2, {"--draft", "vocabulary"});
+  expect_refused(words({"-p", "x", "--draft", *folder_ / "none"}), 1, {"none"});
+  expect_refused(words({"-p", "x", "--draft", other, "--draft-tokens", "65"}), 2,
+                 {"--draft-tokens is 65"});
+  expect_refused(words({"-p", "x", "--draft-min-p", "0.5"}), 2, {"--draft-min-p", "--draft MODEL"});
+  expect_refused(words({"-p", "x", "--draft", other, "--prompt-lookup", "4"}), 2,
+                 {"--prompt-lookup and --draft"});
+}
+
 TEST_F(Generate, SaysThatATextIsLongerThanTheContext) {
   has(ok(words({"-p", std::string(2000, 'x')})).err,
       "2011 tokens in one text are more than the 32");

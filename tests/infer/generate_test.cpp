@@ -203,9 +203,9 @@ TEST(Generate, GuessesNothingWhereNothingCanBeTakenBack) {
   config.linear = {
       .key_heads = 1, .value_heads = 1, .key_width = 4, .value_width = 4, .conv_width = 2};
   config.linear_layers = {0};
-  EXPECT_FAILS(check_lookup(config, {.prompt_lookup = 3}), "cannot be taken back");
-  check_lookup(plain_config(), {.prompt_lookup = 3});
-  check_lookup(config, {});
+  EXPECT_FAILS(check_guessing(config, {.prompt_lookup = 3}), "cannot be taken back");
+  check_guessing(plain_config(), {.prompt_lookup = 3});
+  check_guessing(config, {});
 }
 
 ModelConfig routed_config(const char* recipe) {

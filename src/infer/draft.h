@@ -1,0 +1,82 @@
+// A draft model: a small one that reads a text along with the model that writes it, and guesses
+// what comes next (speculative decoding, arXiv 2211.17192). It draws from its own logits by the
+// very draws that will be made of the other's, so that its guesses are right wherever the two
+// models agree, at any temperature; what is written is decided by the other's alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "infer/guesser.h"
+#include "infer/session.h"
+#include "text/tokenizer.h"
+
+namespace moe {
+
+struct DraftOptions {
+  std::string model;    // empty: there is none
+  int64_t tokens = 8;   // guessed at once, at most
+  float min_p = 0.75f;  // where the draft's likeliest token has less, it guesses no further; 0: off
+};
+// Throws (usage) on values outside their range.
+void validate(const DraftOptions&);
+
+// Fails (usage) where the one model cannot guess for the other: their tokens are not the same, or
+// one of them cannot go back behind tokens that were guessed wrong. Ids that stand for no text,
+// with which files fill up a vocabulary, may differ.
+void check_draft(const ModelConfig&, const Tokenizer&, const ModelConfig& draft,
+                 const Tokenizer& of_draft);
+
+// How many tokens to guess at once, by what became of the guesses before.
+class DraftPace {
+ public:
+  explicit DraftPace(int64_t most) : most_(most) {}
+  // For the next step; 0: none this time.
+  int64_t next();
+  // So many were guessed, and the first `right` of them were.
+  void judge(int64_t guessed, int64_t right);
+
+ private:
+  int64_t most_;
+  double share_ = 0.92;  // of guesses that were right, the last ones counting most; at first many
+  int64_t lost_ = 0;     // by rounds in a row in which none was
+  int64_t pause_ = 0;    // steps left without guesses
+};
+
+// What is read of a text is kept as a Session keeps it, and what was guessed wrong is dropped.
+// Where a text is longer than the draft's context nothing is guessed.
+class DraftModel : public Guesser {
+ public:
+  // Model, run and the writing model's tokenizer outlive it. `capacity`: the most tokens of a text.
+  DraftModel(Model&, Run&, const Tokenizer&, int64_t capacity, const DraftOptions&,
+             const SessionOptions& = {});
+  bool begin(std::span<const int32_t> prompt, const KeepReading& keep) override;
+  std::vector<int32_t> guess(std::span<const int32_t> text, const Sampler& sampler,
+                             int64_t most) override;
+  // Tokens of a text that it ever reads.
+  static int64_t capacity(const ModelConfig&, int64_t of_text);
+  // By its own routing, whatever the other model is asked to take.
+  static SessionOptions session_options(const ModelConfig&, std::optional<DType> cache_dtype);
+
+ private:
+  bool can_read(std::span<const int32_t> text) const;
+  // The logits after the text, of the tokens that both models have.
+  std::span<const float> read(std::span<const int32_t> text);
+  std::span<const float> last_of(std::span<const float> logits) const;
+  bool is_unsure(std::span<const float> logits) const;
+  void judge(std::span<const int32_t> text);
+
+  const Tokenizer& tokenizer_;
+  float min_p_;
+  size_t rows_;   // ids that the draft knows
+  size_t vocab_;  // of them, those that texts have
+  Session session_;
+  DraftPace pace_;
+  std::vector<int32_t> guesses_;  // the last ones
+  std::optional<size_t> behind_;  // so many tokens they followed; absent: they are judged
+};
+
+}  // namespace moe

@@ -1,0 +1,43 @@
+// A draft model (infer/draft.h) as the verbs that write texts open it: named by an option, held
+// against the model whose tokens it guesses, and foretold in memory beside it.
+#pragma once
+
+#include <memory>
+
+#include "core/watch.h"
+#include "hub/hub.h"
+#include "infer/memory_plan.h"
+#include "infer/options.h"
+#include "options/read.h"
+
+namespace moe {
+
+// Fails (usage) for options that do not go together, before a model is loaded for nothing.
+void check_draft_options(const DraftOptions&, const GenerateOptions&, const Given&);
+
+class Drafting {
+ public:
+  // Opens the model that the options name; as check_draft() fails. The other model outlives it.
+  // `capacity`: tokens of a text at most; tells where the draft's context is shorter.
+  Drafting(const DraftOptions&, const LoadedModel& writer, const SessionOptions& of_writer,
+           const ComputeOptions&, int64_t capacity, const MemoryLimits&, const Watch&);
+  // What it holds, reading `tokens` at once.
+  ForwardUse use(int64_t tokens) const;
+  // To the device, with a cache of its own. What it returns lives as long as this.
+  Guesser& start();
+
+ private:
+  DraftOptions options_;
+  const Tokenizer& tokenizer_;
+  LoadedModel loaded_;
+  Run run_;
+  int64_t capacity_;
+  SessionOptions session_;
+  std::unique_ptr<DraftModel> model_;  // once it has started
+};
+
+// What came of the guesses in texts that were written so, `sum` of all; nothing where nobody
+// guessed.
+void tell_guesses(const GenerateOptions&, const Generated& sum, const Watch&);
+
+}  // namespace moe

@@ -45,7 +45,8 @@ MOE_API const char* moe_version(void);
 MOE_API const char* moe_last_error(void);
 MOE_API void moe_free(void* memory);
 
-/* folder: a model folder, a .gguf file, or a name that `moe get` lists and has fetched. options:
+/* folder: a model folder, a .gguf file, or a name that is here already: one that `moe get` has
+ * fetched, or OWNER/NAME in Hugging Face's cache (docs/model-folder.md, "Names"). options:
  * "threads" (0: all cores), "dtype" of the products ("f32", "bf16", or "auto", the default: bf16
  * where most numbers of the matrices are bf16 or f16 and the machine multiplies bf16, else f32);
  * "adapter" (a folder of a low-rank adapter that the model is run with); "memory" ("30G": what the

@@ -32,7 +32,8 @@ constexpr const char* kFirstSteps =
   moe generate DIR -p "Once upon a time"            let it continue one
   moe get smollm2 && moe chat smollm2               talk with a small ready-made one
 
-A MODEL is a folder as Hugging Face lays it out, a .gguf file, or a name that `moe get` lists.
+A MODEL is a folder as Hugging Face lays it out, a .gguf file, or a name that `moe get` lists:
+also OWNER/NAME, or OWNER/NAME:Q4_K_M, of what is in Hugging Face's cache already.
 `moe help VERB` tells the options of a verb, `moe man` all of it.)";
 
 std::string version() {

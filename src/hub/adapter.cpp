@@ -18,6 +18,8 @@
 #include "hub/adapter_gguf.h"
 #include "hub/adapter_modules.h"
 #include "hub/gguf/gguf_model.h"
+#include "hub/hub_cache.h"
+#include "hub/named_models.h"
 #include "hub/tensor_map.h"
 #include "tensor/quant.h"
 
@@ -426,19 +428,32 @@ bool is_adapter(const std::string& folder) {
          !std::filesystem::exists(folder + "/config.json", ignored);
 }
 
+namespace {
+
+// PEFT names the base by its repository.
+std::string how_to_fetch(const std::string& base) {
+  const std::optional<HubName> name = parse_hub_name(base);
+  return name && base.find('/') != base.npos
+             ? fmt::format(" (`{}` fetches it)", fetch_command(*name))
+             : "";
+}
+
+}  // namespace
+
 std::string adapter_base(const std::string& folder) {
   const std::string where = folder + kConfigFile;
   const Json config = read_json(where);
   const JsonReader in(config, where);
   constexpr const char* kBase = "base_model_name_or_path";
-  const std::string base = in.has(kBase) ? in.get<std::string>(kBase) : "";
-  std::error_code ignored;
-  if (base.empty() || !std::filesystem::exists(base, ignored))
+  const std::string base = in.has(kBase) ? in.get<std::string>(kBase) : "",
+                    path = path_if_here(base);
+  if (path.empty())
     fail("{}: {}; name it yourself, as in `moe generate MODEL --adapter {}`", where,
          base.empty() ? "it does not say which model it belongs to (\"base_model_name_or_path\")"
-                      : fmt::format("the model it belongs to, {}, is not there", printable(base)),
+                      : fmt::format("the model it belongs to, {}, is not there{}", printable(base),
+                                    how_to_fetch(base)),
          folder);
-  if (is_adapter(base))
+  if (is_adapter(path))
     fail(
         "{}: what it belongs to, {}, is an adapter itself; merge that one first: moe convert {} "
         "OUT",

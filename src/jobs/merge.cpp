@@ -29,11 +29,13 @@ struct ExpertSource {
   std::string model, prompts;  // prompts empty: none were given
 };
 
-// MODEL or MODEL:PROMPTS; a name that is there as a whole has no prompts.
+// MODEL or MODEL:PROMPTS; a name that is there as a whole has no prompts, and neither has one
+// whose end is no file but says which .gguf is meant, OWNER/NAME:TYPE.
 ExpertSource parse_expert(const std::string& text) {
   std::error_code error;
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos || fs::exists(text, error)) return {text, ""};
+  if (!fs::exists(text.substr(colon + 1), error) && !path_if_here(text).empty()) return {text, ""};
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 

@@ -130,7 +130,8 @@ std::string manual_page(const CommandInfo& command, bool whole, std::string_view
   page += fmt::format(".SH DESCRIPTION\n{}\n", roff(sentence(command.summary)));
   if (whole)
     page +=
-        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, a .gguf file, or a name that "
+        "A \\fIMODEL\\fR is a folder as Hugging Face lays it out, a .gguf file, OWNER/NAME in "
+        "Hugging Face's cache (OWNER/NAME:TYPE for one of its .gguf files), or a name that "
         "\\fBmoe get\\fR lists; what is there under a name comes first.\n"
         "Figures go to standard output, with \\fB\\-\\-json\\fR as JSON; logs and progress go to "
         "standard error.\n";

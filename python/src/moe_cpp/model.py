@@ -92,14 +92,15 @@ class Routing:
 @takes_options("LoadOptions")
 def load(folder: Folder, **options: Unpack[LoadOptions]) -> Model:
     """Loads a model: a folder (config.json, model.safetensors, tokenizer.json), a .gguf file, or a
-    name of `moe get`.
+    name.
 
     Parameters
     ----------
     folder : path
         As `moe train` or `train()` writes it, or Hugging Face's of an architecture that `moe`
-        reads; or a .gguf file, or a name that `moe get` lists and has fetched. What is there under
-        a name comes first.
+        reads; or a .gguf file, or a name that is here already: one that `moe get` has fetched, or
+        "OWNER/NAME" (also "OWNER/NAME@REVISION", "OWNER/NAME:Q4_K_M") in Hugging Face's cache. What
+        is there under a name comes first. Nothing is fetched.
     """
     handle = c_void_p()
     path = as_path(folder, "folder")

@@ -404,7 +404,7 @@ TrainSummary Training::run(const TrainCallbacks& callbacks, const std::atomic<bo
   if (!checkpoint_ && !job.from.empty()) job.from = absolute_path(find_model(job.from));
   job.options.eval_every = asked_eval_every_;
   job.sources = {absolute_paths(options_.data), absolute_paths(options_.eval_data),
-                 options_.teacher.empty() ? "" : absolute_path(options_.teacher)};
+                 options_.teacher.empty() ? "" : absolute_path(find_model(options_.teacher))};
   job.lock = &lock_;
   job.layout = layout_;
   return train(*start().model, job, callbacks, stop, checkpoint_ ? &*checkpoint_ : nullptr);

@@ -4,6 +4,8 @@
 
 #include "core/json.h"
 #include "support/command.h"
+#include "support/environment.h"
+#include "support/made_hub.h"
 
 namespace moe::test::recover_test {
 namespace {
@@ -218,6 +220,16 @@ TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {
   const CommandResult done = moe_command(again);
   ASSERT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(Json::parse(done.out)["step"], reply["step"]);
+}
+
+// A name is looked up when the run begins, so that going on needs no more than the folder.
+TEST_F(RecoverCommand, ATeacherByItsName) {
+  Environment environment;
+  environment.set("HF_HUB_CACHE", folder_ / "hub");
+  MadeRepository(folder_ / "hub", "some", "teacher").files(std::string(40, 'a'), model());
+  const std::string out = folder_ / "t";
+  ok(train({"--teacher", "some/teacher", "--out", out, "--steps", "2", "--schedule", "constant"}));
+  ok({"train", "--resume", "--out", out, "--steps", "3", "--no-report"});
 }
 
 // The same command goes on; other weights and another model do not pass unseen, done or not.

@@ -80,6 +80,15 @@ void list_models(bool json) {
   print_hub_models(of_hub);
 }
 
+// The oldest repositories have no owner in their name.
+bool is_of_others(const std::string& name) {
+  const std::vector<std::string> own = known_model_names();
+  if (std::find(own.begin(), own.end(), name) != own.end()) return false;
+  if (name.find('/') != name.npos || name.starts_with(kOllamaPrefix)) return true;
+  const std::optional<HubName> hub = parse_hub_name(name);
+  return hub && std::filesystem::is_directory(hub_place(*hub));
+}
+
 // OWNER/NAME and ollama:NAME are looked up, and other programs fetch and remove them.
 int show_other(const std::string& name, const Flags& f) {
   const std::optional<HubName> hub =
@@ -109,8 +118,7 @@ int run_get(const Flags& f) {
     list_models(f.json);
     return 0;
   }
-  if (f.name.find('/') != f.name.npos || f.name.starts_with(kOllamaPrefix))
-    return show_other(f.name, f);
+  if (is_of_others(f.name)) return show_other(f.name, f);
   const KnownModel& model = known_model(f.name);
   if (f.remove) remove_model(model, on_screen());
   else fetch_model(model, on_screen());

@@ -5,11 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
 
 #include "cli/command_tree.h"
+#include "cli/elsewhere.h"
+#include "cli/examples.h"
 #include "cli/flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -59,26 +62,16 @@ std::vector<std::string> names_below(CLI::App& app) {
   return names;
 }
 
-// What verbs of other programs are here.
-constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
-    {"download", "moe get"},
-    {"eval", "moe score"},
-    {"finetune", "moe train --from MODEL"},
-    {"list", "moe get"},
-    {"perplexity", "moe score"},
-    {"pull", "moe get"},
-    {"quantise", "moe convert MODEL OUT.gguf --quant TYPE"},
-    {"quantize", "moe convert MODEL OUT.gguf --quant TYPE"},
-    {"run", "moe generate, moe chat"},
-    {"version", "moe --version"},
-};
-
 // The verb that is called so below `at`, which is called by `path`.
 CLI::App* verb_below(CLI::App& at, const std::string& path, const std::string& name) {
   const std::vector<std::string> names = names_below(at);
   if (std::find(names.begin(), names.end(), name) != names.end()) return at.get_subcommand(name);
-  for (const auto& [theirs, ours] : kElsewhere)
-    if (name == theirs) fail_usage("{} has no verb '{}'; what it does is {}", path, name, ours);
+  if (const std::string_view ours = verb_here(name); !ours.empty())
+    fail_usage("{} has no verb '{}'; what it does is {}", path, name, ours);
+  if (std::error_code ignored; name.find('/') != name.npos || name.ends_with(".gguf") ||
+                               std::filesystem::exists(name, ignored))
+    fail_usage("{} is no verb; where it is a model, one comes before it, as in moe chat {}",
+               printable(name), printable(name));
   const std::string near = nearest(name, names)
                                ? suggestion(name, names)
                                : fmt::format("; {} --help lists what it has", path);
@@ -94,11 +87,14 @@ Command make_command() {
   app.set_help_flag("-h,--help", "tell what the verb takes, or this");
   app.set_version_flag("--version", version, "the version, and what this machine computes with");
   app.require_subcommand(1);
-  app.footer(kFirstSteps);
   for (const Verb& verb : verbs()) {
     CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
     command.actions.emplace_back(sub, verb.add(*sub));
+    if (const std::string_view examples = examples_of(verb.name); !examples.empty())
+      sub->footer(fmt::format("Examples:\n{}{}{}", examples,
+                              sub->get_footer().empty() ? "" : "\n\n", sub->get_footer()));
   }
+  app.footer(kFirstSteps);  // last, as what is added takes it over
   const auto narrow = std::make_shared<CLI::Formatter>(
       *std::static_pointer_cast<CLI::Formatter>(app.get_formatter()));
   narrow->column_width(15);

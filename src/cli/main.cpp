@@ -17,34 +17,12 @@
 #include <utility>
 
 #include "cli/among.h"
+#include "cli/elsewhere.h"
 #include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/nearest.h"
 
 namespace {
-
-// What an option is called here that other programs call otherwise: nanoGPT, transformers,
-// llama.cpp.
-constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
-    {"--batch-size", "--batch"},  {"--block-size", "--context"},
-    {"--ctx-size", "--context"},  {"--gradient-accumulation-steps", "--accumulate"},
-    {"--hidden-size", "--width"}, {"--learning-rate", "--lr"},
-    {"--max-iters", "--steps"},   {"--max-new-tokens", "--tokens"},
-    {"--max-tokens", "--tokens"}, {"--n-embd", "--width"},
-    {"--n-head", "--heads"},      {"--n-layer", "--layers"},
-    {"--n-predict", "--tokens"},  {"--num-experts", "--experts"},
-    {"--num-layers", "--layers"}, {"-c", "--context"},
-};
-
-// What is called so elsewhere, or is nearest, among those that are known here.
-std::string suggested_flag(const std::string& given, const std::vector<std::string>& known) {
-  std::string plain = given.substr(0, given.find('='));
-  std::replace(plain.begin(), plain.end(), '_', '-');
-  for (const auto& [theirs, ours] : kElsewhere)
-    if (plain == theirs && std::find(known.begin(), known.end(), ours) != known.end())
-      return fmt::format("; moe calls it {}", ours);
-  return moe::suggestion(plain, known, 0);
-}
 
 // CLI11's own words where a flag has too many values or none.
 std::string count_words(const CLI::ArgumentMismatch& error) {
@@ -73,12 +51,17 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
         fmt::format("{} is followed by one of {}", command, fmt::join(verbs, ", "));
     return extras.empty() ? words
                           : fmt::format("'{}' has no meaning after {}{}", extras.front(), command,
-                                        moe::suggestion(extras.front(), verbs));
+                                        extras.front().starts_with('-')
+                                            ? moe::cli::suggested_flag(extras.front(), known)
+                                            : moe::suggestion(extras.front(), verbs));
   }
   const std::string help = fmt::format("; see {} --help", command);
   if (!extras.empty())
     return fmt::format("'{}' has no meaning here{}{}", extras.front(),
-                       suggested_flag(extras.front(), known), help);
+                       extras.front().starts_with('-')
+                           ? moe::cli::suggested_flag(extras.front(), known)
+                           : moe::cli::suggested_for_word(at->get_name()),
+                       help);
   if (const auto* const count = dynamic_cast<const CLI::ArgumentMismatch*>(&error))
     return count_words(*count) + help;
   return error.what() + help;

@@ -82,8 +82,10 @@ std::string find_model(const std::string& model) {
   if (const std::optional<HubName> name = parse_hub_name(model))
     if (std::optional<std::string> found = find_in_hub_cache(*name)) return *found;
   if (model.find('/') != model.npos || model.ends_with(".gguf")) return model;
-  fail("{}: there is no such folder or file, nor a model of that name{}", model,
-       suggestion(model, known_model_names()));
+  fail(
+      "{}: there is no such folder or file, nor a model of that name{}; `moe get` lists what is "
+      "here",
+      model, suggestion(model, known_model_names()));
 }
 
 std::string path_if_here(const std::string& model) {

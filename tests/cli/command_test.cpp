@@ -369,6 +369,13 @@ TEST_F(Command, OffersTheNearestName) {
   // What other programs call it is known too.
   refused({"--batch_size", "16"}, 2, {"--batch_size", "moe calls it --batch;"});
   refused({"--learning-rate=1"}, 2, {"moe calls it --lr;"});
+  refused({"--model", "m"}, 2, {"moe calls it --from;"});
+  refused({"text.txt"}, 2, {"'text.txt' has no meaning here; is it meant for --data?"});
+  expect_refused({"generate", "-m", "m", "-p", "x"}, 2, {"'-m'", "MODEL stands without a flag"});
+  expect_refused({"generate", "m", "hello"}, 2, {"'hello'", "is it meant for --prompt?"});
+  expect_refused({"serve", "m", "--n-gpu-layers", "9"}, 2, {"moe calls it --device cuda;"});
+  expect_refused({"convert", "m", "x.gguf", "--outtype", "f16"}, 2, {"moe calls it --dtype, or"});
+  expect_refused({"--verison"}, 2, {"\"--version\""});
   expect_refused({"generate", folder_.path(), "-p", "x", "--temp", "0"}, 2, {"\"--temperature\""});
   expect_refused({"trian"}, 2, {"trian", "\"train\""});
   expect_refused({"score", folder_.path(), "--txt", "x"}, 2, {"--txt", "\"--text\""});

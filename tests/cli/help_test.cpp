@@ -20,6 +20,9 @@ TEST(Help, AVerbThatIsNoneIsRefusedWhateverFollowsIt) {
   expect_refused({"help", "bench", "peek"}, 2, {"moe bench has no verb 'peek'", "\"peak\""});
   expect_refused({"help", "train", "peak"}, 2, {"moe train has no verb 'peak'"});
   expect_refused({"quantize", "m", "m.gguf"}, 2, {"moe convert MODEL OUT.gguf --quant TYPE"});
+  expect_refused({"ls"}, 2, {"what it does is moe get"});
+  for (const char* model : {"m.gguf", "some/model"})
+    expect_refused({"-m", model, "-p", "x"}, 2, {std::string(model) + " is no verb", "moe chat"});
   expect_refused({}, 2, {"moe --help"});
 }
 
@@ -29,6 +32,29 @@ TEST(Help, IsWhatTheFlagPrints) {
   for (const Verb& verb : verbs())
     EXPECT_EQ(ok({"help", verb.name}).out, ok({verb.name, "--help"}).out) << verb.name;
   EXPECT_EQ(ok({"help", "bench", "peak"}).out, ok({"bench", "peak", "--help"}).out);
+}
+
+// Each is a line of its verb, and has no flag that the verb has not.
+TEST(Help, ExamplesUseWhatThereIs) {
+  int lines_seen = 0;
+  for (const Verb& verb : verbs()) {
+    const std::string help = ok({"help", verb.name}).out;
+    EXPECT_EQ(help.find("First steps"), std::string::npos) << verb.name;
+    const size_t at = help.find("Examples:\n");
+    if (at == std::string::npos) continue;
+    std::istringstream lines(help.substr(help.find('\n', at) + 1));
+    for (std::string line; std::getline(lines, line) && line.starts_with("  ");) {
+      EXPECT_TRUE(line.starts_with(std::string("  moe ") + verb.name)) << line;
+      EXPECT_LE(line.size(), 100u) << line;
+      for (const std::string& word : command_line(line))
+        if (word.starts_with("-")) {
+          EXPECT_TRUE(help.find("  " + word + " ") < at || help.find("  " + word + ",--") < at)
+              << line << ": " << word;
+        }
+      ++lines_seen;
+    }
+  }
+  EXPECT_GT(lines_seen, 20);
 }
 
 TEST(Help, TheFirstScreenIsForANewcomer) {

@@ -201,7 +201,7 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
     fail_usage("{} is no quantised type; ask for it with @dtype {}", name_of(*dtype),
                name_of(*dtype));
   fail_usage("{}: no type or mix of types is called '{}'{}", option, printable(name, 40),
-             suggestion(name, quant_mix_names()));
+             suggestion(name, quant_mix_names(), std::size(kMixes)));
 }
 
 DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config,

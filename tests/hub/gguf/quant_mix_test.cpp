@@ -191,6 +191,7 @@ TEST(QuantMix, Names) {
   for (const char* other : {"q2_k_s", "iq1_s", "IQ4_XS", "tq1_0", "nvfp4"})
     EXPECT_FAILS(mix(other), "which moe does not make");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
+  EXPECT_FAILS(mix("q4"), "'q4'; known are ");
   EXPECT_FAILS(mix("bf16"), "dtype bf16");
 }
 

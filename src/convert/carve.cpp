@@ -57,7 +57,7 @@ class Walk {
     u_ = run.saved.alloc(DType::f32, {tokens, width});
     y_ = run.saved.alloc(DType::f32, {tokens, width});
     dense.embed(run, h_, text.batch);
-    dense.set_cos_sin(run, run.saved, pass_);
+    dense.prepare(run, run.saved, pass_);
     if (!stages.follows_dense()) return;
     dense_h_ = run.saved.alloc(DType::f32, {tokens, width});
     ops::cast(run, dense_h_, h_);

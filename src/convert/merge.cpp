@@ -101,6 +101,9 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether attention has sinks (attention_sinks)", c.attention_sinks);
   decides("the latents of attention (kv_lora_rank, q_lora_rank, v_head_dim)",
           fmt::format("{}, {}, {}", c.latent.width, c.latent.query_width, c.latent.value_width));
+  decides("what attention sees (index_topk and the like)",
+          fmt::format("{}, by {} heads of {}, without an indexer in {}", c.sparse.top,
+                      c.sparse.heads, c.sparse.width, listed(c.sparse.followers)));
   decides("whether the head is the embedding (tie_word_embeddings)", c.tied);
   decides("how many numbers of a head turn (partial_rotary_factor)", c.rotary_width);
   decides("the multipliers of embedding, residual, attention and logits",

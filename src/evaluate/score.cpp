@@ -120,12 +120,14 @@ Score score(Model& model, Run& run, const Tokenizer& tokenizer, std::span<const 
 
 ForwardUse scored_use(Model& model, const ScoreOptions& options, DType dtype) {
   const bool chunks = options.chunk > 0 && options.chunk < options.window;
-  return {
-      .model = &model,
-      .shape = {.tokens = chunks ? options.chunk : options.window, .dtype = dtype, .loss = true},
-      .routing = options.routing,
-      .top_k_experts = options.top_k_experts,
-      .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
+  return {.model = &model,
+          .shape = {.tokens = chunks ? options.chunk : options.window,
+                    .dtype = dtype,
+                    .context = options.window,
+                    .loss = true},
+          .routing = options.routing,
+          .top_k_experts = options.top_k_experts,
+          .cache = options.chunk > 0 ? cache_bytes(model.config(), dtype, options.window) : 0};
 }
 
 std::vector<ForwardUse> scored_in_turn(const std::vector<Model*>& models,

@@ -484,8 +484,6 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   report.tables = static_cast<int64_t>(gguf.tables.size());
   report.why_own = gguf.why_own;
   report.notes = gguf.notes;
-  if (const std::string note = not_saved(model.model->config()); !note.empty())
-    report.notes.push_back(note);
   const StoredTypes types = stored_types(model);
   std::vector<Planned> plan;
   for (const FileTensor& tensor : tensors)

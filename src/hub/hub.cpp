@@ -228,14 +228,6 @@ bool holds_model(const std::string& folder) {
 
 }  // namespace
 
-std::string not_saved(const ModelConfig& config) {
-  if (!config.sparse_beyond) return "";
-  return fmt::format(
-      "the indexers of its attention, which choose among more than {} tokens, are left out: what "
-      "is written has a context of {}",
-      config.context, config.context);
-}
-
 void check_save_target(const std::string& folder, Model& model) {
   std::error_code error;
   fs::create_directories(folder, error);

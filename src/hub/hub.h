@@ -70,9 +70,6 @@ void save_model(const std::string& folder, Model&, const Tokenizer&, DType dtype
 // The tokenizer's files of a folder, each where it differs from what is there.
 void save_tokenizer(const std::string& folder, const Tokenizer&);
 
-// What saving leaves out of a model that was read, in words; empty: nothing.
-std::string not_saved(const ModelConfig&);
-
 // Makes the folder if need be and fails when it holds another model, whose tensors do not fit this
 // one's config: replacing it could not be done in one step. A trainer asks before it starts.
 void check_save_target(const std::string& folder, Model&);

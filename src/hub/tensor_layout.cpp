@@ -94,6 +94,8 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
     case Layout::paired: return {.head = width, .turning = width, .paired = true};
     case Layout::rotary_last:
       return {.head = width, .turning = turning, .paired = true, .last = true};
+    case Layout::rotary_first:
+      return {.head = shape.index_width, .turning = turning, .paired = true};
     case Layout::fused_rotary: return {.head = turning, .turning = turning, .paired = true};
     case Layout::fused_heads:
       return param.kind == ParamKind::k_b
@@ -197,6 +199,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
+    case Layout::rotary_first:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:
     case Layout::fused_heads:

@@ -566,7 +566,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
   for (const FileTensor& tensor : map) {
     if (tensor.pieces.empty() || (tensor.alias && !with_alias)) continue;
     // Buffers take steps too small for bf16.
-    const DType kept = tensor.pieces[0].param->is_trained() ? dtype : DType::f32;
+    const DType kept = tensor.pieces[0].param->is_buffer() ? DType::f32 : dtype;
     SafetensorsItem& item =
         items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
     const FileTensor::Piece& piece = tensor.pieces[0];

@@ -3,6 +3,8 @@
 // gguf-py/gguf/constants.py).
 #include "hub/tensor_names.h"
 
+#include <array>
+
 namespace moe {
 namespace {
 
@@ -140,6 +142,33 @@ constexpr NameRow kLatentNames[] = {
     {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
      Layout::bank_of_one},
 };
+
+// An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
+constexpr NameRow kIndexerNames[] = {
+    {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
+    {Part::attention, ParamKind::index_k, "model.layers.{i}.self_attn.indexer.wk.weight"},
+    {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}"},
+    {Part::attention, ParamKind::index_weights,
+     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
+};
+constexpr NameRow kPairedIndexerNames[] = {
+    {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight",
+     Layout::rotary_first},
+    {Part::attention, ParamKind::index_k, "model.layers.{i}.self_attn.indexer.wk.weight",
+     Layout::rotary_first},
+    {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}",
+     Layout::rotary_first},
+    {Part::attention, ParamKind::index_weights,
+     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
+};
+template <size_t N, size_t M>
+constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N], const NameRow (&b)[M]) {
+  std::array<NameRow, N + M> all{};
+  for (size_t i = 0; i < N + M; ++i) all[i] = i < N ? a[i] : b[i - N];
+  return all;
+}
+constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
+constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kLatentNames);
 
 // OLMo 2's: its norms are of what a sublayer gives.
 constexpr NameRow kOlmo2Names[] = {
@@ -423,13 +452,6 @@ constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary
                                               "model.rotary_emb.inv_freq"};
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
                                            "transformer.h.{i}.attn.masked_bias"};
-// DeepSeek-V3.2's and GLM-5's indexers, which choose all of a text as far as it is read; GLM-5.2
-// has them in some layers only.
-constexpr std::string_view kIndexers[] = {"model.layers.{i}.self_attn.indexer.k_norm.bias",
-                                          "model.layers.{i}.self_attn.indexer.k_norm.weight",
-                                          "model.layers.{i}.self_attn.indexer.weights_proj.weight",
-                                          "model.layers.{i}.self_attn.indexer.wk.weight",
-                                          "model.layers.{i}.self_attn.indexer.wq_b.weight"};
 
 // llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an
 // architecture of its cannot have no model of it has (hub/gguf/gguf_architectures.cpp).
@@ -449,6 +471,10 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::kv_a_norm, "blk.{i}.attn_kv_a_norm.weight"},
     {Part::attention, ParamKind::k_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
+    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight"},
+    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight"},
+    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}"},
+    {Part::attention, ParamKind::index_weights, "blk.{i}.indexer.proj.weight"},
     {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
     {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
     {Part::attention, ParamKind::sinks, "blk.{i}.attn_sinks.weight", Layout::same, true},
@@ -523,6 +549,15 @@ constexpr NameRow kGgufLatent[] = {
     {Part::attention, ParamKind::k_b, "blk.{i}.attn_k_b.weight", Layout::by_head_transposed},
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_v_b.weight", Layout::by_head},
 };
+
+// The indexers of GLM-5, which turn neighbours.
+constexpr NameRow kGgufPairedIndexer[] = {
+    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight", Layout::rotary_first},
+    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight", Layout::rotary_first},
+    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}", Layout::rotary_first},
+};
+constexpr auto kGgufIndexed = joined(kGgufPairedIndexer, kGgufLatent);
+constexpr auto kGgufOlderIndexed = joined(kGgufPairedIndexer, kGgufOlderLatent);
 
 constexpr NameRow kGgufAfterAttention[] = {
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight"},
@@ -599,16 +634,12 @@ constexpr NameRow kGgufQwen3Next[] = {
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
 // (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
-// The indexers of GLM-5.
-constexpr std::string_view kGgufIndexers[] = {
-    "blk.{i}.indexer.attn_k.weight", "blk.{i}.indexer.attn_q_b.weight",
-    "blk.{i}.indexer.k_norm.bias", "blk.{i}.indexer.k_norm.weight", "blk.{i}.indexer.proj.weight"};
 
 }  // namespace
 
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName, {},
-                                    {},        kLatentNames};
+                                    {},        kIndexedNames};
 const TensorNames kLlamaTensors = {"Llama", kHuggingFaceNames, kTiedHeadName, kRotaryTables};
 const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames,    kTiedHeadName, kRotaryTables,
                                      {},        kHuggingFaceNames};
@@ -618,8 +649,10 @@ const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
                                    {},          {},          kHuggingFaceNames};
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
-const TensorNames kIndexedTensors = {"DeepSeek-V3.2", kLatentNames, kTiedHeadName,
-                                     kIndexers,       {},           kHuggingFaceNames};
+const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},
+                                     kHuggingFaceNames};
+const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},
+                                           {},      kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
@@ -661,8 +694,9 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufIndexedTensors = {"llama.cpp",   kGgufLatent, kGgufHead,
-                                         kGgufIndexers, {},          kGgufNames};
+const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
+                                              {},          kGgufNames};
 const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},
                                              {},          kGgufNames};
 const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},

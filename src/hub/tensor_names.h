@@ -24,6 +24,7 @@ enum class Layout {
   paired,        // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
                  // neighbours wants them
   rotary_last,   // of each head the rows that turn behind the others, in pairs
+  rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
   fused_rotary,  // as fused, all rows in pairs
   fused_heads,   // as fused, but head by head: a head's keys, then its values
   by_head,       // [H*C,I] as [H,C,I]
@@ -71,15 +72,15 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
     kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors,
     kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors,
-    kIndexedTensors;
+    kIndexedTensors, kPairedIndexedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN
 // is called after the attention, and where norms stand behind attention and FFN.
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufFusedTensors,
-    kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderLatentTensors, kGgufAfterAttentionTensors,
-    kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors, kGgufGemma3Tensors,
-    kGgufLfm2Tensors, kGgufAfmoeTensors;
+    kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
+    kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
+    kGgufGemma3Tensors, kGgufLfm2Tensors, kGgufAfmoeTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -54,8 +54,6 @@ Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateO
       template_(chat_template(tokenizer)),
       options_(std::move(options)),
       context_(model.config().context),
-      why_no_more_(
-          model.config().sparse_beyond ? fmt::format(" ({})", why_texts_end(model.config())) : ""),
       session_(model, run, context_, options_.session) {
   validate(options_);
   check_asked_for(model.config(), options_.session.routing);
@@ -79,8 +77,8 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
     messages.push_back({"user", ""});
     return static_cast<int64_t>(tokenizer_.encode(template_.prompt(messages)).size());
   };
-  const std::string limit = fmt::format("of the model's context of {}{} a prompt may take {}",
-                                        context_, why_no_more_, most);
+  const std::string limit =
+      fmt::format("of the model's context of {} a prompt may take {}", context_, most);
   if (const int64_t marks = around(""); marks > most)
     fail(
         "the marks around a message alone take {} tokens, and {}; take a model trained with a "

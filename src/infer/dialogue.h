@@ -58,7 +58,6 @@ class Dialogue {
   ChatTemplate template_;
   GenerateOptions options_;
   int64_t context_;
-  std::string why_no_more_;  // in brackets, where the model itself could have more; else empty
   Session session_;
   std::string system_;
   std::vector<Message> turns_;  // questions and replies in turn

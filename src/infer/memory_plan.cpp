@@ -62,9 +62,13 @@ Copies copies_of(const Model& model, DType dtype) {
   return copies;
 }
 
-// Keys and values of one token in a layer.
+// Keys and values of one token in a layer, without an indexer's.
 int64_t cached_token_bytes(const AttentionShape& shape, DType dtype) {
   return bytes_of(dtype, shape.cached_key_width()) + bytes_of(dtype, shape.cached_value_width());
+}
+// What an indexer keeps of it.
+int64_t index_token_bytes(const AttentionShape& shape, DType dtype) {
+  return shape.index_heads > 0 ? bytes_of(dtype, shape.index_width) : 0;
 }
 
 int64_t mapped_bytes(const Model& model) {
@@ -78,9 +82,11 @@ int64_t mapped_bytes(const Model& model) {
 
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   int64_t bytes = 0;
-  for (int64_t i = 0; i < config.layers; ++i)
-    if (config.mixer(i) == Mixer::attention)
-      bytes += tokens * cached_token_bytes(config.attention(i), dtype);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    if (config.mixer(i) != Mixer::attention) continue;
+    const AttentionShape shape = config.attention(i);
+    bytes += tokens * (cached_token_bytes(shape, dtype) + index_token_bytes(shape, dtype));
+  }
   return bytes;
 }
 
@@ -89,8 +95,8 @@ int64_t context_bytes(const ModelConfig& config, DType dtype, int64_t position) 
   for (int64_t i = 0; i < config.layers; ++i) {
     if (config.mixer(i) != Mixer::attention) continue;
     const AttentionShape shape = config.attention(i);
-    const int64_t seen = shape.window > 0 ? std::min(shape.window, position + 1) : position + 1;
-    bytes += seen * cached_token_bytes(shape, dtype);
+    bytes += shape.seen_of(position + 1) * cached_token_bytes(shape, dtype);
+    if (position >= shape.top) bytes += (position + 1) * index_token_bytes(shape, dtype);
   }
   return bytes;
 }
@@ -100,7 +106,7 @@ int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(m
 ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens,
                        int64_t capacity, int64_t sequences) {
   return {.model = &model,
-          .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype},
+          .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype, .context = capacity},
           .routing = options.routing,
           .top_k_experts = options.top_k_experts,
           .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity) +

@@ -219,9 +219,6 @@ void Training::prepare(const Watch& watch) {
   validate(o.train);
   if (!checkpoint_) fresh_ = new_start();
   if (!checkpoint_) look_up_tokens();
-  if (const std::string left_out = not_saved(model().config());
-      !left_out.empty() && !tunes_adapters(o.train.tune) && group_.is_first())
-    watch.tell(fmt::format("note: {}", left_out));
   if (!is_done()) read_teacher();
   read_texts();
   if (o.train.tune == Tune::experts_hot && !checkpoint_)

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/error.h"
+
 namespace moe {
 namespace {
 
@@ -212,7 +214,7 @@ Param& Attention::bank_of(HeadBank& bank, const Param& w, int64_t heads) {
 //   <q_n, k_b kv> = <k_b^T q_n, kv>,  and  sum_p s_p v_b kv_p = v_b (sum_p s_p kv_p),
 // so that all heads read what the cache keeps of a token as one head's key and value. Products of
 // each head's own matrix take rows sorted by head.
-void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer, Saved& saved) {
+void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t layer, Saved& saved) {
   const Batch& batch = pass.batch;
   const int64_t tokens = saved.q.rows(), heads = shape.heads, turning = shape.rotary_width,
                 width = shape.latent.width, rows = tokens * heads;
@@ -226,7 +228,13 @@ void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer,
   Tensor key = alloc(tokens, turning + width);
   ops::cast(run, key.slice_cols(0, turning), saved.latents.k_rope);
   ops::cast(run, key.slice_cols(turning, turning + width), saved.latents.kv);
-  pass.cache->store(run, layer, batch, key, {});
+  ops::KvView kv{key, key.slice_cols(turning, turning + width), batch.bounds,
+                 batch.bounds.first(batch.bounds.size() - 1)};
+  if (pass.cache) {
+    pass.cache->store(run, layer, batch, key, {});
+    kv = pass.cache->view(layer, batch);
+  }
+  if (indexer) choose(run, x, pass, layer, saved);
 
   std::vector<int32_t> by_head(static_cast<size_t>(rows)), back(by_head.size());
   std::vector<int64_t> offsets;
@@ -246,12 +254,29 @@ void Attention::attend_cached_latents(Run& run, const Pass& pass, int64_t layer,
   ops::gather_rows(run, query.slice_cols(turning, turning + width), sorted, back);
 
   Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width);
-  ops::attention_forward(run, seen, {}, query.reshape({tokens, heads * (turning + width)}),
-                         pass.cache->view(layer, batch), batch.positions, heads, 1, scale_of(shape),
-                         shape.window);
+  query = query.reshape({tokens, heads * (turning + width)});
+  if (pass.kept.empty())
+    ops::attention_forward(run, seen, {}, query, kv, batch.positions, heads, 1, scale_of(shape),
+                           shape.window);
+  else attend_kept(run, seen, query, kv, pass.kept, batch.positions, heads, scale_of(shape));
   ops::matmul_forward(run, values, {seen.reshape({rows, width}), by_head},
                       bank_of(v_bank_, v, heads), offsets);
   ops::gather_rows(run, saved.o.reshape({rows, shape.value_width}), values, back);
+}
+
+// Those that follow take the choice as it stands in the pass.
+void Attention::choose(Run& run, Tensor x, const Pass& pass, int64_t layer, const Saved& saved) {
+  const ArenaScope scope(run.scratch);
+  const Tensor keys = indexer->keys(run, x, pass.cos_sin);
+  if (pass.cache) pass.cache->store_index(run, layer, pass.batch, keys);
+  if (pass.kept.empty()) return;
+  const Tensor from = latents->queries_of(x, saved.latents);
+  if (pass.cache)
+    return indexer->choose(run, pass.kept, x, from, pass,
+                           pass.cache->index_view(layer, pass.batch));
+  std::vector<int64_t> first_row;
+  const ops::KvView own = laid_as_kept(run, keys, pass.batch.bounds, first_row);
+  indexer->choose(run, pass.kept, x, from, pass, own);
 }
 
 void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) const {
@@ -280,8 +305,8 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
-  if (latents && pass.cache) {
-    attend_cached_latents(run, pass, layer, saved);
+  if (latents && (pass.cache || !pass.kept.empty())) {
+    attend_latents(run, x, pass, layer, saved);
   } else {
     if (latents) expand_latents(run, saved);
     rotate(run, saved.q, saved.k, pass, false);
@@ -295,6 +320,9 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
 
 void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
                          const Saved& saved) {
+  if (!pass.kept.empty())
+    fail_usage("beyond {} tokens the attention of the model is sparse, which is not trained here",
+               shape.top);
   ArenaScope scope(run.scratch);
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto like = [&](const Tensor& t) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "model/config.h"
+#include "model/indexer.h"
 #include "model/kv_cache.h"
 #include "model/latents.h"
 #include "moe/norm.h"
@@ -22,6 +23,7 @@ struct Attention {
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Norm> v_norm;            // per head, no weight
   std::optional<Latents> latents;
+  std::optional<Indexer> indexer;  // of sparse attention, in layers that have one
 
   // Views into run.saved.
   struct Saved {
@@ -36,7 +38,8 @@ struct Attention {
   // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from
   // there.
   void forward(Run&, Tensor y, Tensor x, const Pass&, int64_t layer, Saved&);
-  // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache.
+  // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache in which all tokens saw all
+  // before them.
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
 
  private:
@@ -58,7 +61,8 @@ struct Attention {
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.
   Tensor gate_backward(Run&, Tensor do_, Tensor dgate, const Saved&) const;
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;
-  void attend_cached_latents(Run&, const Pass&, int64_t layer, Saved&);
+  void attend_latents(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
+  void choose(Run&, Tensor x, const Pass&, int64_t layer, const Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
                        const Saved&);
 

@@ -28,9 +28,10 @@ void validate_sizes(const ModelConfig& c) {
   need_positive(c.kv_heads, "the number of key/value heads");
   need_positive(c.head_width, "the width of a head");
   need_positive(c.context, "the context");
-  for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
-                       c.expert_width, c.routing.experts, c.shared_experts, c.shared_width,
-                       c.latent.width, c.latent.query_width, c.latent.value_width})
+  for (int64_t size :
+       {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width,
+        c.routing.experts, c.shared_experts, c.shared_width, c.latent.width, c.latent.query_width,
+        c.latent.value_width, c.sparse.top, c.sparse.heads, c.sparse.width})
     if (size > kMaxModelSize)
       fail_usage("a size of {} is beyond what a model can have here ({})", size, kMaxModelSize);
   if (c.heads % c.kv_heads != 0)
@@ -86,6 +87,27 @@ void validate_latent(const ModelConfig& c) {
     fail_usage(
         "latent attention has rotary positions, no biases, no sinks, no gate, and no norms of "
         "queries and keys");
+}
+
+void validate_sparse(const ModelConfig& c) {
+  const SparseAttention& s = c.sparse;
+  validate_layers(c, s.followers, "one without an indexer");
+  if (!s.present()) {
+    if (s.top < 0 || s.heads != 0 || s.width != 0 || !s.followers.empty())
+      fail_usage("indexers are given, but they choose {} tokens; it must be at least 1", s.top);
+    return;
+  }
+  if (c.latent.query_width < 1)
+    fail_usage("only latent attention whose queries are made of latents can be sparse");
+  need_positive(s.heads, "the number of an indexer's heads");
+  if (s.width < c.rotary_width)
+    fail_usage("an indexer's heads have {} numbers, of which {} turn with the position", s.width,
+               c.rotary_width);
+  if (lists(s.followers, 0))
+    fail_usage("layer 0 has no indexer, and no layer before it has one whose choice it could take");
+  if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
+      !c.conv_layers.empty())
+    fail_usage("where attention is sparse all layers have it, with rotary positions, no window");
 }
 
 void validate_full(const ModelConfig& c) {
@@ -188,6 +210,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
   const bool turns = positions == Positions::rope && !lists(nope_layers, layer);
   const FullAttention own = has_window(layer) ? FullAttention{} : full;
   const int64_t own_width = own.head_width > 0 ? own.head_width : head_width;
+  const bool indexed = sparse.present() && !lists(sparse.followers, layer);
   float factor = latent.present() ? score_factor(rope_scaling) : 1;
   if (multipliers.attention > 0)
     factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
@@ -204,7 +227,10 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
           .score_factor = factor,
-          .latent = latent};
+          .latent = latent,
+          .top = sparse.top,
+          .index_heads = indexed ? sparse.heads : 0,
+          .index_width = indexed ? sparse.width : 0};
 }
 
 int64_t ModelConfig::moe_layer_count() const {
@@ -234,10 +260,7 @@ void validate_longrope(const ModelConfig& c) {
 }  // namespace
 
 std::string why_texts_end(const ModelConfig& c, std::string_view who) {
-  if (!c.sparse_beyond)
-    return fmt::format("{} has learned positions for {} tokens only", who, c.context);
-  return fmt::format("beyond {} tokens the attention of {} is sparse, which is not supported",
-                     c.context, who);
+  return fmt::format("{} has learned positions for {} tokens only", who, c.context);
 }
 
 void check_sketch_bits(int64_t bits) {
@@ -253,6 +276,7 @@ void validate(const ModelConfig& c) {
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
   validate_latent(c);
+  validate_sparse(c);
   validate_full(c);
   validate_linear(c);
   validate_convolutions(c);

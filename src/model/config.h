@@ -2,6 +2,7 @@
 // it in the ecosystem's formats.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -64,6 +65,17 @@ struct LatentAttention {
   bool present() const { return width > 0; }
 };
 
+// Of the tokens before it a token attends to the `top` best only, itself among them. An indexer of
+// the layer says which these are, or the choice of the last layer before it that has one stands
+// (DeepSeek-V3.2, arXiv 2512.02556, section 2.1; GLM-5).
+struct SparseAttention {
+  int64_t top = 0;                      // 0: to all of them
+  int64_t heads = 0, width = 0;         // of an indexer's queries; its keys have one head
+  std::vector<int64_t> followers = {};  // layers without an indexer
+
+  bool present() const { return top > 0; }
+};
+
 // The gated delta rule, in place of attention (Gated DeltaNet, arXiv 2412.06464): a sequence keeps
 // one matrix a value head, however long it is.
 struct LinearAttention {
@@ -107,6 +119,8 @@ struct AttentionShape {
   bool window_turns = false;    // by the frequencies of layers with a window (window_rope_theta)
   float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
+  int64_t top = 0;  // so many of the keys before it a token sees, chosen ones; 0: all
+  int64_t index_heads = 0, index_width = 0;  // of the indexer that chooses them; 0: there is none
 
   int64_t q_width() const { return heads * key_width; }
   int64_t k_width() const { return kv_heads * key_width; }
@@ -118,6 +132,12 @@ struct AttentionShape {
     return latent.present() ? rotary_width + latent.width : k_width();
   }
   int64_t cached_value_width() const { return latent.present() ? 0 : v_width(); }
+  int64_t cached_width() const { return cached_key_width() + cached_value_width() + index_width; }
+  // Of the tokens before one, itself among them, those that it attends to.
+  int64_t seen_of(int64_t before) const {
+    if (top > 0) return std::min(top, before);
+    return window > 0 ? std::min(window, before) : before;
+  }
 };
 
 // Fixed factors (Granite; transformers:granitemoe/modeling_granitemoe.py).
@@ -145,15 +165,13 @@ struct ModelConfig {
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
   LatentAttention latent;   // then G = H
+  SparseAttention sparse;   // of latent attention
   FullAttention full;
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
   // same of keys in all heads); 0: all
   int64_t rotary_width = 0;
   std::vector<int64_t> nope_layers;  // in which nothing turns
   int64_t context = 256;             // longest sequence trained on; learned positions end there
-  // In texts longer than the context a token sees only some of those before it, which an indexer
-  // chooses (arXiv 2512.02556, section 2.1). There is none here, so no text is longer.
-  bool sparse_beyond = false;
 
   NormKind norm = NormKind::rms;
   NormPlacement norm_placement = NormPlacement::pre;
@@ -214,7 +232,7 @@ struct ModelConfig {
                            // whatever can
 
   // Whether no text can be longer than the context.
-  bool ends_at_context() const { return positions == Positions::learned || sparse_beyond; }
+  bool ends_at_context() const { return positions == Positions::learned; }
   bool is_moe(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;

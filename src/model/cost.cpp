@@ -8,7 +8,8 @@ namespace moe {
 namespace {
 
 struct Numbers {
-  PartCounts trained, matrices;
+  PartCounts parts, matrices;
+  int64_t frozen = 0, frozen_matrices = 0;
   int64_t buffers = 0, sketch = 0;  // of the buffers those of sketches, which are matrices
   int64_t sketch_bytes = 0;
 };
@@ -17,7 +18,9 @@ Numbers numbers_of(const ModelConfig& c) {
   Numbers sums;
   each_param(c, [&](const Param& p, int64_t layers) {
     const int64_t n = layers * p.value.numel();
-    (p.is_trained() ? sums.trained[p.part] : sums.buffers) += n;
+    (p.is_buffer() ? sums.buffers : sums.parts[p.part]) += n;
+    if (p.frozen) sums.frozen += n;
+    if (p.frozen && p.is_matrix()) sums.frozen_matrices += n;
     if (p.is_matrix() || is_sketch(p)) sums.matrices[p.part] += n;
     if (!is_sketch(p)) return;
     sums.sketch += n;
@@ -31,11 +34,11 @@ int64_t active(const ModelConfig& c, int64_t experts, int64_t top_k) {
   return experts == 0 ? 0 : experts / c.routing.experts * top_k;
 }
 
-// Keys that a token of a sequence of S sees on average: S/2, with a window W < S the first W tokens
-// W/2 and the others W.
-double average_keys(int64_t window, int64_t context) {
-  const auto s = static_cast<double>(context), w = static_cast<double>(window);
-  if (window == 0 || window >= context) return s / 2;
+// Keys that a token of a sequence of S sees on average: S/2, where it sees at most W < S the first
+// W tokens W/2 and the others W.
+double average_keys(int64_t most, int64_t context) {
+  const auto s = static_cast<double>(context), w = static_cast<double>(most);
+  if (most == 0 || most >= context) return s / 2;
   return w * (s - w / 2) / s;
 }
 
@@ -54,7 +57,10 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
     }
     const AttentionShape shape = c.attention(layer);
     scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
-              average_keys(shape.window, context);
+              average_keys(shape.top > 0 ? shape.top : shape.window, context);
+    if (context > shape.top)
+      scores +=
+          2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
   }
   return {.projections = products(matrices[Part::attention]),
           .scores = scores,
@@ -73,8 +79,9 @@ int64_t experts_taken(const ModelConfig& c, int64_t top_k_experts) {
 
 ParamCount count_params(const ModelConfig& c, int64_t top_k_experts) {
   const Numbers sums = numbers_of(c);
-  return {.parts = sums.trained,
-          .experts_active = active(c, sums.trained[Part::experts], experts_taken(c, top_k_experts)),
+  return {.parts = sums.parts,
+          .experts_active = active(c, sums.parts[Part::experts], experts_taken(c, top_k_experts)),
+          .frozen = sums.frozen,
           .buffers = sums.buffers,
           .sketch = sums.sketch,
           .sketch_bytes = sums.sketch_bytes};
@@ -114,7 +121,9 @@ double training_flops(const ModelConfig& c, const TrainedNumbers& trained, int64
                                            static_cast<double>(experts);
     return 2 * (of_tokens * static_cast<double>(met) + rows);
   };
-  const double no_way_back = 2 * of_tokens * static_cast<double>(numbers.sketch);
+  // What chooses is not even asked in texts as short as are trained on.
+  const double no_way_back =
+      2 * of_tokens * static_cast<double>(numbers.sketch + 2 * numbers.frozen_matrices);
   return 3 * of_tokens * flops_of(c, numbers.matrices, context, c.routing.top_k).scores +
          2 * products(numbers.matrices) - no_way_back + products(trained.own) +
          3 * products(trained.terms);
@@ -126,9 +135,7 @@ MemoryCount count_memory(const ModelConfig& c) {
                 buffers = 4 * (params.buffers - params.sketch) + params.sketch_bytes;
   int64_t cached = 0;  // numbers
   for (int64_t i = 0; i < c.layers; ++i) {
-    const AttentionShape shape = c.attention(i);
-    if (c.mixer(i) == Mixer::attention)
-      cached += shape.cached_key_width() + shape.cached_value_width();
+    if (c.mixer(i) == Mixer::attention) cached += c.attention(i).cached_width();
   }
   return {4 * n + buffers, 2 * n + buffers, 2 * cached, 4 * c.state_numbers()};
 }
@@ -145,7 +152,7 @@ ExchangeCount count_exchange(const ModelConfig& c, const TrainingShape& shape, i
   const ParamCount count = count_params(c);
   const auto p = static_cast<double>(processes), spread = static_cast<double>(shape.spread),
              experts = static_cast<double>(count[Part::experts]),
-             others = static_cast<double>(count.total()) - experts,
+             others = static_cast<double>(count.total() - count.frozen) - experts,
              a = static_cast<double>(size_of(shape.dtype)), width = static_cast<double>(c.width);
   ExchangeCount sent;
   sent.gradients = 2 * kF32 * (others * (p - 1) / p + experts / spread * (1 - spread / p));

@@ -28,6 +28,7 @@ int64_t experts_taken(const ModelConfig&, int64_t top_k_experts);
 struct ParamCount {
   PartCounts parts;
   int64_t experts_active = 0;  // of the routed experts, those that a token takes
+  int64_t frozen = 0;          // of the parts, those of indexers, which have no gradients
   // selection biases, thresholds and sketches of the routers: not trained by gradient, in no sum
   int64_t buffers = 0;
   int64_t sketch = 0;        // of the buffers, numbers of routers that score neurons by a few bits
@@ -44,7 +45,7 @@ ParamCount count_params(const ModelConfig&, int64_t top_k_experts = 0);
 struct FlopCount {
   double projections = 0;  // of attention
   double scores = 0;  // of attention: queries with keys, weights with values, S/2 keys on average
-                      // (fewer with a window)
+                      // (fewer with a window, or where some are chosen), and the choice
   double dense_ffn = 0;
   double experts = 0;  // the K chosen ones
   double shared = 0;
@@ -75,7 +76,7 @@ double training_flops(const ModelConfig&, const TrainedNumbers&, int64_t context
 struct MemoryCount {
   int64_t weights_f32 = 0;
   int64_t weights_bf16 = 0;
-  int64_t kv_per_token_bf16 = 0;  // keys and values of one token in all layers
+  int64_t kv_per_token_bf16 = 0;  // keys and values of one token in all layers, and of indexers
   int64_t state_f32 = 0;          // of a sequence, in layers of linear attention
 };
 MemoryCount count_memory(const ModelConfig&);
@@ -118,6 +119,7 @@ ExchangeCount count_exchange(const ModelConfig&, const TrainingShape&, int64_t p
 struct ForwardShape {
   int64_t tokens = 0;        // of one sequence
   DType dtype = DType::f32;  // of the activations
+  int64_t context = 0;       // that its keys may reach back, those of a cache; 0: its own tokens
   bool loss = false;         // the head's loss of every token follows
   int64_t logits = 0;  // or logits of so many tokens, all at once, and their losses; 0: none do
 };

@@ -37,6 +37,7 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
   for (int64_t i = 0; i < config.layers; ++i) {
     state_at_.push_back(states);
     states += config.state_numbers(i);
+    index_.emplace_back();
     if (config.mixer(i) != Mixer::attention) {
       k_.emplace_back();
       v_.emplace_back();
@@ -48,6 +49,8 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
       const int64_t width = shape.cached_key_width();
       k_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, width}));
       v_.push_back(k_.back().slice_cols(shape.rotary_width, width));
+      if (shape.index_heads > 0)
+        index_.back() = memory_.alloc(dtype, {blocks_, shape.index_width, ops::kKeyBlock});
       continue;
     }
     k_.push_back(is_quantised(dtype)
@@ -101,7 +104,7 @@ void KvCache::release(int32_t block) {
 }
 
 void KvCache::copy_block(int32_t to, int32_t from) {
-  for (const std::vector<Tensor>* layers : {&k_, &v_})
+  for (const std::vector<Tensor>* layers : {&k_, &v_, &index_})
     for (const Tensor& t : *layers) {
       if (t.empty() || !t.dense()) continue;  // a layer without, or part of the keys
       const auto bytes = static_cast<size_t>(t.rows() * t.row_bytes / blocks_);
@@ -213,6 +216,15 @@ std::vector<float*> KvCache::states(int64_t layer, const Batch& batch) {
 ops::KvView KvCache::view(int64_t layer, const Batch& batch) const {
   const auto l = static_cast<size_t>(layer);
   return {k_[l], v_[l], batch.bounds, {}, batch.slots, tables_};
+}
+
+void KvCache::store_index(Run& run, int64_t layer, const Batch& batch, Tensor k) {
+  const std::vector<int64_t> row = rows_of(batch);
+  if (!row.empty()) ops::store_keys(run, index_[static_cast<size_t>(layer)], k, row);
+}
+
+ops::KvView KvCache::index_view(int64_t layer, const Batch& batch) const {
+  return {index_[static_cast<size_t>(layer)], {}, batch.bounds, {}, batch.slots, tables_};
 }
 
 }  // namespace moe

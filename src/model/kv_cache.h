@@ -64,6 +64,9 @@ class KvCache {
   void store(Run&, int64_t layer, const Batch&, Tensor k, Tensor v);
   // Of the batch's sequences; valid until the next change of a slot, and as long as the batch is.
   ops::KvView view(int64_t layer, const Batch&) const;
+  // The same of the keys [N,C] A of a layer's indexer, which have no values.
+  void store_index(Run&, int64_t layer, const Batch&, Tensor k);
+  ops::KvView index_view(int64_t layer, const Batch&) const;
   // Of the batch's sequences, in a layer that has one: the state of each, to be read and written by
   // the layer (ModelConfig::state_numbers). Valid as long as view()'s.
   std::vector<float*> states(int64_t layer, const Batch&);
@@ -79,8 +82,9 @@ class KvCache {
   std::vector<Tensor> k_;  // per layer [blocks, G*C, 64] or [blocks * 64, G*C]
   // per layer [blocks, G, 64, C], on a device [blocks * 64, G*C]; of latents part of k
   std::vector<Tensor> v_;
-  std::vector<int32_t> free_blocks_;          // the next one last
-  std::vector<int32_t> holders_;              // of each block
+  std::vector<Tensor> index_;         // per layer [blocks, C, 64]; empty where it has no indexer
+  std::vector<int32_t> free_blocks_;  // the next one last
+  std::vector<int32_t> holders_;      // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot
   std::vector<int64_t> lengths_;              // of each slot; -1: it has no sequence
   std::vector<bool> stretched_;               // of each slot

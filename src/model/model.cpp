@@ -264,8 +264,20 @@ void Model::tell(const Run& run, ModelSaved& saved, Told& told, const Block& blo
   if (pass.on_block) (*pass.on_block)(block.layer, host.read(h));
 }
 
-void Model::set_cos_sin(Run& run, Arena& memory, Pass& pass) const {
+void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
   const Batch& batch = pass.batch;
+  pass.kept = {};
+  if (const int64_t top = config_.sparse.top; top > 0) {
+    const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
+    if (last != batch.positions.end() && *last >= top) {
+      if (run.device != nullptr)
+        fail(
+            "a sequence reaches position {}, but beyond {} tokens the attention of the model is "
+            "sparse, which a GPU does not do here; shorten the text, or leave the GPU out",
+            *last, top);
+      pass.kept = memory.alloc(DType::i32, {batch.tokens(), top});
+    }
+  }
   const auto table = [&](const std::optional<ops::RopeFrequencies>& rope) {
     return rope ? ops::cos_sin_table(run, memory, batch.positions, *rope) : ops::CosSinTable{};
   };
@@ -296,7 +308,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
   for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, d});
-  set_cos_sin(run, run.saved, saved.pass);
+  prepare(run, run.saved, saved.pass);
 
   Told told(run);
   embed(run, saved.h[0], pass.batch);

@@ -117,9 +117,10 @@ class Model {
   Block& block(int64_t layer) { return *blocks_[static_cast<size_t>(layer)]; }
   // h [N,D] f32: the input of block 0
   void embed(Run&, Tensor h, const Batch&);
-  // Fills in what attention turns by at the batch's positions; nothing where they are not rotary.
-  // Views into `memory`.
-  void set_cos_sin(Run&, Arena& memory, Pass&) const;
+  // Fills in what attention turns by at the batch's positions, nothing where they are not rotary,
+  // and makes room for what sparse attention chooses, where a token stands so far back. Views into
+  // `memory`.
+  void prepare(Run&, Arena& memory, Pass&) const;
   // The head. Its matrix is its own or the embedding's.
   LmHead lm_head();
 

@@ -25,6 +25,7 @@ class List {
     param.layer = layer_;
     param.name = layer_ < 0 ? std::string(name) : fmt::format("layers.{}.{}", layer_, name);
     param.role = role;
+    param.frozen = is_of_indexer(kind);
     param.value = Tensor(nullptr, DType::f32, shape);
     on_param_(param);
   }
@@ -38,6 +39,7 @@ class List {
   }
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
+  void indexer(Indexer& indexer, const AttentionShape& shape) const;
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void router(Router& router) const;
@@ -83,6 +85,26 @@ void List::latent_attention(Attention& attention) const {
   matrix(attention.v, ParamKind::v_b, "attn.v_b.weight", shape.v_width(), l.width);
   add(attention.o, Part::attention, ParamKind::o, "attn.o.weight", Role::residual,
       {c.width, shape.o_width()});
+  if (shape.index_heads > 0) indexer(attention.indexer.emplace(), shape);
+}
+
+// Its LayerNorm's epsilon is a constant too (transformers:deepseek_v32/modeling_deepseek_v32.py).
+void List::indexer(Indexer& indexer, const AttentionShape& shape) const {
+  const int64_t heads = shape.index_heads, width = shape.index_width;
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> of) {
+    add(param, Part::attention, kind, name, role, of);
+  };
+  own(indexer.q, ParamKind::index_q, "attn.index_q.weight", Role::matrix,
+      {heads * width, shape.latent.query_width});
+  own(indexer.k, ParamKind::index_k, "attn.index_k.weight", Role::matrix, {width, c.width});
+  indexer.k_norm.kind = NormKind::layer;
+  indexer.k_norm.eps = 1e-6f;
+  own(indexer.k_norm.weight, ParamKind::index_k_norm, "attn.index_k_norm.weight", Role::norm,
+      {width});
+  own(indexer.k_norm.bias, ParamKind::index_k_norm, "attn.index_k_norm.bias", Role::bias, {width});
+  own(indexer.weights, ParamKind::index_weights, "attn.index_weights.weight", Role::matrix,
+      {heads, c.width});
 }
 
 void List::attention(Attention& attention) const {
@@ -293,9 +315,10 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   Param embedding, positions, head, head_bias;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
-  // Heads of layers with a window may be others.
+  // Heads of layers with a window may be others, and some layers have no indexer.
   const auto kind_of = [&](int64_t i) {
-    return std::tuple(c.is_moe(i), c.mixer(i), c.full.present() && c.has_window(i));
+    return std::tuple(c.is_moe(i), c.mixer(i), c.full.present() && c.has_window(i),
+                      c.attention(i).index_heads > 0);
   };
   std::map<decltype(kind_of(0)), std::pair<int64_t, int64_t>> kinds;  // the first layer, how many
   for (int64_t i = 0; i < c.layers; ++i) ++kinds.try_emplace(kind_of(i), i, 0).first->second.second;
@@ -340,6 +363,11 @@ DType sketch_type(const ModelConfig& c, const Param& p) {
   return c.sketch_bits >= (of_up ? 3 : 4) ? DType::q4_0 : DType::q2_0;
 }
 
+bool is_of_indexer(ParamKind kind) {
+  return kind == ParamKind::index_q || kind == ParamKind::index_k ||
+         kind == ParamKind::index_k_norm || kind == ParamKind::index_weights;
+}
+
 bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }
 
 bool is_convolution(const Param& p) {
@@ -352,7 +380,8 @@ bool is_multiplied(const ModelConfig& c, const Param& p) {
 }
 
 bool is_multiplied_in_f32(const Param& p) {
-  return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b;
+  return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b ||
+         p.kind == ParamKind::index_weights;
 }
 
 void copy_as_f32(Tensor out, const Param& param, int threads) {

@@ -56,6 +56,12 @@ enum class ParamKind : uint8_t {
   kv_a_norm,
   k_b,
   v_b,
+  // of an indexer, which chooses what sparse attention sees: its queries, its keys and their norm,
+  // the weights of its heads
+  index_q,
+  index_k,
+  index_k_norm,
+  index_weights,
   // of linear attention: queries, keys and values, what gates them, strength and decay of a token;
   // the convolution, the decay's bias and factor, the norm of a head, the projection back
   linear_q,
@@ -101,12 +107,14 @@ bool is_large(const Param&);
 bool is_hidden_matrix(const Param&);
 // Whether products take it: not what rows are only looked up in, nor the weights of a convolution.
 bool is_multiplied(const ModelConfig&, const Param&);
-// Whether it is multiplied in f32 whatever the activations are: routers, and what makes strength
-// and decay of linear attention.
+// Whether it is multiplied in f32 whatever the activations are: routers, what makes strength and
+// decay of linear attention, and what weighs an indexer's heads.
 bool is_multiplied_in_f32(const Param&);
 // Whether it is of a router that scores neurons by their own rows in few bits (recipe sketch): what
 // those become in files that have such types, and where they are multiplied.
 bool is_sketch(const Param&);
+// Whether it is of an indexer: nothing learns through what is chosen.
+bool is_of_indexer(ParamKind);
 // The type of a sketch, whose rows are whole blocks of it where the width is a multiple of
 // kSketchBlock.
 DType sketch_type(const ModelConfig&, const Param&);

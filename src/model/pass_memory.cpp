@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/cost.h"
+#include "model/indexer.h"
 #include "model/lm_head_chunks.h"
 #include "model/parameters.h"
 #include "moe/exchange.h"
@@ -107,9 +108,10 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
     bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
   if (c.attention_gate) bytes += s.n * shape.o_width() * s.a;
-  if (const LatentAttention& l = shape.latent; l.present())  // before and after the norms, k_rope
+  // before and after the norms, k_rope; statistics, those of an indexer's norm too
+  if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.rotary_width) * s.a +
-           s.n * kF32 * (l.query_width > 0 ? 2 : 1);
+           s.n * kF32 * ((l.query_width > 0 ? 2 : 1) + (shape.index_heads > 0 ? 2 : 0));
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
   // before the norm, and its statistics
@@ -299,7 +301,7 @@ int64_t copy_bytes(const ModelConfig& c, DType dtype, int64_t spread) {
   each_param(c, [&](const Param& p, int64_t layers) {
     if (is_sketch(p))
       bytes += layers * ops::forward_copy_bytes(p, dtype, is_multiplied_in_f32(p)).all;
-    if (!is_multiplied(c, p)) return;
+    if (!is_multiplied(c, p) || p.frozen) return;
     Param here;
     here.value = p.value;
     if (p.part == Part::experts && spread > 1)
@@ -317,8 +319,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   const int64_t params = count.total() - elsewhere(c, shape.spread), n = s.n;
   TrainingMemory m;
   m.masters = kF32 * (params + count.buffers);
-  m.gradients = kF32 * params;
-  m.moments = 2 * kF32 * params;
+  m.gradients = kF32 * (params - count.frozen);
+  m.moments = 2 * m.gradients;
   m.copies = copy_bytes(c, shape.dtype, shape.spread);
 
   const int64_t logits = kept_logits(s);
@@ -350,6 +352,23 @@ int64_t scratch_latents(const Sizes& s, int64_t layer) {
                                 : 0;
 }
 
+// Of attention that sees some keys of `reach` tokens: an indexer's keys before and behind their
+// norm, and as they are kept; then its queries, weights and scores, or copies of what was chosen.
+int64_t scratch_sparse(const Sizes& s, int64_t layer, int64_t reach) {
+  const AttentionShape shape = s.c.attention(layer);
+  if (shape.top == 0) return 0;
+  const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  const int64_t kept = s.n * shape.index_width * s.a * 2;
+  if (reach <= shape.top) return kept;
+  const int64_t row = kF32 * shape.cached_key_width(),
+                copies = std::min(s.n * shape.top * row, std::max(kKeptBytes, shape.top * row));
+  if (shape.index_heads == 0) return copies;
+  const int64_t scores = std::max(std::min(s.n * reach, ops::kScoresAtOnce), reach);
+  return std::max(copies, kept + up(s.n, ops::kKeyBlock) * shape.index_width * s.a +
+                              s.n * shape.index_heads * (shape.index_width * s.a + kF32) +
+                              kF32 * up(scores, ops::kKeyBlock));
+}
+
 // What heads gave, weighted.
 int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const LinearAttention& l = s.c.linear;
@@ -373,15 +392,18 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
     if (of.rotary_width > 0) turning[of.window_turns] = of.rotary_width + 1;
   }
   const int64_t turns = s.n * (turning[0] + turning[1]) * kF32;
+  const int64_t reach = std::max(shape.context, shape.tokens),
+                chosen = c.sparse.present() && reach > c.sparse.top ? s.n * c.sparse.top * 4 : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   saved = std::max(saved, shape.logits * (c.vocab + 2) * kF32);      // and nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
-    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)), scratch_latents(s, layer),
+    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)),
+                        scratch_latents(s, layer) + scratch_sparse(s, layer, reach),
                         scratch_gated(s, layer)});
   }
-  return streams + turns + saved + scratch + kForwardThreadScratch;
+  return streams + turns + chosen + saved + scratch + kForwardThreadScratch;
 }
 
 }  // namespace moe

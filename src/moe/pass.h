@@ -79,10 +79,13 @@ struct Pass {
   // null: nobody asks. Not called again when backward recomputes.
   const std::function<void(int64_t layer, const MoeLayerSaved&)>* on_routing = nullptr;
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
-  // of the batch's positions: Model::forward fills it; absent where they are not rotary
+  // of the batch's positions: Model::prepare fills it; absent where they are not rotary
   ops::CosSinTable cos_sin = {};
   // The same of layers whose window has frequencies of its own; absent where none has.
   ops::CosSinTable window_cos_sin = {};
+  // [N,K] i32: the keys that sparse attention sees, as ops::choose_keys has them, of the last layer
+  // that chose. Model::prepare makes the room; absent where every token sees all before it.
+  Tensor kept = {};
 
   bool draws() const { return !key.empty(); }
   bool goes_back() const { return keep != Keep::nothing; }

@@ -338,6 +338,36 @@ void check_top_set(const Tensor& choice, const Tensor& s) {
        "s [N,E] f32, choice [N,K] i32, K <= E", {{"choice", choice}, {"s", s}});
 }
 
+void check_choose_keys(const Tensor& kept, const Tensor& q, const Tensor& weights,
+                       const KvView& keys, std::span<const int32_t> positions) {
+  const char* op = "choose_keys";
+  const Tensor& k = keys.k;
+  need(is_float(q) && weights.dtype == DType::f32 && kept.dtype == DType::i32 && kept.cols() > 0 &&
+           weights.cols() > 0 && kept.rows() == q.rows() && weights.rows() == q.rows(),
+       op, "q f32 or bf16 with a row of i32 to choose into and one of f32 weights for each of its",
+       {{"kept", kept}, {"q", q}, {"weights", weights}});
+  need(!k.empty() && k.rank == 3 && k.dense() && k.shape[2] == kKeyBlock &&
+           (is_float(k) || k.dtype == DType::f16) && q.cols() == weights.cols() * k.shape[1],
+       op, "keys f32, bf16 or f16 [blocks, C, 64] without gaps, C numbers for each weight's head",
+       {{"k", k}, {"q", q}, {"weights", weights}});
+  const size_t sequences = keys.tables.empty() ? keys.first_row.size() : keys.slots.size();
+  if (keys.bounds.size() != sequences + 1 || keys.bounds.front() != 0 ||
+      keys.bounds.back() != q.rows() || static_cast<int64_t>(positions.size()) != q.rows())
+    fail("{}: {} sequences, {} bounds and {} positions for {} query rows", op, sequences,
+         keys.bounds.size(), positions.size(), q.rows());
+  for (int64_t s = 0; s < keys.sequences(); ++s)
+    for (int64_t n = keys.bounds[static_cast<size_t>(s)];
+         n < keys.bounds[static_cast<size_t>(s) + 1]; ++n) {
+      const int64_t position = positions[static_cast<size_t>(n)];
+      const bool listed = position >= 0 &&
+                          (keys.tables.empty() || position / kKeyBlock < std::ssize(keys.table(s)));
+      if (!listed || keys.row(s, position / kKeyBlock * kKeyBlock) % kKeyBlock != 0 ||
+          keys.row(s, position) / kKeyBlock >= k.shape[0])
+        fail("{}: query row {} is at position {}, whose key has no place in k {}", op, n, position,
+             describe(k));
+    }
+}
+
 void need_numbers(int64_t first, int64_t tokens) {
   if (first < tokens)
     fail(

@@ -121,6 +121,10 @@ MOE_OP(device, void, attention_backward,
         Tensor o, Tensor lse, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
         float scale, int64_t window),
        (run, dq, dk, dv, do_, q, kv, o, lse, positions, heads, kv_heads, scale, window))
+MOE_OP(host, void, choose_keys,
+       (Run & run, Tensor kept, Tensor q, Tensor weights, const KvView& keys,
+        std::span<const int32_t> positions),
+       (run, kept, q, weights, keys, positions))
 MOE_OP(device, void, attention_sinks, (Run & run, Tensor o, Tensor lse, const Param& sinks),
        (run, o, lse, sinks))
 MOE_OP(device, void, attention_sinks_backward,

@@ -277,6 +277,14 @@ void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tenso
                         const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
                         int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
 
+// ---- keys that queries choose (ops/cpu/attention/choose.cpp) ------------------------------------
+// Query row n at position p scores the keys j of 0..p, of one head: sum_h weights[n,h] max(0,
+// <q[n,h], k[j]>), and keeps the K best, of equal ones the earlier; all where there are no more.
+// kept [N,K] i32: their positions, rising, and -1 behind them; q [N,H*C] A; weights [N,H] f32; k
+// [rows / 64, C, 64] f32, bf16 or f16, of no values
+void choose_keys(Run&, Tensor kept, Tensor q, Tensor weights, const KvView& keys,
+                 std::span<const int32_t> positions);
+
 // ---- sinks (ops/cpu/attention/sinks.cpp) --------------------------------------------------------
 // What attention_forward gave becomes what it is where each head has a score more, sinks[h], that
 // takes a share of the weights and gives nothing: o[n,h] /= 1 + e^(sinks[h] - lse[n,h]), and the

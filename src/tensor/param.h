@@ -104,6 +104,7 @@ struct Param {
   ParamKind kind{};
   int64_t layer = -1;  // -1: of none
   Role role = Role::matrix;
+  bool frozen = false;  // no gradient ever comes to it: what is made with it is only compared
   Tensor value;  // f32 master when training, owned by the Model; else of any dtype, perhaps a view
                  // of a mapped file that the Model keeps
   Tensor grad;   // f32, shape of value; empty = frozen; owned by the Model
@@ -121,7 +122,8 @@ struct Param {
   Derived derived;                    // from `value`, at whatever version a backend last looked
 
   bool is_matrix() const { return role == Role::matrix || role == Role::residual; }
-  bool is_trained() const { return role != Role::buffer; }
+  bool is_buffer() const { return role == Role::buffer; }
+  bool is_trained() const { return !is_buffer() && !frozen; }
   bool is_bias() const { return role == Role::bias; }
   bool is_share() const { return share.of > 0; }
   // Whether what products and lookups take is not `value` alone.

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kAdapterKey = 0x6c6f7261;  // apart from the keys of steps and weights
 
 bool takes_adapter(const Param& param, Tune tune) {
-  if (!tunes_adapters(tune) || !is_hidden_matrix(param)) return false;
+  if (!tunes_adapters(tune) || !is_hidden_matrix(param) || !param.is_trained()) return false;
   return tune != Tune::experts_hot || param.part == Part::experts;
 }
 

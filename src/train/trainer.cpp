@@ -32,6 +32,11 @@ TrainOptions checked(const Model& model, TrainOptions options, const Corpus& cor
         c.ends_at_context()
             ? why_texts_end(c)
             : fmt::format("the model is made for sequences of at most {} tokens", c.context));
+  if (c.sparse.present() && options.context > c.sparse.top)
+    fail_usage(
+        "@context is {}, but beyond {} tokens the attention of the model is sparse, which is not "
+        "trained here; give at most {}",
+        options.context, c.sparse.top, c.sparse.top);
   return resolved(options);
 }
 

@@ -471,13 +471,13 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.layers.every = 0;
   has(refused(o), "every:0");
-  ModelConfig sparse = dense->config();
-  sparse.sparse_beyond = true;
+  ModelConfig learned = dense->config();
+  learned.positions = Positions::learned;
   o = options("cmoe", 1, 2, 6);
-  o.window = sparse.context + 1;
-  has(test::message_of([&] { check_carve(sparse, o); }), "the attention of the model is sparse");
-  o.window = sparse.context;
-  check_carve(sparse, o);
+  o.window = learned.context + 1;
+  has(test::message_of([&] { check_carve(learned, o); }), "the model has learned positions");
+  o.window = learned.context;
+  check_carve(learned, o);
   moe::Run run(1);
   has(test::message_of([&] { carve(run, *dense, text(1, 255), options("cmoe", 1, 2, 6)); }),
       "255 tokens, and 4 windows of 64 need 256");

@@ -240,10 +240,8 @@ void gguf_config_seeds(const std::string& folder) {
       c.rope_scaling.kind = RopeScaling::Kind::yarn;
       c.rope_scaling.score_mscale = 1;
     }
+    if (row.indexed) c.sparse = {.top = 8, .heads = 2, .width = 4};
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
-    if (row.indexed)
-      entries.push_back(
-          {fmt::format("{}.attention.indexer.top_k", row.name), GgufEntry::Type::u32, int64_t{8}});
     GgmlVocab vocab{.model = "llama",
                     .pre = "default",
                     .tokens = {"<unk>", "a", "b"},

@@ -217,6 +217,17 @@ inline std::vector<NamedConfig> small_families() {
                       .original_context = 8,
                       .score_mscale = 0.707f};
   });
+  const auto indexed = [&](ModelConfig& c) {
+    latent(c);
+    c.latent.query_width = 5;
+    c.sparse = {.top = 6, .heads = 3, .width = 4};
+  };
+  add("deepseek_v32", "deepseek-v3", indexed);
+  add("glm_moe_dsa", "deepseek-v3", [&](ModelConfig& c) {
+    indexed(c);
+    c.rotary_width = 4;
+    c.sparse.followers = {2};
+  });
   const auto shared = [](ModelConfig& c) {
     c.shared_experts = 2;
     c.shared_width = c.expert_width = 6;

@@ -113,6 +113,8 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   make_latent(v3);
   v3.latent.query_width = 32;
   all.push_back({"deepseek2", v3});
+  v3.sparse = {.top = 6, .heads = 3, .width = 16, .followers = {1}};
+  all.push_back({"glm-dsa", v3});
   ModelConfig glm = grouped_config();
   glm.qk_norm = QkNorm::head;
   glm.head_width = 16;

@@ -478,18 +478,19 @@ TEST(LaterFamilies, DeepSeekV32) {
     given[key] = value;
   const ModelConfig c = parse(given), v3 = parse(dense);
   EXPECT_EQ(c.model_type, "deepseek_v32");
-  EXPECT_EQ(c.context, 2048);
-  EXPECT_TRUE(c.sparse_beyond && c.ends_at_context());
-  EXPECT_FALSE(v3.sparse_beyond);
-  // What else it is, and what it is saved as, is V3 of that context.
-  ModelConfig shorter = v3;
-  shorter.context = 2048;
-  EXPECT_EQ(config_to_json(c), config_to_json(shorter));
-  EXPECT_EQ(parse_json(config_to_json(c), "x")["model_type"], "deepseek_v3");
-  EXPECT_FALSE(parse(parse_json(config_to_json(c), "x")).sparse_beyond);
-  EXPECT_EQ(architecture_of(c).model_type, "deepseek_v3");
-  EXPECT_EQ(parse(with(given, "max_position_embeddings", 1024)).context, 1024);
-  EXPECT_EQ(parse(with(given, "index_topk", 4096)).context, 4096);
+  EXPECT_EQ(c.context, v3.context);
+  EXPECT_EQ(c.sparse.top, 2048);
+  EXPECT_EQ(c.attention(60).index_heads, 64);
+  EXPECT_EQ(c.attention(60).index_width, 128);
+  EXPECT_FALSE(v3.sparse.present());
+  // What else it is is V3.
+  ModelConfig dense_one = c;
+  dense_one.sparse = {};
+  dense_one.model_type = v3.model_type;
+  EXPECT_EQ(config_to_json(dense_one), config_to_json(v3));
+  EXPECT_EQ(parse_json(config_to_json(c), "x")["model_type"], "deepseek_v32");
+  EXPECT_EQ(config_to_json(parse(parse_json(config_to_json(c), "x"))), config_to_json(c));
+  EXPECT_EQ(count_params(c).total() - count_params(v3).total(), count_params(c).frozen);
   const auto same = [&](const Json& json) {
     EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
   };
@@ -503,11 +504,12 @@ TEST(LaterFamilies, DeepSeekV32) {
   for (const char* type : {"indexed_attention", "deepseek_sparse_attention"})
     same(with(listed, "layer_types", std::vector<std::string>(61, type)));
   same(without(listed, "first_k_dense_replace"));
-  for (const char* key : {"index_head_dim", "index_n_heads", "moe_layer_freq", "scoring_func"})
-    same(without(given, key));
-  expect_needed(given, {"attention_bias", "first_k_dense_replace", "index_topk", "kv_lora_rank",
-                        "n_group", "q_lora_rank", "routed_scaling_factor"});
+  for (const char* key : {"moe_layer_freq", "scoring_func"}) same(without(given, key));
+  expect_needed(given,
+                {"attention_bias", "first_k_dense_replace", "index_head_dim", "index_n_heads",
+                 "index_topk", "kv_lora_rank", "n_group", "q_lora_rank", "routed_scaling_factor"});
   expect_refused(given, {{"attention_bias", true},
+                         {"indexer_rope_interleave", true},
                          {"mlp_bias", true},
                          {"moe_layer_freq", 2},
                          {"norm_topk_prob", false},
@@ -554,31 +556,51 @@ TEST(LaterFamilies, Glm5) {
   const Json given = glm_52();
   const ModelConfig c = parse(given);
   EXPECT_EQ(c.model_type, "glm_moe_dsa");
-  EXPECT_EQ(c.context, 2048);
-  EXPECT_TRUE(c.sparse_beyond);
+  EXPECT_EQ(c.context, 1048576);
+  EXPECT_EQ(c.sparse.top, 2048);
+  EXPECT_EQ(c.sparse.followers.size(), 78u - 21u);
+  EXPECT_EQ(c.attention(6).index_heads, 32);
+  EXPECT_EQ(c.attention(7).index_heads, 0);
   EXPECT_EQ(c.dense_first, 3);
   EXPECT_EQ(c.rope_theta, 8000000);
   EXPECT_EQ(c.attention(0).rotary_width, 64);
   EXPECT_EQ(c.head_width, 256);
   EXPECT_EQ(c.latent.query_width, 2048);
   EXPECT_EQ(std::get<ChosenScores>(eval_spec(c.routing).weigh).scale, 2.5f);
-  // 753329921024 numbers lie in its files, 22 indexers among them, and a layer that predicts a
-  // further token.
-  EXPECT_EQ(count_params(c).total(), 743180190720);
+  // 753329921024 numbers lie in its files, those of a layer that predicts a further token and its
+  // indexer among them.
+  EXPECT_EQ(count_params(c).frozen, 21 * ((32 * 2048 + 6144) * 128 + 32 * 6144 + 2 * 128));
+  EXPECT_EQ(count_params(c).total(), 743180190720 + count_params(c).frozen);
   const Json saved = parse_json(config_to_json(c), "x");
-  EXPECT_EQ(saved["model_type"], "deepseek_v3");
-  EXPECT_EQ(saved["max_position_embeddings"], 2048);
-  for (const auto& [key, value] : saved.items()) EXPECT_FALSE(key.starts_with("index")) << key;
+  EXPECT_EQ(saved["model_type"], "glm_moe_dsa");
+  EXPECT_EQ(saved["indexer_types"], given["indexer_types"]);
   const auto same = [&](const Json& json) {
     EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
   };
   same(saved);
   same(without(given, "mlp_layer_types"));
   same(with(given, "head_dim", 64));
-  for (const char* key : {"index_topk_freq", "indexer_types", "moe_router_dtype"})  // GLM-5's
-    same(without(given, key));
+  same(without(given, "moe_router_dtype"));
+  // What the list says otherwise: how many share one, a pattern, and nothing, which GLM-5 has.
+  const Json unlisted = without(given, "indexer_types");
+  same(unlisted);
+  std::string letters(78, 'S');
+  for (const int64_t i : {0, 1, 2}) letters[static_cast<size_t>(i)] = 'F';
+  for (size_t i = 2; i < 78; i += 4) letters[i] = 'F';
+  same(with(unlisted, "index_topk_pattern", letters));
+  same(with(without(unlisted, "index_topk_freq"), "index_topk_pattern", given["indexer_types"]));
+  EXPECT_TRUE(parse(without(unlisted, "index_topk_freq")).sparse.followers.empty());
   expect_needed(without(given, "mlp_layer_types"), {"first_k_dense_replace", "index_topk"});
-  expect_refused(given, {{"first_k_dense_replace", 1}, {"qk_head_dim", 192}});
+  expect_refused(
+      given,
+      {{"first_k_dense_replace", 1}, {"indexer_rope_interleave", false}, {"qk_head_dim", 192}});
+  letters[0] = 'S';
+  EXPECT_FAILS(parse(with(unlisted, "index_topk_pattern", letters)), "layer 0 has no indexer");
+  letters[0] = 'X';
+  EXPECT_FAILS(parse(with(unlisted, "index_topk_pattern", letters)),
+               "\"index_topk_pattern\" has \"?\" at layer 0");
+  EXPECT_FAILS(parse(with(given, "indexer_types", std::vector<std::string>(77, "full"))),
+               "indexers of 77 layers are listed, \"num_hidden_layers\" is 78");
   EXPECT_FAILS(parse(with(given, "index_kpool", 4)), "\"index_kpool\" is not known");
 }
 

@@ -286,27 +286,21 @@ TEST(Generate, ARoutingWithBuffersIsRefused) {
   EXPECT_USAGE(f.generate(), "threshold");
 }
 
-// Learned positions end with the context, 32 here, and so does attention that is sparse beyond it.
+// Learned positions end with the context, 32 here.
 TEST(Generate, StopsWhereTheModelsTextsEnd) {
-  for (const bool learned : {true, false}) {
-    SCOPED_TRACE(learned);
-    ModelConfig config = plain_config();
-    if (learned) config.positions = Positions::learned;
-    config.sparse_beyond = !learned;
-    Fixture f(config);
-    f.options.max_tokens = 100;
-    const Generated out = f.generate("Once");
-    EXPECT_EQ(out.tokens, 32 - 4 + 1);
-    EXPECT_EQ(out.finish, "length");
-    EXPECT_EQ(f.generate(std::string(32, 'a')).tokens, 1);
-    EXPECT_FAILS(f.generate(std::string(33, 'a')),
-                 learned ? "the prompt has 33 tokens, but the model has learned positions for 32 "
-                           "tokens only; shorten the prompt"
-                         : "the prompt has 33 tokens, but beyond 32 tokens the attention of the "
-                           "model is sparse, which is not supported; shorten the prompt");
-    EXPECT_EQ(text_capacity(config, 4, 10), 13);
-    EXPECT_EQ(text_capacity(config, 4, 1 << 24), 32);
-  }
+  ModelConfig config = plain_config();
+  config.positions = Positions::learned;
+  Fixture f(config);
+  f.options.max_tokens = 100;
+  const Generated out = f.generate("Once");
+  EXPECT_EQ(out.tokens, 32 - 4 + 1);
+  EXPECT_EQ(out.finish, "length");
+  EXPECT_EQ(f.generate(std::string(32, 'a')).tokens, 1);
+  EXPECT_FAILS(f.generate(std::string(33, 'a')),
+               "the prompt has 33 tokens, but the model has learned positions for 32 tokens only; "
+               "shorten the prompt");
+  EXPECT_EQ(text_capacity(config, 4, 10), 13);
+  EXPECT_EQ(text_capacity(config, 4, 1 << 24), 32);
   EXPECT_EQ(text_capacity(plain_config(), 4, 100), 103);
 }
 

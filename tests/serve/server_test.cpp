@@ -49,10 +49,9 @@ TEST(Server, TakesNoLongerTextsThanItsModelCan) {
   serve::ServeOptions options;
   options.context = 64;
   EXPECT_EQ(serve::context_of(config, options), 64);
-  config.sparse_beyond = true;
+  config.positions = Positions::learned;
   EXPECT_FAILS(serve::context_of(config, options),
-               "context is 64, but beyond 32 tokens the attention of the model is sparse, which is "
-               "not supported");
+               "context is 64, but the model has learned positions for 32 tokens only");
   options.context = 0;
   EXPECT_EQ(serve::context_of(config, options), 32);
 }

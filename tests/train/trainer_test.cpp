@@ -299,11 +299,16 @@ TEST(Trainer, RefusesWhatDoesNotFitTheModel) {
   TrainOptions options = tiny_options();
   options.context = 33;
   EXPECT_FAILS(Trainer(*model, options, corpus), "context is 33");
-  ModelConfig sparse = plain_config();
-  sparse.sparse_beyond = true;
+  ModelConfig sparse = plain_config();  // of a context of 32
+  sparse.kv_heads = sparse.heads;
+  sparse.rotary_width = 2;
+  sparse.latent = {.width = 8, .query_width = 8, .value_width = 4};
+  sparse.sparse = {.top = 16, .heads = 2, .width = 4};
   auto short_sighted = fresh(sparse);
+  options.context = 17;
   EXPECT_FAILS(Trainer(*short_sighted, options, corpus),
-               "context is 33, but beyond 32 tokens the attention of the model is sparse");
+               "context is 17, but beyond 16 tokens the attention of the model is sparse, which is "
+               "not trained here; give at most 16");
   const Corpus small(std::vector<int32_t>(20, 65));
   EXPECT_FAILS(Trainer(*model, tiny_options(), small), "20 tokens");
 }

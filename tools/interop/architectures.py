@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 import deepseek_reference
 import delta_reference
 import scores
-from cases import CASES, EVEN, NOT_FOR_LLAMA_CPP, SAVED_AS
+from cases import CASES, EVEN, NOT_FOR_LLAMA_CPP
 
 MARGIN = 1e-5  # routers that are nearer than this to choosing another expert may do so
 MAY_DIFFER = 0.001  # of the tokens of a layer
@@ -253,7 +253,7 @@ def same(folder, saved, ids_path, window):
         open(os.path.join(folder, "config.json"), encoding="utf-8") as b,
     ):
         types = json.load(a)["model_type"], json.load(b)["model_type"]
-    if types[0] != SAVED_AS.get(types[1], types[1]):
+    if types[0] != types[1]:
         raise SystemExit(f"{saved} is {types[0]}, {folder} is {types[1]}")
     worst = float(
         (Reference(saved).logits(ids[:1]) - Reference(folder).logits(ids[:1])).abs().max()
@@ -286,7 +286,7 @@ def compare_gradients(folder, before, after, train_text):
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             continue  # moved by its own rule
         if ".indexer." in name and not grad.any():
-            continue  # what it chooses has no gradient, and it is not saved
+            continue  # what it chooses has no gradient, and nothing moves it
         ours = (first[name] - last[name]).detach() / STEP
         off = float((ours - grad).norm()) / max(float(grad.norm()), least)
         if not off <= worst:
@@ -413,8 +413,7 @@ def table_of(forms):
             why = (reason or "").split(", but ")[-1].split("; ")[-1]
             named = f"{variant}: {why}" if variant else why
             said.setdefault((architecture, why), f"`{architecture}`" + (f" ({named})" if why else ""))
-        folder = f"yes, saved as `{SAVED_AS[family]}`" if family in SAVED_AS else "yes"
-        rows.append(f"| `{family}` | {folder} | {', '.join(said.values())} | yes | yes | yes |\n")
+        rows.append(f"| `{family}` | yes | {', '.join(said.values())} | yes | yes | yes |\n")
     return TABLE + "".join(sorted(rows))
 
 

@@ -195,8 +195,12 @@ CASES |= {
         dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
     ),
 }
-# As many tokens are chosen as the texts have that are scored.
+# As many tokens are chosen as the texts have that are scored; then fewer, but no fewer than those of
+# the step that shows gradients.
 INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
+# Of few heads all may miss a key, so that many have the same score. With 72 the keys at the border
+# are 6e-6 of the largest score apart at least, and f32 decides as f64 does.
+SPARSE = dict(INDEXED, index_n_heads=16, index_topk=72)
 CASES |= {
     "deepseek_v32": (
         "DeepseekV32Config",
@@ -205,6 +209,14 @@ CASES |= {
     "glm_moe_dsa": (
         "GlmMoeDsaConfig",
         dict(INDEXED, indexer_types=["full", "shared", "full"]),
+    ),
+    "deepseek_v32-sparse": (
+        "DeepseekV32Config",
+        dict(SPARSE, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
+    ),
+    "glm_moe_dsa-sparse": (
+        "GlmMoeDsaConfig",
+        dict(SPARSE, indexer_types=["full", "shared", "full"]),
     ),
 }
 GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
@@ -444,7 +456,5 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
 }
-# Families that are saved as another, which computes the same of texts as long as these.
-SAVED_AS = {"deepseek_v32": "deepseek_v3", "glm_moe_dsa": "deepseek_v3"}
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {24: 32, 40: 64, 48: 64}

@@ -95,8 +95,7 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
           &names,
           false,
           mxfp4_names,
-          other_names,
-          f.indexed};
+          other_names};
 }
 
 constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFusedTensors};
@@ -118,11 +117,11 @@ constexpr Architecture kArchitectures[] = {
     family<kQwen3Moe>("qwen3_moe", "Qwen3MoeForCausalLM", kLlamaTensors, nullptr, kOfQwen3Moe),
     {"gpt2", "GPT2LMHeadModel", why_not_gpt2, read_gpt2, write_gpt2, &kGpt2Tensors, false},
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
-    family<kIndexed>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
+    family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
     family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
     family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
-    family<kIndexed>("glm_moe_dsa", "GlmMoeDsaForCausalLM", kIndexedTensors),
+    family<kGlmDsa>("glm_moe_dsa", "GlmMoeDsaForCausalLM", kPairedIndexedTensors),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
@@ -231,9 +230,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
 }
 
 const Architecture& architecture_of(const ModelConfig& config) {
-  const auto can = [&](const Architecture& row) {
-    return !row.read_only && row.why_not(config).empty();
-  };
+  const auto can = [&](const Architecture& row) { return row.why_not(config).empty(); };
   for (const Architecture& row : kArchitectures)
     if (row.model_type == config.model_type && can(row)) return row;
   for (const Architecture& row : kArchitectures)

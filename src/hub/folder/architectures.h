@@ -1,7 +1,7 @@
 // The table of architectures that a model folder can be written as: what each cannot say, its
 // config keys, its tensor names. Adding one is adding a row. A model is saved as the model_type it
 // was read as while that can say it; else the order is the order of preference, and the first row
-// that can is taken, of those that are not only read.
+// that can is taken.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -31,7 +31,6 @@ struct Architecture {
   // Names, or the same ones for tensors of other shapes, that some of its checkpoints have in place
   // of the first.
   std::span<const TensorNames* const> other_names = {};
-  bool read_only = false;  // a part of its models is not read, so that none can be saved as it
 };
 
 std::span<const Architecture> architectures();

@@ -20,6 +20,10 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("kv_lora_rank", c.latent.width, 0, 1);
   v.extra("q_lora_rank", c.latent.query_width, 0, 1);
   v.extra("v_head_dim", c.latent.value_width, 0, 1);
+  v.extra("index_topk", c.sparse.top, 0, 1);
+  v.extra("index_n_heads", c.sparse.heads, 0, 1);
+  v.extra("index_head_dim", c.sparse.width, 0, 1);
+  v.layer_list("index_followers", c.sparse.followers);
   v.extra("rotary_dim", c.rotary_width, 0, 2);
   v.layer_list("nope_layers", c.nope_layers);
   v.size("max_position_embeddings", c.context, 1);

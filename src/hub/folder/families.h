@@ -201,8 +201,12 @@ inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"topk_group", "1"},
                                            {"num_expert_groups", "1"},
                                            {"num_limited_groups", "1"}};
-// Their code does not read it: all layers behind the dense ones route.
-inline constexpr FamilyKey kIndexedKeys[] = {{"moe_layer_freq", "1"}};
+// Their code does not read the first: all layers behind the dense ones route. What turns of an
+// indexer it does not ask either (tensor_names.cpp).
+inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
+                                                 {"indexer_rope_interleave", "false"}};
+inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
+                                            {"indexer_rope_interleave", "true"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
@@ -221,11 +225,8 @@ inline constexpr const char* kAfmoeUnread[] = {"use_grouped_mm", "load_balance_c
 inline constexpr const char* kHy3Unread[] = {"expert_hidden_dim",   "enable_attention_fp32_softmax",
                                              "enable_lm_head_fp32", "enable_moe_fp32_combine",
                                              "use_grouped_mm",      "eod_token_id"};
-// How the indexers choose, and which layers have one of their own.
-inline constexpr const char* kIndexedUnread[] = {
-    "index_head_dim",          "index_n_heads",   "index_share_for_mtp_iteration",
-    "index_skip_topk_offset",  "index_topk_freq", "index_topk_pattern",
-    "indexer_rope_interleave", "indexer_types",   "moe_router_dtype"};
+inline constexpr const char* kIndexedUnread[] = {"index_share_for_mtp_iteration",
+                                                 "moe_router_dtype"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -259,9 +260,8 @@ struct Family {
   bool attention_gate = false;  // attention has a gate in every layer
   bool norm_turned = false;     // norms of queries and keys see them turned
   bool sinks = false;
-  // A token sees "index_topk" of those before it, which an indexer chooses: all, in a text of no
-  // more. That far it is read, without the indexer, and saved as DeepSeek-V3, which sees all.
-  bool indexed = false;
+  bool indexed = false;           // a token sees "index_topk" of those before it
+  bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
@@ -362,13 +362,21 @@ inline constexpr Family kDeepSeekV3 = {.biases = FamilyBiases::flag,
                                        .router = &kDeepSeekV3Router};
 // DeepSeek-V3.2 and GLM-5 (transformers:deepseek_v32/modeling_deepseek_v32.py, glm_moe_dsa/
 // modeling_glm_moe_dsa.py). They differ in their indexers alone.
-inline constexpr Family kIndexed = {.biases = FamilyBiases::flag,
-                                    .head_width = HeadWidth::latent,
-                                    .indexed = true,
-                                    .experts = FamilyExperts::glm_lite,
-                                    .router = &kDeepSeekV3Router,
-                                    .keys = kIndexedKeys,
-                                    .unread = kIndexedUnread};
+inline constexpr Family kDeepSeekV32 = {.biases = FamilyBiases::flag,
+                                        .head_width = HeadWidth::latent,
+                                        .indexed = true,
+                                        .experts = FamilyExperts::glm_lite,
+                                        .router = &kDeepSeekV3Router,
+                                        .keys = kDeepSeekV32Keys,
+                                        .unread = kIndexedUnread};
+inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::latent,
+                                   .indexed = true,
+                                   .shared_indexers = true,
+                                   .experts = FamilyExperts::glm_lite,
+                                   .router = &kDeepSeekV3Router,
+                                   .keys = kGlmDsaKeys,
+                                   .unread = kIndexedUnread};
 
 inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
                                     .head_width = HeadWidth::must,

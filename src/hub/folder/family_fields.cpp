@@ -22,17 +22,6 @@ void visit_latents(Visitor& v, Config& c) {
   v.size("v_head_dim", c.latent.value_width, 1);
 }
 
-// How far a text sees all of itself. Which indexers choose, and how, makes no difference there.
-void read_indexer(const JsonReader& reader, ModelConfig& c) {
-  c.context = std::min(c.context, reader.get_in<int64_t>("index_topk", 1, kMaxSize));
-  c.sparse_beyond = true;
-  if (!reader.has("layer_types")) return;
-  for (const std::string& type : reader.get<std::vector<std::string>>("layer_types"))
-    if (type != "indexed_attention" && type != "deepseek_sparse_attention")  // as it once was
-      fail("{}: \"layer_types\" has \"{}\"; of this family all layers are \"indexed_attention\"",
-           reader.where(), printable(type));
-}
-
 void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_latents(fields, c);
@@ -41,7 +30,7 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
         reader, "q_lora_rank",
         "the width of what queries are made of, or null where they are made of the token");
   if (f.indexed || reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
-  if (f.indexed) read_indexer(reader, c);
+  if (f.indexed) read_indexers(reader, c, f);
   c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.rotary_width;
   // What else says the width of a head, or of a part of it.
   const auto check = [&](const char* key, int64_t width) {
@@ -468,6 +457,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
+  if (f.indexed) write_indexers(json, c, f);
   if (f.multipliers) visit_multipliers(fields, c);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
@@ -496,6 +486,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.positions != Positions::rope) return "its positions are learned";
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
+  if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
   const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :

@@ -40,6 +40,11 @@ void visit_extras(Visitor& v, Config& c) {
   v.extra("init_scale_residual", c.init.scale_residual, false);
 }
 
+// What attention sees where it is sparse, and which layers choose it (family_indexers.cpp).
+void read_indexers(const JsonReader&, ModelConfig&, const Family&);
+void write_indexers(Json&, const ModelConfig&, const Family&);
+std::string why_not_indexers(const ModelConfig&, const Family&);
+
 // What layers have in place of attention, and which of them (family_mixers.cpp).
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);

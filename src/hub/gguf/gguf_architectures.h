@@ -54,8 +54,7 @@ struct GgufArchitecture {
   const TensorNames* older_latents = nullptr;
   // Names of files whose experts have gates and ups in one tensor.
   const TensorNames* fused_experts = nullptr;
-  // Attention has indexers, which are not read (hub/folder/families.h): no model is written so.
-  bool indexed = false;
+  bool indexed = false;       // attention is sparse, by indexers
   bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
   int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0

@@ -142,12 +142,26 @@ void read_latents(GgufKeys& keys, ModelConfig& c) {
   keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
-// A text of no more tokens than an indexer chooses sees all of itself.
-void read_indexer(GgufKeys& keys, ModelConfig& c) {
-  c.context = std::min(c.context, keys.size("attention.indexer.top_k", 1));
-  c.sparse_beyond = true;
-  for (const char* key : {"head_count", "key_length", "types"})
-    keys.ignore(fmt::format("attention.indexer.{}", key));
+constexpr const char *kTop = "attention.indexer.top_k",
+                     *kIndexHeads = "attention.indexer.head_count",
+                     *kIndexWidth = "attention.indexer.key_length",
+                     *kIndexTypes = "attention.indexer.types";
+
+// Files from before that key existed show by their tensors which layers have an indexer.
+void read_indexers(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
+  c.sparse = {.top = keys.size(kTop, 1),
+              .heads = keys.size(kIndexHeads, 1),
+              .width = keys.size(kIndexWidth, 1)};
+  std::vector<bool> full;
+  if (keys.has(kIndexTypes)) full = keys.flags(kIndexTypes);
+  else
+    for (int64_t i = 0; i < c.layers; ++i)
+      full.push_back(file.contains(fmt::format("blk.{}.indexer.attn_k.weight", i)));
+  if (std::ssize(full) < c.layers)  // behind them layers that predict further tokens may be told of
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kIndexTypes), full.size(),
+         c.layers);
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (!full[static_cast<size_t>(i)]) c.sparse.followers.push_back(i);
 }
 
 constexpr const char *kKvHeads = "attention.head_count_kv", *kConvTokens = "shortconv.l_cache";
@@ -259,7 +273,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, c);
   else if (!row.gemma4) read_heads(keys, row, c);
-  if (row.indexed) read_indexer(keys, c);
+  if (row.indexed) read_indexers(file, keys, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
@@ -385,6 +399,17 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
         keys.where(), keys.name(kNorm), divides ? "" : "not ", row.title);
 }
 
+void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
+  using Type = GgufEntry::Type;
+  for (const auto& [key, x] : {std::pair{kTop, c.sparse.top},
+                               {kIndexHeads, c.sparse.heads},
+                               {kIndexWidth, c.sparse.width}})
+    out.push_back({prefix + key, Type::u32, x});
+  std::vector<bool> full;
+  for (int64_t i = 0; i < c.layers; ++i) full.push_back(c.attention(i).index_heads > 0);
+  out.push_back({prefix + kIndexTypes, Type::booleans, full});
+}
+
 void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
                    const GgufArchitecture& row, const ModelConfig& c) {
   using Type = GgufEntry::Type;
@@ -435,6 +460,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size("attention.value_length_mla", c.latent.value_width);
     size(kKeyWidth, c.latent.width + c.rotary_width);
     size(kValueWidth, c.latent.width);
+    if (row.indexed) add_indexers(out, prefix, c);
   } else {
     size(kKeyWidth, c.head_width);
     size(kValueWidth, c.head_width);

@@ -210,7 +210,8 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.model_type.empty() || row.model_type == c.model_type ||
                 (!row.other_model_type.empty() && row.other_model_type == c.model_type),
             fmt::format("it is no {}", row.title)),
-      needs(!row.indexed, "its attention has no indexers"),
+      needs(row.indexed == c.sparse.present(),
+            row.indexed ? "its attention is not sparse" : "its attention is sparse"),
       needs(row.norm == c.norm,
             row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),
       needs(row.positions == c.positions, row.positions == Positions::rope

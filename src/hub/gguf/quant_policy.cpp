@@ -45,7 +45,7 @@ TypeChoice fitting(TypeChoice choice, int64_t cols) {
 
 WeightKind kind_of(const Model& model, const Param& param) {
   if (is_sketch(param)) return WeightKind::sketch;
-  if (!param.is_trained()) return WeightKind::buffer;
+  if (param.is_buffer()) return WeightKind::buffer;
   if (!is_large(param)) return WeightKind::small;
   if (param.part == Part::embedding)
     return model.config().tied ? WeightKind::lm_head : WeightKind::embedding;

@@ -116,8 +116,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);
     }
   }
-  for (const GgufArchitecture& row : gguf_architectures())  // with indexers none is written
-    EXPECT_NE(seen.contains(fmt::format("{}{}", row.name, row.recipe)), row.indexed) << row.title;
+  for (const GgufArchitecture& row : gguf_architectures())
+    EXPECT_TRUE(seen.contains(fmt::format("{}{}", row.name, row.recipe))) << row.title;
 }
 
 // A quantised file is the model whose weights went through the same blocks in memory.
@@ -489,42 +489,38 @@ TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*load_model(path_).model));
 }
 
-// GLM-5's is DeepSeek-V3's beside indexers, with keys of theirs, and a layer that predicts a
-// further token.
+// The indexers of GLM-5 turn neighbours; older files leave it to their tensors which layers have
+// one.
 TEST_F(ChangedGguf, Glm5) {
   using Type = GgufEntry::Type;
-  constexpr std::string_view kWritten = "deepseek2.", kRead = "glm-dsa.";
-  start("deepseek2");
-  for (GgufEntry& entry : target_.metadata)
-    if (entry.key.starts_with(kWritten)) entry.key.replace(0, kWritten.size(), kRead);
-  set({"general.architecture", Type::string, std::string("glm-dsa")});
-  expect_refused("key \"glm-dsa.attention.indexer.top_k\" is missing");
-  set({"glm-dsa.attention.indexer.top_k", Type::u32, int64_t{12}});
-  set({"glm-dsa.attention.indexer.head_count", Type::u32, int64_t{4}});
-  set({"glm-dsa.attention.indexer.key_length", Type::u32, int64_t{8}});
-  set({"glm-dsa.attention.indexer.types", Type::booleans, std::vector<bool>{true, false, true}});
-  float number = 0;
-  for (const int layer : {0, 2})
-    for (const char* of :
-         {"attn_k.weight", "attn_q_b.weight", "k_norm.bias", "k_norm.weight", "proj.weight"})
-      tensors_.push_back(
-          {fmt::format("blk.{}.indexer.{}", layer, of), Tensor(&number, DType::f32, {1})});
-  write();
-  const ModelConfig got = gguf_config(folder_ / "b.gguf");
-  EXPECT_EQ(got.context, 12);
-  EXPECT_TRUE(got.sparse_beyond);
-  EXPECT_EQ(gguf_form_of(got).architecture->name, "deepseek2");
-  for (const bool trained : {true, false}) {
-    const LoadedModel loaded =
-        trained ? load_model(folder_ / "b.gguf") : open_model(folder_ / "b.gguf", {});
-    EXPECT_EQ(logits_of(*loaded.model), logits_of(*load_model(path_).model));
-  }
-  set({"glm-dsa.context_length", Type::u32, int64_t{8}});
-  write();
-  EXPECT_EQ(gguf_config(folder_ / "b.gguf").context, 8);
-  EXPECT_FAILS(logits_of(*load_model(folder_ / "b.gguf").model),
-               "beyond 8 tokens the attention of the model is sparse, which is not supported, and "
-               "a sequence reaches position 8");
+  start("glm-dsa");
+  const Tensor file = file_->get("blk.2.indexer.attn_k.weight"),
+               here = model_->find(Part::attention, ParamKind::index_k, 2)->value;
+  for (const auto& [theirs, ours] : {std::pair{1, 4}, {2, 1}, {6, 3}, {7, 7}, {8, 8}, {15, 15}})
+    EXPECT_EQ(values(file.slice_rows(theirs, theirs + 1)), values(here.slice_rows(ours, ours + 1)))
+        << theirs;
+  EXPECT_FALSE(file_->contains("blk.1.indexer.attn_k.weight"));
+  EXPECT_EQ(file_->get("blk.0.indexer.proj.weight").dtype, DType::f32);
+  const auto expect_same = [&] {
+    write();
+    const SparseAttention got = gguf_config(folder_ / "b.gguf").sparse;
+    EXPECT_EQ(std::tuple(got.top, got.heads, got.width), std::tuple(6, 3, 16));
+    EXPECT_EQ(got.followers, std::vector<int64_t>{1});
+    EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  };
+  const std::string types = "glm-dsa.attention.indexer.types";
+  EXPECT_EQ(std::get<std::vector<bool>>(entry(types).value),
+            (std::vector<bool>{true, false, true}));
+  expect_same();
+  std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == types; });
+  expect_same();
+  set({types, Type::booleans, std::vector<bool>{true, true}});
+  expect_refused("key \"glm-dsa.attention.indexer.types\" lists 2 layers of 3");
+  set({types, Type::booleans, std::vector<bool>{false, false, true}});
+  expect_refused("layer 0 has no indexer");
+  set({types, Type::booleans, std::vector<bool>{true, true, true}});
+  expect_refused("there is no tensor \"blk.1.indexer.");
+  set({types, Type::booleans, std::vector<bool>{true, false, true}});
   set({"glm-dsa.attention.indexer.block_size", Type::u32, int64_t{4}});
   expect_refused("key \"glm-dsa.attention.indexer.block_size\" is not known here");
 }

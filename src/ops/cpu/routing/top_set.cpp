@@ -14,6 +14,7 @@
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/routing/top_set.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/cpu/spans.h"
 #include "ops/op_checks.h"
@@ -170,8 +171,7 @@ void WriteChosen(int32_t* chosen, const int32_t* keys, int64_t experts, Cut cut)
   }
 }
 
-// choice [k] of scores [experts]; false where a score is not a number. memory [2 experts + k + 3
-// kKeyRoom]
+// As top_set_of() has it.
 bool TopSet(int32_t* choice, const float* scores, int64_t experts, int64_t k, int32_t* memory) {
   int32_t* candidates = memory + experts + kKeyRoom;
   const TopSetScratch scratch{memory, candidates, candidates + experts + kKeyRoom};
@@ -194,26 +194,33 @@ HWY_EXPORT(TopSet);
 
 }  // namespace
 
+int64_t top_set_room(int64_t count, int64_t k) {
+  return 2 * count + k + 3 * HWY_NAMESPACE::kKeyRoom;
+}
+
+bool top_set_of(int32_t* choice, const float* scores, int64_t count, int64_t k, int32_t* memory) {
+  return HWY_DYNAMIC_DISPATCH(TopSet)(choice, scores, count, k, memory);
+}
+
 void top_set(Run& run, Tensor choice, Tensor s) {
   choose_isa();
   check_top_set(choice, s);
   const int64_t tokens = s.rows(), experts = s.cols(), k = choice.cols();
   // the first token with a score that is not a number, by thread
   std::vector<int64_t> broken(static_cast<size_t>(run.threads), tokens);
-  parallel_for(
-      run.threads, tokens, row_grain(experts), [&](int64_t begin, int64_t end, int thread) {
-        Arena& arena = run.thread_scratch[static_cast<size_t>(thread)];
-        const ArenaScope scope(arena);
-        const auto numbers = static_cast<size_t>(2 * experts + k + 3 * HWY_NAMESPACE::kKeyRoom);
-        auto* memory = static_cast<int32_t*>(arena.alloc_bytes(numbers * sizeof(int32_t)));
-        for (int64_t n = begin; n < end; ++n) {
-          if (HWY_DYNAMIC_DISPATCH(TopSet)(choice.row<int32_t>(n), s.row<float>(n), experts, k,
-                                           memory))
-            continue;
-          broken[static_cast<size_t>(thread)] = n;
-          break;
-        }
-      });
+  parallel_for(run.threads, tokens, row_grain(experts),
+               [&](int64_t begin, int64_t end, int thread) {
+                 Arena& arena = run.thread_scratch[static_cast<size_t>(thread)];
+                 const ArenaScope scope(arena);
+                 const auto numbers = static_cast<size_t>(top_set_room(experts, k));
+                 auto* memory = static_cast<int32_t*>(arena.alloc_bytes(numbers * sizeof(int32_t)));
+                 for (int64_t n = begin; n < end; ++n) {
+                   if (top_set_of(choice.row<int32_t>(n), s.row<float>(n), experts, k, memory))
+                     continue;
+                   broken[static_cast<size_t>(thread)] = n;
+                   break;
+                 }
+               });
   need_numbers(*std::min_element(broken.begin(), broken.end()), tokens);
 }
 

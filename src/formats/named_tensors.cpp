@@ -13,6 +13,10 @@ void NamedTensors::add(NamedTensor tensor, const std::string& where) {
   tensors_.push_back(std::move(tensor));
 }
 
+NamedTensor& NamedTensors::added(std::string_view name) {
+  return tensors_[by_name_.find(name)->second];
+}
+
 Tensor NamedTensors::get(std::string_view name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())

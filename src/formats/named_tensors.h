@@ -36,6 +36,8 @@ class NamedTensors {
   void add(const std::string& name, Tensor value, const std::string& where) {
     add({name, value}, where);
   }
+  // One that was added.
+  NamedTensor& added(std::string_view name);
 
   std::string path_;  // opens the messages of get()
 

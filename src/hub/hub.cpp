@@ -165,6 +165,13 @@ void pass_over_biases(std::vector<FileTensor>& map, const std::vector<std::strin
   }
 }
 
+void unpack_taken(UnpackedTensors& file, const std::vector<FileTensor>& map) {
+  std::set<std::string_view> taken;
+  for (const FileTensor& tensor : map)
+    if (is_taken_here(tensor)) taken.insert(tensor.name);
+  file.unpack([&](std::string_view weight) { return taken.contains(weight); });
+}
+
 LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Group& experts = {},
                        BesideText beside = BesideText::refuse);
 
@@ -197,9 +204,9 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   const ModelConfig& config = read.config;
   const auto stored = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::shared_ptr<const NamedTensors> file = stored;
-  std::shared_ptr<const UnpackedTensors> unpacked;
+  std::shared_ptr<UnpackedTensors> unpacked;
   if (read.packing.kind != Packing::Kind::none)
-    file = unpacked = std::make_shared<const UnpackedTensors>(stored, read.packing);
+    file = unpacked = std::make_shared<UnpackedTensors>(stored, read.packing);
   check_size(config, *file);
   LoadedModel loaded;
   loaded.tokenizer = load_tokenizer(folder);
@@ -209,6 +216,7 @@ LoadedModel read_model(const std::string& model, LoadFor purpose, const comm::Gr
   std::vector<FileTensor> map = best_map(read, *loaded.model, *file);
   if (unpacked) pass_over_biases(map, unpacked->biases_of_zeros());
   loaded.left_out = check_account(map, *file, "config.json", beside);
+  if (unpacked) unpack_taken(*unpacked, map);
   bind_tensors(map, *file, *loaded.model, purpose);
   if (purpose == LoadFor::inference) loaded.model->keep(file);
   loaded.source = std::make_shared<const ModelSource>(ModelSource{file, std::move(map)});

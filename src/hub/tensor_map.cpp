@@ -80,15 +80,23 @@ void each_source(const FileTensor& tensor, const Tensor& file, F&& f) {
   }
 }
 
+// Whether the piece is of no expert that lies elsewhere.
+bool is_here(const FileTensor::Piece& piece) {
+  const Param& param = *piece.param;
+  if (!param.is_share() || piece.expert < 0) return true;
+  const int64_t first = param.share.first;
+  return piece.expert >= first && piece.expert < first + param.value.shape[0];
+}
+
 // Of a piece of the file what is of the experts that are here; none where `count` is 0.
 Source part_here(const FileTensor::Piece& piece, Source from) {
   const Param& param = *piece.param;
   if (!param.is_share()) return from;
-  const int64_t first = param.share.first, here = param.value.shape[0];
   if (piece.expert >= 0) {
-    if (piece.expert < first || piece.expert >= first + here) from.count = 0;
+    if (!is_here(piece)) from.count = 0;
     return from;
   }
+  const int64_t first = param.share.first, here = param.value.shape[0];
   // a bank of matrices, or of vectors, each a row
   const bool of_matrices = param.value.rank == 3;
   from.data += first * (of_matrices ? from.rows : 1) * from.row_bytes;
@@ -252,7 +260,7 @@ void check_aliases(const std::vector<FileTensor>& map, const NamedTensors& file)
 // Fills the parameters of a model that owns its memory.
 void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) {
   for (const FileTensor& tensor : map) {
-    if (tensor.alias) continue;
+    if (tensor.alias || !is_taken_here(tensor)) continue;
     each_source(tensor, file.get(tensor.name),
                 [&](const FileTensor::Piece& piece, const Source& whole) {
                   const Param& param = *piece.param;
@@ -539,6 +547,10 @@ std::vector<Beside> check_account(const std::vector<FileTensor>& map, const Name
   return beside;
 }
 
+bool is_taken_here(const FileTensor& tensor) {
+  return std::any_of(tensor.pieces.begin(), tensor.pieces.end(), is_here);
+}
+
 void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, Model& model,
                   LoadFor purpose) {
   if (purpose == LoadFor::training) {
@@ -547,7 +559,7 @@ void bind_tensors(const std::vector<FileTensor>& map, const NamedTensors& file, 
   } else {
     std::map<const Param*, std::vector<BoundPiece>> pieces;
     for (const FileTensor& tensor : map)
-      if (!tensor.alias)
+      if (!tensor.alias && is_taken_here(tensor))
         each_source(tensor, file.get(tensor.name),
                     [&](const FileTensor::Piece& piece, const Source& whole) {
                       const Source from = part_here(piece, whole);

@@ -106,6 +106,8 @@ std::vector<Beside> check_account(const std::vector<FileTensor>&, const NamedTen
 // FFNs) are views of the file in its dtype, or copies in that dtype where the file has another
 // order; everything else is an f32 copy. Who loads keeps the file alive (Model::keep).
 void bind_tensors(const std::vector<FileTensor>&, const NamedTensors&, Model&, LoadFor);
+// Whether a parameter takes some of its numbers; where the experts lie on several processes, here.
+bool is_taken_here(const FileTensor&);
 // The items to write, in the order of the map, buffers always in f32; they view the Model's memory
 // and share one buffer, so they are for one write at a time. Where the experts lie on several
 // processes all of them produce the items, in the order in which the first one writes them

@@ -12,8 +12,13 @@ void read(std::span<const std::byte> bytes, const Packing& packing) {
   accept_or_refuse([&] {
     const auto file = std::make_shared<const Safetensors>(Safetensors::from_bytes(bytes, "fuzz"));
     accept_or_refuse([&] {
-      const UnpackedTensors unpacked(file, packing);
+      UnpackedTensors unpacked(file, packing);
       demand(unpacked.tensors().size() <= file->tensors().size());
+      std::vector<std::string> shapes;
+      for (const NamedTensor& tensor : unpacked.tensors()) shapes.push_back(describe(tensor.value));
+      unpacked.unpack();
+      for (size_t i = 0; i < shapes.size(); ++i)
+        demand(describe(unpacked.tensors()[i].value) == shapes[i]);
       uint64_t sum = 0;
       for (const NamedTensor& tensor : unpacked.tensors()) {
         const auto* first = static_cast<const uint8_t*>(tensor.value.data);

@@ -28,7 +28,7 @@ const PackedForm* packed_form_of(const NamedTensor& tensor, Packing::Kind kind) 
   return nullptr;
 }
 
-std::string weight_of(const NamedTensor& numbers, const PackedForm& form) {
+std::string name_of_weight(const NamedTensor& numbers, const PackedForm& form) {
   return with_end(numbers.name, form.numbers, form.weight);
 }
 
@@ -53,25 +53,57 @@ bool is_all_zeros(const Tensor& t) {
 
 UnpackedTensors::UnpackedTensors(std::shared_ptr<const Safetensors> file, const Packing& packing)
     : NamedTensors(file->path()), file_(std::move(file)) {
-  const std::map<std::string, DType> types = types_of_banks(packing);
-  const MemoryOfWeights memory = [this](int64_t bytes) { return allocate(bytes); };
-  for (const NamedTensor& tensor : file_->tensors()) {
-    const std::string& name = tensor.name;
-    if (const PackedForm* form = packed_form_of(tensor, packing.kind)) {
-      const PackedParts parts = parts_of(tensor, *form);
-      const std::string weight = weight_of(tensor, *form);
-      add(weight,
-          form->unpack ? form->unpack(parts, memory)
-                       : unpack(form->read(parts, packing), types.at(bank_of(weight)), memory),
-          path());
-      continue;
+  for (const NamedTensor& tensor : file_->tensors())
+    if (const PackedForm* form = packed_form_of(tensor, packing.kind))
+      add_weight(tensor, *form, packing);
+    else add_plain(tensor, packing.kind);
+  for (const PackedWeight& weight : packed_)
+    if (const auto type = types_.find(bank_of(weight.name)); type != types_.end()) {
+      Tensor& value = added(weight.name).value;
+      value.dtype = type->second;
+      value.row_bytes = bytes_of(value.dtype, value.cols());
     }
-    if (is_consumed(name, packing.kind)) continue;
-    add(tensor, path());
-    if (packing.kind == Packing::Kind::gptq && name.ends_with(kBias) &&
-        file_->contains(with_end(name, kBias, kOfGptq)) && is_all_zeros(tensor.value))
-      biases_of_zeros_.push_back(name);
+}
+
+void UnpackedTensors::add_weight(const NamedTensor& numbers, const PackedForm& form,
+                                 const Packing& packing) {
+  const PackedParts parts = parts_of(numbers, form);
+  const std::string name = name_of_weight(numbers, form);
+  if (form.unpack != nullptr) {
+    add(name, form.shape(parts), path());
+    packed_.push_back({name, [parts, unpack = form.unpack](DType, const MemoryOfWeights& memory) {
+                         return unpack(parts, memory);
+                       }});
+    return;
   }
+  PackedMatrix matrix = form.read(parts, packing);
+  const DType least = least_type(matrix);
+  const auto [type, is_new] = types_.try_emplace(bank_of(name), least);
+  if (!is_new) type->second = common_type(type->second, least, matrix.wide);
+  add(name, weight_of(matrix, least), path());
+  packed_.push_back({name, [matrix = std::move(matrix)](DType as, const MemoryOfWeights& memory) {
+                       return moe::unpack(matrix, as, memory);
+                     }});
+}
+
+void UnpackedTensors::add_plain(const NamedTensor& tensor, Packing::Kind kind) {
+  const std::string& name = tensor.name;
+  if (is_consumed(name, kind)) return;
+  add(tensor, path());
+  if (kind == Packing::Kind::gptq && name.ends_with(kBias) &&
+      file_->contains(with_end(name, kBias, kOfGptq)) && is_all_zeros(tensor.value))
+    biases_of_zeros_.push_back(name);
+}
+
+void UnpackedTensors::unpack(const IsWanted& is_wanted) {
+  const MemoryOfWeights memory = [this](int64_t bytes) { return allocate(bytes); };
+  for (PackedWeight& weight : packed_) {
+    NamedTensor& tensor = added(weight.name);
+    if (is_wanted(weight.name)) tensor.value = weight.unpack(tensor.value.dtype, memory);
+    else tensor.unread = "it is packed, and nothing was said to want its numbers";
+    weight = {};  // its scales go as the weights come
+  }
+  packed_.clear();
 }
 
 // Whether the tensor is a part of a weight whose numbers are another, or changes no weight. Fails
@@ -105,19 +137,6 @@ PackedParts UnpackedTensors::parts_of(const NamedTensor& numbers, const PackedFo
            printable(name));
   }
   return parts;
-}
-
-std::map<std::string, DType> UnpackedTensors::types_of_banks(const Packing& packing) const {
-  std::map<std::string, DType> types;
-  for (const NamedTensor& tensor : file_->tensors()) {
-    const PackedForm* form = packed_form_of(tensor, packing.kind);
-    if (form == nullptr || form->unpack != nullptr) continue;
-    const PackedMatrix matrix = form->read(parts_of(tensor, *form), packing);
-    const DType least = least_type(matrix);
-    const auto [at, is_new] = types.try_emplace(bank_of(weight_of(tensor, *form)), least);
-    if (!is_new) at->second = common_type(at->second, least, matrix.wide);
-  }
-  return types;
 }
 
 void* UnpackedTensors::allocate(int64_t bytes) {

@@ -2,9 +2,11 @@
 // that these mean.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/safetensors.h"
@@ -22,21 +24,35 @@ namespace moe {
 // not depend on, are left out.
 class UnpackedTensors : public NamedTensors {
  public:
-  // Fails, naming the tensor, where the parts of a weight do not fit together or one is missing.
+  // The weights without their numbers. Fails, naming the tensor, where the parts of one do not fit
+  // together or one is missing.
   UnpackedTensors(std::shared_ptr<const Safetensors> file, const Packing& packing);
+
+  // Makes the numbers of those weights that are wanted; the others never have any, and get() fails
+  // for them. Once.
+  using IsWanted = std::function<bool(std::string_view weight)>;
+  void unpack(const IsWanted& is_wanted = [](std::string_view) { return true; });
 
   // Biases of nothing but zeros beside weights of GPTQ: AutoGPTQ gives one to every layer, whether
   // the model has it or not.
   const std::vector<std::string>& biases_of_zeros() const { return biases_of_zeros_; }
 
  private:
+  // A weight whose numbers are still packed.
+  struct PackedWeight {
+    std::string name;
+    std::function<Tensor(DType as, const MemoryOfWeights&)> unpack;
+  };
+
+  void add_weight(const NamedTensor& numbers, const PackedForm& form, const Packing& packing);
+  void add_plain(const NamedTensor& tensor, Packing::Kind kind);
   PackedParts parts_of(const NamedTensor& numbers, const PackedForm& form) const;
-  // What each weight becomes, by what its bank is called.
-  std::map<std::string, DType> types_of_banks(const Packing& packing) const;
   bool is_consumed(std::string_view name, Packing::Kind kind) const;
   void* allocate(int64_t bytes);
 
   std::shared_ptr<const Safetensors> file_;
+  std::vector<PackedWeight> packed_;
+  std::map<std::string, DType> types_;  // that weights become, by what their bank is called
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::string> biases_of_zeros_;
 };

@@ -6,6 +6,7 @@
 
 namespace moe {
 
+Tensor mxfp4_shape(const PackedParts&);
 Tensor unpack_mxfp4(const PackedParts&, const MemoryOfWeights&);
 // NVFP4, whose scales are multiplied by that of the matrix (ModelOpt) or divided by it
 // (compressed-tensors).

@@ -32,6 +32,7 @@ constexpr PackedForm kPackedForms[] = {
      {},
      {{"_scales", &PackedParts::scales}},
      nullptr,
+     mxfp4_shape,
      unpack_mxfp4},
     {PackingKind::fp8, "", "", kF8, {{"_scale_inv", &PackedParts::scales}}, fp8_matrix},
     {PackingKind::gptq,

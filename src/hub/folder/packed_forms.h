@@ -42,7 +42,9 @@ struct PackedForm {
   Part parts[6];
   // The weight, which views the parts. Fails, naming the tensor, where they do not fit together.
   PackedMatrix (*read)(const PackedParts&, const Packing&);
-  // In place of it where the weight has one type whatever else there is: it, in that.
+  // In place of it where the weight has one type whatever else there is: it in that, without its
+  // numbers and with them.
+  Tensor (*shape)(const PackedParts&) = nullptr;
   Tensor (*unpack)(const PackedParts&, const MemoryOfWeights&) = nullptr;
 
   bool has_numbers_in(std::string_view name, DType) const;

@@ -68,31 +68,37 @@ PackedMatrix nvfp4_with(const PackedParts& parts, Scale&& scale_of) {
           .read = reader_of_halves(bytes, cols, FirstHalf::lower)};
 }
 
-Tensor shaped_like(void* data, DType dtype, const std::vector<int64_t>& shape) {
-  if (shape.size() == 2) return Tensor(data, dtype, {shape[0], shape[1]});
-  return Tensor(data, dtype, {shape[0], shape[1], shape[2]});
-}
-
 }  // namespace
 
-// "X_blocks" [..,R,I/32,16] and "X_scales" [..,R,I/32]. Gates and ups of "gate_up_proj", which
-// stand in turns, come one behind the other, so that nothing needs to be moved again.
-Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
+// "X_blocks" [..,R,I/32,16] and "X_scales" [..,R,I/32].
+Tensor mxfp4_shape(const PackedParts& parts) {
   const Tensor &blocks = parts.numbers, &scales = parts.scales;
   bool fit = blocks.dtype == DType::u8 && scales.dtype == DType::u8 && blocks.rank >= 3 &&
              scales.rank == blocks.rank - 1 && blocks.cols() == kBlockBytes && blocks.numel() > 0;
   for (int i = 0; fit && i < scales.rank; ++i)
     fit = blocks.shape[static_cast<size_t>(i)] == scales.shape[static_cast<size_t>(i)];
-  const bool in_turns = parts.name.ends_with(kInTurns);
-  if (fit && in_turns) fit = scales.shape[static_cast<size_t>(scales.rank - 2)] % 2 == 0;
+  if (fit && parts.name.ends_with(kInTurns))
+    fit = scales.shape[static_cast<size_t>(scales.rank - 2)] % 2 == 0;
   if (!fit)
     fail("{}: \"{}\" is {} with scales {}; u8 [..,R,I/32,16] and u8 [..,R,I/32] are needed",
          parts.where, printable(parts.name), describe(blocks), describe(scales));
-  std::vector<int64_t> shape(scales.shape.begin(), scales.shape.begin() + scales.rank);
-  const int64_t in_row = shape.back(), rows = scales.rows(),
-                together = shape[shape.size() - 2];  // rows of an expert
-  shape.back() *= kBlock;
-  const int64_t row_bytes = bytes_of(DType::mxfp4, shape.back());
+  Tensor weight = scales;
+  weight.data = nullptr;
+  weight.dtype = DType::mxfp4;
+  weight.shape[static_cast<size_t>(weight.rank - 1)] *= kBlock;
+  weight.row_bytes = bytes_of(weight.dtype, weight.cols());
+  return weight;
+}
+
+// Gates and ups of "gate_up_proj", which stand in turns, come one behind the other, so that nothing
+// needs to be moved again.
+Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
+  const Tensor &blocks = parts.numbers, &scales = parts.scales;
+  Tensor weight = mxfp4_shape(parts);
+  const bool in_turns = parts.name.ends_with(kInTurns);
+  const int64_t in_row = scales.cols(), rows = scales.rows(),
+                together = weight.shape[static_cast<size_t>(weight.rank - 2)];  // rows of an expert
+  const int64_t row_bytes = weight.row_bytes;
   auto* to = static_cast<uint8_t*>(memory(rows * row_bytes));
   const auto *numbers = blocks.as<uint8_t>(), *exponents = scales.as<uint8_t>();
   parallel_for(available_threads(), rows, 64, [&](int64_t begin, int64_t end, int) {
@@ -107,7 +113,8 @@ Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
       }
     }
   });
-  return shaped_like(to, DType::mxfp4, shape);
+  weight.data = to;
+  return weight;
 }
 
 // "X.weight", "X.weight_scale" and "X.weight_scale_2".

@@ -117,6 +117,10 @@ DType common_type(DType a, DType b, DType wide) {
   return is_of_four(a) && is_of_four(b) ? DType::q4_1 : wide;
 }
 
+Tensor weight_of(const PackedMatrix& m, DType as) {
+  return Tensor(nullptr, as, {m.rows / m.row_parts, m.cols * m.row_parts});
+}
+
 Tensor unpack(const PackedMatrix& m, DType as, const MemoryOfWeights& memory) {
   const int64_t row_bytes = bytes_of(as, m.cols);
   auto* to = static_cast<uint8_t*>(memory(m.rows * row_bytes));
@@ -136,7 +140,9 @@ Tensor unpack(const PackedMatrix& m, DType as, const MemoryOfWeights& memory) {
       }
     });
   }
-  return Tensor(to, as, {m.rows / m.row_parts, m.cols * m.row_parts});
+  Tensor weight = weight_of(m, as);
+  weight.data = to;
+  return weight;
 }
 
 }  // namespace moe

@@ -55,6 +55,8 @@ DType least_type(const PackedMatrix&);
 // What holds matrices of both types, whose wide types are `wide`.
 DType common_type(DType a, DType b, DType wide);
 
+// The weight in that type, without its numbers.
+Tensor weight_of(const PackedMatrix&, DType as);
 // The weight in the matrix's least type or one that is common to it and others. In 16 bits: the
 // product, in f32 exact unless the scales are f32, rounded once.
 Tensor unpack(const PackedMatrix&, DType as, const MemoryOfWeights&);

@@ -80,9 +80,9 @@ class Bitsandbytes : public PackedLayers {
   // The one weight of a file of parts.
   std::vector<float> unpacked(const MadeFile& made, const char* shape) {
     write_safetensors(packed_ / "model.safetensors", made.items);
-    const UnpackedTensors tensors(
-        std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
-        {.kind = Packing::Kind::bitsandbytes});
+    UnpackedTensors tensors(std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
+                            {.kind = Packing::Kind::bitsandbytes});
+    tensors.unpack();
     EXPECT_EQ(tensors.names(), std::vector<std::string>{"x.weight"});
     const Tensor x = tensors.get("x.weight");
     EXPECT_EQ(describe(x), shape);

@@ -118,9 +118,10 @@ TEST_F(PackedFloats, BytesWrittenByHand) {
     static_cast<uint8_t*>(scales.data)[1] = 0x30;  // 1.0 * 2^(6 - 7)
     of_all.as<float>()[0] = divided ? 0.25f : 4;
     write_safetensors(packed_ / "model.safetensors", made.items);
-    const UnpackedTensors unpacked(
+    UnpackedTensors unpacked(
         std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
         {.kind = divided ? Packing::Kind::compressed : Packing::Kind::modelopt});
+    unpacked.unpack();
     const Tensor x = unpacked.get("x.weight");
     EXPECT_EQ(describe(x), "bf16 [2, 16]");
     EXPECT_EQ(unpacked.names(), std::vector<std::string>{"x.weight"});

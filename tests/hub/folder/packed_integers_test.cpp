@@ -114,8 +114,9 @@ TEST_F(PackedIntegers, WordsWrittenByHand) {
   const auto numbers = [&](const Packing& packing) {
     write_safetensors(packed_ / "model.safetensors", made.items);
     made = {};
-    const UnpackedTensors unpacked(
-        std::make_shared<const Safetensors>(Safetensors::open(packed_.path())), packing);
+    UnpackedTensors unpacked(std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
+                             packing);
+    unpacked.unpack();
     EXPECT_EQ(unpacked.names(), std::vector<std::string>{"x.weight"});
     const Tensor x = unpacked.get("x.weight");
     EXPECT_EQ(describe(x), "f16 [8, 8]");

@@ -91,7 +91,10 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
   const AttentionShape shape = config.attention(0);
   const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
   switch (row.layout) {
-    case Layout::paired: return {.head = width, .turning = width, .paired = true};
+    case Layout::paired:  // layers in which nothing turns are as the others
+      return {.head = width,
+              .turning = config.rotary_width > 0 ? config.rotary_width : width,
+              .paired = true};
     case Layout::rotary_last:
       return {.head = width, .turning = turning, .paired = true, .last = true};
     case Layout::rotary_first:

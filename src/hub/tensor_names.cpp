@@ -176,6 +176,50 @@ constexpr NameRow kOlmo2Names[] = {
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_feedforward_layernorm.weight"},
 };
 
+// Aria's: the input dimension first, all gates before all ups.
+constexpr NameRow kAriaNames[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.weight"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.fc1.weight",
+     Layout::stacked_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.fc1.weight",
+     Layout::stacked_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.fc2.weight", Layout::transposed},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
+// Phi-3's: projections from the same in one matrix.
+constexpr std::string_view kPhi3Qkv = "model.layers.{i}.self_attn.qkv_proj.weight",
+                           kGateUp = "model.layers.{i}.mlp.gate_up_proj.weight";
+constexpr NameRow kPhi3Names[] = {
+    {Part::attention, ParamKind::q, kPhi3Qkv, Layout::fused},
+    {Part::attention, ParamKind::k, kPhi3Qkv, Layout::fused},
+    {Part::attention, ParamKind::v, kPhi3Qkv, Layout::fused},
+    {Part::dense_ffn, ParamKind::gate, kGateUp, Layout::fused_of_one},
+    {Part::dense_ffn, ParamKind::up, kGateUp, Layout::fused_of_one},
+};
+
+// GLM-4's: neighbours are turned; of those without experts the later ones have norms before and
+// behind each sublayer.
+constexpr NameRow kGlm4Names[] = {
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_self_attn_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}", Layout::paired},
+    {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}", Layout::paired},
+    {Part::dense_ffn, ParamKind::gate, kGateUp, Layout::fused_of_one},
+    {Part::dense_ffn, ParamKind::up, kGateUp, Layout::fused_of_one},
+};
+
+// StarCoder2's: FFNs without gates.
+constexpr NameRow kStarcoder2Names[] = {
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.c_fc.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.c_proj.{w}", Layout::bank_of_one},
+};
+
 // Gemma 3's: norms before and behind each sublayer.
 constexpr NameRow kGemma3Names[] = {
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
@@ -612,6 +656,14 @@ constexpr NameRow kGgufQwen35[] = {
     {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight", Layout::tiled},
 };
 
+// GLM-4's, whose q and k llama.cpp turns by neighbours.
+constexpr NameRow kGgufGlm4[] = {
+    kGgufPaired[0],
+    kGgufPaired[1],
+    {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
+    {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
+};
+
 // Named after what it is not: it is the norm behind the last layer.
 constexpr NameRow kGgufLfm2[] = {
     {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
@@ -654,6 +706,11 @@ const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadN
 const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},
                                            {},      kHuggingFaceNames};
 const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kAriaTensors = {"Aria", kAriaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kPhi3Tensors = {"Phi-3", kPhi3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kGlm4Tensors = {"GLM-4", kGlm4Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHeadName, {},
+                                        {},           kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
@@ -710,6 +767,7 @@ const TensorNames kGgufGemma4Tensors = {"llama.cpp",  kGgufGemma4, kGgufHead,
 const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgufHead, kRopeFactors,
                                              {},          kGgufNames};
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};

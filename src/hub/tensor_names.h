@@ -21,8 +21,8 @@ enum class Layout {
   as_row,          // [E] as one tensor [1,E]
   fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
   fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
-  paired,        // rows of each head in pairs (0, C/2), (1, C/2 + 1), ..., as a rotary embedding of
-                 // neighbours wants them
+  paired,  // rows of each head that turn, C of them, in pairs (0, C/2), (1, C/2 + 1), ..., as a
+           // rotary embedding of neighbours wants them
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
   fused_rotary,  // as fused, all rows in pairs
@@ -72,7 +72,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
     kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors,
     kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors,
-    kIndexedTensors, kPairedIndexedTensors;
+    kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
+    kAriaTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN
@@ -80,7 +81,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufFusedTensors,
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
-    kGgufGemma3Tensors, kGgufLfm2Tensors, kGgufAfmoeTensors;
+    kGgufGemma3Tensors, kGgufLfm2Tensors, kGgufAfmoeTensors, kGgufGlm4Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

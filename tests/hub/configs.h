@@ -116,6 +116,80 @@ void add_families_of_2025(Add&& add, Shared&& shared) {
     });
 }
 
+// Families without experts, each of which differs from Llama in names, norms or what turns.
+template <class Add>
+void add_dense_families(Add&& add) {
+  const auto part_turns = [](ModelConfig& c) { c.head_width = 6, c.rotary_width = 4; };
+  add("phi3", "dense", [](ModelConfig& c) { c.attention_window = 9; });
+  add("phi3", "dense", [&](ModelConfig& c) {
+    part_turns(c);
+    c.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                      .original_context = 8,
+                      .attention_factor = 1.25f,
+                      .long_attention_factor = 1.25f,
+                      .short_factors = {1, 1.125f},
+                      .long_factors = {2, 3}};
+  });
+  add("gemma", "dense", [](ModelConfig& c) {
+    c.head_width = 6;
+    c.norm_offset = c.tied = true;
+    c.act = ops::Act::gelu_tanh;
+    c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
+  });
+  const Multipliers multipliers = {
+      .embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
+  add("granite", "dense", [&](ModelConfig& c) { c.multipliers = multipliers, c.tied = true; });
+  add("granite_swa", "dense", [&](ModelConfig& c) {
+    c.multipliers = multipliers;
+    c.layers = 3;
+    c.attention_sinks = true;
+    c.attention_window = 5;
+    c.window_layers = {1, 2};
+    c.nope_layers = {0};
+  });
+  add("glm4", "dense", [&](ModelConfig& c) {
+    part_turns(c);
+    c.attention_bias = true;
+    c.norm_placement = NormPlacement::both;
+  });
+  add("glm", "dense", part_turns);
+  add("seed_oss", "dense", [](ModelConfig& c) { c.head_width = 6, c.attention_bias = true; });
+  const auto exaone4 = [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::output;
+    c.qk_norm = QkNorm::head;
+  };
+  add("exaone4", "dense", exaone4);
+  add("exaone4", "dense", [&](ModelConfig& c) {
+    exaone4(c);
+    c.layers = 4;
+    c.attention_window = 5;
+    c.window_layers = {0, 1, 2};
+    c.nope_layers = {3};
+  });
+  add("ernie4_5", "dense", [](ModelConfig& c) { c.head_width = 6, c.tied = true; });
+  add("hunyuan_v1_dense", "dense", [](ModelConfig& c) {
+    c.qk_norm = QkNorm::head;
+    c.qk_norm_turned = c.attention_bias = c.attention_out_bias = true;
+  });
+  const auto layer_norms = [](ModelConfig& c) {
+    c.norm = NormKind::layer;
+    c.norm_bias = c.attention_bias = true;
+  };
+  add("stablelm", "dense", [&](ModelConfig& c) {
+    layer_norms(c);
+    c.width = 16;
+    c.head_width = 4;
+    c.rotary_width = 2;
+  });
+  add("starcoder2", "dense", [&](ModelConfig& c) {
+    layer_norms(c);
+    c.attention_out_bias = c.ffn_bias = c.tied = true;
+    c.gated = false;
+    c.act = ops::Act::gelu_tanh;
+    c.attention_window = 9;
+  });
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -249,6 +323,16 @@ inline std::vector<NamedConfig> small_families() {
     c.attention_bias = true;
   });
   add("glm4_moe_lite", "deepseek-v3", latent);
+  add("youtu", "dense", [&](ModelConfig& c) {
+    latent(c);
+    c.dense_first = c.shared_experts = c.shared_width = 0;
+    c.expert_width = c.dense_width;  // unused
+  });
+  add_dense_families(add);
+  add("aria_text", "mixtral", [&](ModelConfig& c) {
+    shared(c);
+    c.dense_width = c.expert_width;  // unused
+  });
   add_families_of_2025(add, shared);
   add("dots1", "deepseek-v3", [&](ModelConfig& c) {
     shared(c);

@@ -95,6 +95,48 @@ inline void make_latent(ModelConfig& c) {
   c.kv_heads = c.heads;
 }
 
+// Of families without experts that llama.cpp has a graph of its own for.
+inline void add_dense_configs(std::vector<NamedConfig>& all) {
+  ModelConfig granite = dense_config();
+  granite.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  all.push_back({"granite", granite});
+  ModelConfig gemma = dense_config();
+  gemma.norm_offset = gemma.tied = true;
+  gemma.act = ops::Act::gelu_tanh;
+  gemma.head_width = 16;
+  gemma.multipliers.embedding = std::sqrt(static_cast<float>(gemma.width));
+  all.push_back({"gemma", gemma});
+  gemma.tied = false;
+  all.push_back({"moe_cpp", gemma});
+  ModelConfig glm = dense_config();
+  glm.norm_placement = NormPlacement::both;
+  glm.attention_bias = true;
+  glm.head_width = 16;
+  glm.rotary_width = 8;
+  all.push_back({"glm4", glm});
+  ModelConfig hunyuan = dense_config();
+  hunyuan.qk_norm = QkNorm::head;
+  hunyuan.qk_norm_turned = true;
+  all.push_back({"hunyuan-dense", hunyuan});
+  ModelConfig lfm2 = dense_config();
+  lfm2.qk_norm = QkNorm::head;
+  lfm2.conv_layers = {0, 2};
+  lfm2.conv_width = 3;
+  all.push_back({"lfm2", lfm2});
+  ModelConfig stablelm = dense_config();
+  stablelm.norm = NormKind::layer;
+  stablelm.norm_bias = stablelm.attention_bias = true;
+  stablelm.rotary_width = 4;
+  all.push_back({"stablelm", stablelm});
+  ModelConfig starcoder = dense_config();
+  starcoder.norm = NormKind::layer;
+  starcoder.norm_bias = starcoder.attention_bias = starcoder.attention_out_bias =
+      starcoder.ffn_bias = starcoder.tied = true;
+  starcoder.act = ops::Act::gelu_tanh;
+  starcoder.gated = false;
+  all.push_back({"starcoder2", starcoder});
+}
+
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
   make_latent(v2);
@@ -344,6 +386,7 @@ inline std::vector<NamedConfig> gguf_configs() {
   deepseek.shared_width = deepseek.expert_width;
   all.push_back({"deepseek", deepseek});
   add_configs_of_2025(all);
+  add_dense_configs(all);
   add_own_configs(all);
   return all;
 }

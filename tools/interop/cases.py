@@ -250,6 +250,8 @@ GRANITE = dict(
     attention_multiplier=0.2,
     logits_scaling=6.0,
 )
+MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
+DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
 GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
 CASES |= {
     "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
@@ -427,6 +429,69 @@ CASES |= {
             ),
         ),
     ),
+    "aria_text": (
+        "AriaTextConfig",
+        dict(SIZES, intermediate_size=24, moe_num_experts=8, moe_topk=3, moe_num_shared_experts=2),
+    ),
+    "phi3": ("Phi3Config", dict(DENSE, pad_token_id=None)),
+    "phi3-part": (
+        "Phi3Config",
+        dict(DENSE, pad_token_id=None, partial_rotary_factor=0.5, tie_word_embeddings=True),
+    ),
+    "phi3-longrope": (
+        "Phi3Config",
+        dict(
+            DENSE,
+            hidden_size=64,
+            pad_token_id=None,
+            original_max_position_embeddings=600,
+            rope_parameters=dict(
+                rope_type="longrope",
+                rope_theta=10000.0,
+                short_factor=[1.0 + 0.05 * i for i in range(8)],
+                long_factor=[2.0 + i for i in range(8)],
+            ),
+        ),
+    ),
+    "gemma": ("GemmaConfig", dict(DENSE, head_dim=16)),
+    "granite": ("GraniteConfig", DENSE_GRANITE),
+    "granite_swa": (
+        "GraniteSWAConfig",
+        dict(DENSE_GRANITE, num_hidden_layers=4, sliding_window=100),
+    ),
+    "glm4": ("Glm4Config", dict(LLAMA_LIKE, pad_token_id=None)),
+    "glm": ("GlmConfig", dict(LLAMA_LIKE, pad_token_id=None)),
+    "seed_oss": ("SeedOssConfig", dict(LLAMA_LIKE, residual_dropout=0.0, attention_dropout=0.0)),
+    "exaone4": ("Exaone4Config", dict(DENSE, num_hidden_layers=4, sliding_window=100)),
+    "exaone4-whole": (
+        "Exaone4Config",
+        dict(DENSE, sliding_window=None, layer_types=["full_attention"] * 2),
+    ),
+    "ernie4_5": ("Ernie4_5Config", LLAMA_LIKE),
+    "lfm2": (
+        "Lfm2Config",
+        dict(
+            DENSE,
+            num_hidden_layers=4,
+            intermediate_size=100,
+            block_multiple_of=32,
+            full_attn_idxs=[1, 3],
+        ),
+    ),
+    "hunyuan_v1_dense": ("HunYuanDenseV1Config", dict(DENSE, head_dim=16)),
+    "stablelm": (
+        "StableLmConfig",
+        dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.5),
+    ),
+    "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
+    "youtu": (
+        "YoutuConfig",
+        {
+            key: size
+            for key, size in dict(LATENT, q_lora_rank=24).items()
+            if key in DENSE or key.startswith(("qk_", "kv_", "q_", "v_"))
+        },
+    ),
     "granitemoe": ("GraniteMoeConfig", GRANITE),
     "granitemoeshared": (
         "GraniteMoeSharedConfig",
@@ -453,6 +518,13 @@ NOT_FOR_LLAMA_CPP = {
     "phimoe": "sparsemixer",
     "phimoe-longrope": "sparsemixer",
     "qwen3_next-sparse": "is dense",
+    "phi3-part": "only a part of each head turns",
+    "phi3-longrope": "long texts turn by other frequencies",
+    "glm": "only a part of each head turns",
+    "granite_swa": "its attention has sinks",
+    "exaone4": "norms are of what sublayers give",
+    "exaone4-whole": "norms are of what sublayers give",
+    "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
 }

@@ -142,6 +142,21 @@ constexpr Architecture kArchitectures[] = {
     family<kExaoneMoe>("exaone_moe", "ExaoneMoeForCausalLM", kExaoneMoeTensors, nullptr,
                        kOfExaoneMoe),
     family<kHy3>("hy_v3", "HYV3ForCausalLM", kHy3Tensors),
+    family<kAria>("aria_text", "AriaTextForCausalLM", kAriaTensors),
+    family<kPhi3>("phi3", "Phi3ForCausalLM", kPhi3Tensors),
+    family<kGemma>("gemma", "GemmaForCausalLM", kLlamaTensors),
+    family<kGranite>("granite", "GraniteForCausalLM", kLlamaTensors),
+    family<kGraniteSwa>("granite_swa", "GraniteSWAForCausalLM", kLlamaTensors),
+    family<kGlm4>("glm4", "Glm4ForCausalLM", kGlm4Tensors),
+    family<kGlm>("glm", "GlmForCausalLM", kGlm4Tensors),
+    family<kSeedOss>("seed_oss", "SeedOssForCausalLM", kLlamaTensors),
+    family<kExaone4>("exaone4", "Exaone4ForCausalLM", kOlmo2Tensors),
+    family<kErnie45>("ernie4_5", "Ernie4_5ForCausalLM", kErnieTensors),
+    family<kLfm2>("lfm2", "Lfm2ForCausalLM", kLfm2Tensors),
+    family<kHunYuanDense>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", kHunYuanTensors),
+    family<kStableLm>("stablelm", "StableLmForCausalLM", kLlamaTensors),
+    family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
+    family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
@@ -170,6 +185,10 @@ constexpr TextWithin kTextWithin[] = {
     {"qwen3_omni_moe_thinker", "qwen3_moe",
      R"({"use_sliding_window": false, "tie_word_embeddings": false})"},
     {"glm4v_moe", "glm4_moe", R"({"use_qk_norm": false})"},
+    {"qwen3_vl", "qwen3", R"({"use_sliding_window": false})"},
+    {"mistral3", "mistral", R"({"sliding_window": null, "tie_word_embeddings": false})",
+     "text_config", "mistral"},
+    {"aria", "aria_text", R"({"tie_word_embeddings": false})"},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
          "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
@@ -218,7 +237,7 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
 
 std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.phimoe && c.head_bias) return "its head has a bias";
-  if (!known.phimoe && c.rope_scaling.kind == RopeScaling::Kind::longrope)
+  if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)
     return "long texts turn by other frequencies";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";

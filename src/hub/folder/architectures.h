@@ -47,10 +47,10 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// What a model has of the parts that only Gemma 4 or only Phi-3.5-MoE have, but for those that are
+// What a model has of the parts that only Gemma 4 or only Phi's models have, but for those that are
 // known; empty when it has none.
 struct KnownParts {
-  bool gemma4 = false, phimoe = false;
+  bool gemma4 = false, phimoe = false, longrope = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 
@@ -68,6 +68,7 @@ struct TextWithin {
   std::string_view model_type, text_type;
   std::string_view defaults;  // json: of keys that configs were published without
   const char* key = "text_config";
+  std::string_view own_type = {};  // that the config of the text says, if it says one; empty: any
 };
 const TextWithin* find_text_within(std::string_view model_type);
 // The model_type by which other programs know the same model, where a checkpoint says another, or

@@ -2,9 +2,11 @@
 // what nobody asked for is refused, the result is validated.
 #include "hub/folder/config_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/nearest.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_fields.h"
 
@@ -17,22 +19,38 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 namespace {
 
+// What else the configs of such models say of pictures and sound.
+constexpr std::string_view kOfOthers[] = {"initializer_range",
+                                          "mm_tokens_per_image",
+                                          "vision_soft_tokens_per_image",
+                                          "enable_audio_output",
+                                          "position_id_per_seconds",
+                                          "seconds_per_chunk",
+                                          "projector_hidden_act",
+                                          "vision_feature_layer",
+                                          "multimodal_projector_bias",
+                                          "spatial_merge_size",
+                                          "projector_patch_to_query_dict",
+                                          "max_value_projector_patch_to_query_dict",
+                                          "ignore_index"};
+
 // Of the config of a model of pictures and text that of the text, with what counts for both.
 Json text_config(const JsonReader& reader, const Json& json, const TextWithin& within) {
   Json text = parse_json(std::string(within.defaults), "the defaults of a config");
   reader.object(within.key);  // it is one
   for (const auto& [key, value] : json[within.key].items())
     if (!key.ends_with("_token_id")) text[key] = value;
+  if (const Json own = text.value("model_type", Json(within.own_type));
+      !within.own_type.empty() && own != within.own_type)
+    fail("{}: the text of \"{}\" is {}; only \"{}\" is read of it", reader.where(),
+         within.model_type, printable(own.dump()), within.own_type);
   text["model_type"] = within.text_type;
   // What counts for both stands around, and transformers 5 writes the text's own default within.
   for (const char* key : {"tie_word_embeddings", "quantization_config"})
     if (reader.has(key)) text[key] = json[key];
   for (const std::string& key : reader.keys())
     if (key.ends_with("_config") || key.ends_with("_token_id") || key.ends_with("_token_index") ||
-        key == "tie_word_embeddings" || key == "initializer_range" ||
-        key == "mm_tokens_per_image" || key == "vision_soft_tokens_per_image" ||
-        key == "enable_audio_output" || key == "position_id_per_seconds" ||
-        key == "seconds_per_chunk")
+        key == "tie_word_embeddings" || std::ranges::find(kOfOthers, key) != std::end(kOfOthers))
       reader.has(key.c_str());
   return text;
 }

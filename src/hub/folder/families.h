@@ -21,12 +21,14 @@ enum class FamilyBiases {
   qkv_flag,      // these, as "attention_bias" says
   flag,          // these and the projection back, as "attention_bias" says
   flag_or_none,  // the same, none where it is missing, as in some of the family's published configs
-  flag_later     // the same and of FFNs "mlp_bias"; both keys came later than the family
+  flag_later,    // the same and of FFNs "mlp_bias"; both keys came later than the family
+  use_qkv,       // queries, keys and values, as "use_qkv_bias" says, none where it is missing
+  use_all        // these, the projection back and FFNs, as "use_bias" says
 };
 
-// Whether "head_dim" may be missing: hidden_size / num_attention_heads; latent: the sizes of latent
-// attention.
-enum class HeadWidth { may, must, latent };
+// Whether "head_dim" may be missing: hidden_size / num_attention_heads; even: it may say nothing
+// else; latent: the sizes of latent attention.
+enum class HeadWidth { may, must, even, latent };
 
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
 // "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
@@ -34,7 +36,7 @@ enum class HeadWidth { may, must, latent };
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
 // The embedding times sqrt(D), and the other words of Gemma's configs.
-enum class FamilyGemma { none, gemma3, gemma4 };
+enum class FamilyGemma { none, gemma, gemma3, gemma4 };
 
 // What layers with a window turn by. plain: the same base, never scaled; local:
 // "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
@@ -42,11 +44,23 @@ enum class FamilyGemma { none, gemma3, gemma4 };
 enum class WindowRope { same, plain, local, listed };
 
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
-// where it is missing; quarter likewise; dim: as much as "rotary_dim" or that factor says; said:
-// the same, and one of them has to stand there; by_layer: all of it, and in some layers nothing;
-// windowed: all of it in layers with a window, and in the others nothing; bases: all of it, and
-// nothing in layers whose base "layer_rope_theta" says to be 0.
-enum class FamilyRotary { whole, half, quarter, dim, said, by_layer, windowed, bases };
+// where it is missing; quarter and all likewise; dim: as much as "rotary_dim" or that factor says;
+// said: the same, and one of them has to stand there; by_layer: all of it, and in some layers
+// nothing; windowed: all of it in layers with a window, and in the others nothing; windowed_or_all:
+// the same, and all of it where no layer has a window; bases: all of it, and nothing in layers
+// whose base "layer_rope_theta" says to be 0.
+enum class FamilyRotary {
+  whole,
+  half,
+  quarter,
+  all,
+  dim,
+  said,
+  by_layer,
+  windowed,
+  windowed_or_all,
+  bases
+};
 
 // The keys of the experts' sizes, and of the layers that route.
 enum class FamilyExperts {
@@ -72,7 +86,8 @@ enum class FamilyExperts {
   ling,
   afmoe,
   exaone,
-  hy3
+  hy3,
+  aria
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -208,6 +223,20 @@ inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
+inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
+inline constexpr FamilyKey kSeedOssKeys[] = {{"attention_out_bias", "false"},
+                                             {"mlp_bias", "false"}};
+inline constexpr FamilyKey kErnie45Keys[] = {{"use_bias", "false"}};
+inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
+                                                  {"use_rotary_pos_emb", "true"},
+                                                  {"use_cla", "false"},
+                                                  {"use_mla", "false"},
+                                                  {"mlp_bias", "false"},
+                                                  {"position_embedding_xdrope", "false"},
+                                                  {"add_classification_head", "false"}};
+inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
+                                              {"use_parallel_residual", "false"}};
+inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
 inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
@@ -228,6 +257,19 @@ inline constexpr const char* kHy3Unread[] = {"expert_hidden_dim",   "enable_atte
 inline constexpr const char* kIndexedUnread[] = {"index_share_for_mtp_iteration",
                                                  "moe_router_dtype"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
+// Dropouts: there is none here, and they belong to a training.
+inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
+                                                   "hidden_dropout", "resid_pdrop", "embd_pdrop"};
+// What its first configs said a second time, and how its weights were drawn.
+inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_scale",
+                                              "block_norm_eps", "block_out_init_scale",
+                                              "conv_dim_out",   "block_use_xavier_init",
+                                              "conv_dim",       "conv_use_xavier_init",
+                                              "full_attn_idxs", "theta"};
+// What its experts are wide "intermediate_size" says.
+inline constexpr const char* kAriaUnread[] = {"moe_intermediate_size", "moe_aux_loss_coeff",
+                                              "moe_z_loss_coeff"};
+inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
     "v_head_dim",       "n_group",      "topk_group",     "norm_type",        "org_vocab_size",
@@ -248,8 +290,12 @@ struct Family {
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
-  // LayerNorms with biases, a bias of the head as "lm_head_bias" says, frequencies of two lengths.
-  bool phimoe = false;
+  const char* eps_key = "rms_norm_eps";
+  bool layer_norms = false;  // norms are LayerNorms with biases
+  bool plain_ffn = false;    // FFNs have no gates
+  bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
+  // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
+  bool longrope = false;
   bool multipliers = false;
   bool mup = false;  // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;
@@ -272,7 +318,7 @@ struct Family {
 
   bool out_bias() const {
     return biases == FamilyBiases::flag || biases == FamilyBiases::flag_or_none ||
-           biases == FamilyBiases::flag_later;
+           biases == FamilyBiases::flag_later || biases == FamilyBiases::use_all;
   }
   bool latent() const { return head_width == HeadWidth::latent; }
   // Whether the experts' number is "num_experts".
@@ -291,12 +337,14 @@ struct Family {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3_next ||
            experts == FamilyExperts::qwen3_5;
   }
-  bool norm_offset() const { return linear || gemma == FamilyGemma::gemma3; }
+  bool norm_offset() const {
+    return linear || gemma == FamilyGemma::gemma || gemma == FamilyGemma::gemma3;
+  }
   bool has_gate() const { return linear || attention_gate; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
   bool rotary_share() const {
     return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter ||
-           rotary == FamilyRotary::said;
+           rotary == FamilyRotary::all || rotary == FamilyRotary::said;
   }
   // Whether "rotary_dim" may say it too.
   bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
@@ -306,7 +354,9 @@ struct Family {
            experts == FamilyExperts::hy3;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
-  bool counted_shared() const { return dense_first() || experts == FamilyExperts::solar; }
+  bool counted_shared() const {
+    return dense_first() || experts == FamilyExperts::solar || experts == FamilyExperts::aria;
+  }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
@@ -316,7 +366,7 @@ struct Family {
   bool always_renormalises() const {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
            experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || own_recipe();
+           experts == FamilyExperts::hunyuan || experts == FamilyExperts::aria || own_recipe();
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
@@ -340,6 +390,7 @@ inline constexpr Family kMixtral = {.window = FamilyWindow::mistral,
                                     .experts = FamilyExperts::mixtral};
 inline constexpr Family kPhiMoe = {.biases = FamilyBiases::flag,
                                    .window = FamilyWindow::mistral,
+                                   .layer_norms = true,
                                    .phimoe = true,
                                    .experts = FamilyExperts::phimoe};
 inline constexpr Family kQwen2Moe = {.biases = FamilyBiases::qkv_bias,
@@ -470,6 +521,7 @@ inline constexpr Family kMellum = {.biases = FamilyBiases::flag,
                                    .keys = kMellumKeys,
                                    .unread = kMellumUnread};
 inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
+                                    .eps_key = "norm_eps",
                                     .lfm2 = true,
                                     .tied_unless_said = true,
                                     .experts = FamilyExperts::lfm2,
@@ -552,5 +604,71 @@ inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
                                           .multipliers = true,
                                           .sinks = true,
                                           .experts = FamilyExperts::granite_shared};
+inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
+                                 .experts = FamilyExperts::aria,
+                                 .may_lack_balance = true,
+                                 .keys = kAriaKeys,
+                                 .unread = kAriaUnread};
+
+// Of the following none has experts.
+inline constexpr Family kGranite = {.biases = FamilyBiases::flag_later, .multipliers = true};
+inline constexpr Family kGraniteSwa = {.biases = FamilyBiases::flag_later,
+                                       .window = FamilyWindow::listed,
+                                       .window_every = 4,
+                                       .first_full = true,
+                                       .rotary = FamilyRotary::bases,
+                                       .multipliers = true,
+                                       .sinks = true};
+inline constexpr Family kPhi3 = {.window = FamilyWindow::mistral,
+                                 .rotary = FamilyRotary::all,
+                                 .longrope = true,
+                                 .unread = kResidualDropout};
+inline constexpr Family kGlm = {
+    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::must, .rotary = FamilyRotary::half};
+inline constexpr Family kGlm4 = {.biases = FamilyBiases::qkv_flag,
+                                 .head_width = HeadWidth::must,
+                                 .rotary = FamilyRotary::half,
+                                 .placement = NormPlacement::both};
+inline constexpr Family kSeedOss = {.biases = FamilyBiases::qkv_flag,
+                                    .head_width = HeadWidth::must,
+                                    .keys = kSeedOssKeys,
+                                    .unread = kResidualDropout};
+inline constexpr Family kErnie45 = {.head_width = HeadWidth::must, .keys = kErnie45Keys};
+inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
+                                    .every_key = "sliding_window_pattern",
+                                    .qk_norm = QkNorm::head,
+                                    .rotary = FamilyRotary::windowed_or_all,
+                                    .placement = NormPlacement::output};
+inline constexpr Family kHunYuanDense = {.biases = FamilyBiases::flag,
+                                         .qk_norm = QkNorm::head,
+                                         .norm_turned = true,
+                                         .keys = kHunYuanDenseKeys,
+                                         .unread = kHunYuanUnread};
+inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
+                                 .eps_key = "norm_eps",
+                                 .lfm2 = true,
+                                 .tied_unless_said = true,
+                                 .keys = kLfm2Keys,
+                                 .unread = kLfm2Unread};
+inline constexpr Family kGemma = {.biases = FamilyBiases::flag,
+                                  .head_width = HeadWidth::must,
+                                  .gemma = FamilyGemma::gemma,
+                                  .tied_unless_said = true};
+inline constexpr Family kStableLm = {.biases = FamilyBiases::use_qkv,
+                                     .head_width = HeadWidth::even,
+                                     .rotary = FamilyRotary::quarter,
+                                     .eps_key = "layer_norm_eps",
+                                     .layer_norms = true,
+                                     .keys = kStableLmKeys,
+                                     .unread = kResidualDropout};
+inline constexpr Family kStarcoder2 = {.biases = FamilyBiases::use_all,
+                                       .window = FamilyWindow::mistral,
+                                       .eps_key = "norm_epsilon",
+                                       .layer_norms = true,
+                                       .plain_ffn = true,
+                                       .tied_unless_said = true,
+                                       .unread = kResidualDropout};
+inline constexpr Family kYoutu = {
+    .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 
 }  // namespace moe

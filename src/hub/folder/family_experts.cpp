@@ -12,6 +12,7 @@ template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.experts != FamilyExperts::hunyuan)
     v.size(f.experts == FamilyExperts::ernie    ? "moe_k"
+           : f.experts == FamilyExperts::aria   ? "moe_topk"
            : f.experts == FamilyExperts::gemma4 ? "top_k_experts"
                                                 : "num_experts_per_tok",
            c.routing.top_k, 1);
@@ -35,6 +36,10 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::qwen3:
       v.size("intermediate_size", c.dense_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::aria:
+      v.size("moe_num_experts", c.routing.experts, 1);
+      v.size("moe_num_shared_experts", c.shared_experts, 1);
+      [[fallthrough]];
     case FamilyExperts::hunyuan:
     case FamilyExperts::olmo: return v.size("intermediate_size", c.expert_width, 1);
     case FamilyExperts::solar:
@@ -175,6 +180,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
   switch (f.experts) {
     case FamilyExperts::mixtral:
     case FamilyExperts::granite:
+    case FamilyExperts::aria:
     case FamilyExperts::hunyuan:
     case FamilyExperts::granite_shared: return "mixtral";
     case FamilyExperts::olmo: return "olmoe";
@@ -259,8 +265,6 @@ void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
   if (reader.has("moe_intermediate_size") &&
       same_of_all(reader, "moe_intermediate_size", c) != c.expert_width)
     refuse(reader, "moe_intermediate_size", "\"intermediate_size\" is another width");
-  if (reader.get<int64_t>("attention_head_dim", c.head_width) != c.head_width)
-    refuse(reader, "attention_head_dim", "\"head_dim\" is another width");
 }
 
 // What its router counts as near the best, and a jitter of its training that there is none of here.
@@ -463,7 +467,9 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::afmoe:
     case FamilyExperts::exaone:
     case FamilyExperts::hy3:
-      if (none) return f.router ? "it has no shared experts" : "";
+    case FamilyExperts::aria:
+      if (none)
+        return f.router || f.experts == FamilyExperts::aria ? "it has no shared experts" : "";
       return c.shared_gate || c.shared_width != c.expert_width
                  ? "its shared experts are not as wide as the others, or weighted"
                  : "";

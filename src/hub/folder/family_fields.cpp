@@ -67,8 +67,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size("max_position_embeddings", c.context, 1);
-  v.number(f.lfm2 ? "norm_eps" : "rms_norm_eps", c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2)
+  v.number(f.eps_key, c.norm_eps, 0);
+  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : "hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
@@ -83,6 +83,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyBiases::flag_later:
       v.flag_or("attention_bias", c.attention_bias, false);
       return v.flag_or("mlp_bias", c.ffn_bias, false);
+    case FamilyBiases::use_qkv: return v.flag_or("use_qkv_bias", c.attention_bias, false);
+    case FamilyBiases::use_all: return v.flag("use_bias", c.attention_bias);
   }
 }
 
@@ -124,7 +126,19 @@ void read_last_windows(const JsonReader& reader, ModelConfig& c, const Family& f
                          : "\"sliding_window\" and \"max_window_layers\"");
 }
 
+// Of a family whose models have no window where the key says null.
+bool has_no_windows(const JsonReader& reader, const Family& f) {
+  if (f.rotary != FamilyRotary::windowed_or_all) return false;
+  need_to_stand(reader, "sliding_window",
+                "the number of tokens that attention of some layers reaches back, or null");
+  return !reader.has("sliding_window");
+}
+
 void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (has_no_windows(reader, f)) {
+    stands(reader, f.every_key);
+    return check_layer_types(reader, c, "\"sliding_window\" null");
+  }
   c.attention_window = window_of(reader);
   std::vector<std::string> types;
   int64_t every = f.window_every;
@@ -175,7 +189,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
   if (f.window == FamilyWindow::listed) {
-    if (!used) json["sliding_window"] = c.context;
+    if (!used && f.rotary != FamilyRotary::windowed_or_all) json["sliding_window"] = c.context;
     for (int64_t i = 0; i < c.layers; ++i)
       json["layer_types"].push_back(c.has_window(i) ? "sliding_attention" : "full_attention");
     return;
@@ -196,7 +210,9 @@ std::string why_not_windows(const ModelConfig& c, const Family& f) {
 }
 
 // Where only layers with a window turn, once it is known which these are.
-void read_windowed_turning(ModelConfig& c) {
+void read_windowed_turning(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (f.rotary != FamilyRotary::windowed && f.rotary != FamilyRotary::windowed_or_all) return;
+  if (has_no_windows(reader, f)) return;
   for (int64_t i = 0; i < c.layers; ++i)
     if (!c.has_window(i)) c.nope_layers.push_back(i);
 }
@@ -293,6 +309,7 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
+  if (f.longrope) say_by_contexts(json, c.rope_scaling);
   if (f.rotary_share()) json["partial_rotary_factor"] = share;
   if (f.rotary == FamilyRotary::dim)
     json[kRotaryDim] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
@@ -315,7 +332,10 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
       c.window_rope_theta == 0)
     return "layers with a window turn by scaled frequencies";
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
-  if (f.rotary == FamilyRotary::windowed) {
+  if (f.longrope && !is_by_contexts(c.rope_scaling))
+    return "its rotary frequencies are scaled in another way than for long texts";
+  if (f.rotary == FamilyRotary::windowed ||
+      (f.rotary == FamilyRotary::windowed_or_all && c.attention_window > 0)) {
     for (int64_t i = 0; i < c.layers; ++i)
       if ((c.attention(i).rotary_width > 0) != c.has_window(i))
         return "what turns are not its layers with a window";
@@ -363,8 +383,6 @@ constexpr const char* kMup = "mup_enabled";
 constexpr const char* kHeadBias = "lm_head_bias";
 
 void read_phimoe_parts(const JsonReader& reader, ModelConfig& c) {
-  c.norm = NormKind::layer;
-  c.norm_bias = true;
   c.head_bias = reader.get<bool>(kHeadBias);
   if (reader.get<double>("hidden_dropout", 0) != 0)
     refuse(reader, "hidden_dropout", "dropout of this family is not supported, only 0");
@@ -385,6 +403,26 @@ void read_keys(const JsonReader& reader, const Family& f) {
                                        [&](const Json& of_layer) { return of_layer == wanted; }));
     if (!same) refuse(reader, key, fmt::format("only {} is of this family", only).c_str());
   }
+}
+
+// Biases, norms and what else of attention and FFNs is as the family has it.
+void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  if (f.layer_norms) c.norm = NormKind::layer;
+  c.norm_bias = f.layer_norms;
+  c.norm_placement = f.placement;
+  c.norm_offset = f.norm_offset();
+  c.gated = !f.plain_ffn;
+  if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
+  c.attention_out_bias = f.out_bias() && c.attention_bias;
+  if (f.biases == FamilyBiases::use_all) c.ffn_bias = c.attention_bias;
+  c.qk_norm = f.qk_norm;
+  if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
+  c.qk_norm_turned = f.norm_turned;
+  if (f.norm_turned && reader.get<int64_t>("attention_head_dim", c.head_width) != c.head_width)
+    refuse(reader, "attention_head_dim", "\"head_dim\" is another width");
+  c.attention_sinks = f.sinks;
+  c.attention_gate = f.attention_gate;
+  if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
 }
 
 constexpr const char* kExpertsSwitch = "enable_moe_block";
@@ -414,25 +452,16 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
         "{}: \"num_attention_heads\" is {}, which does not divide \"hidden_size\" {}; then "
         "\"head_dim\" is needed",
         reader.where(), c.heads, c.width);
-  if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
-  c.attention_out_bias = f.out_bias() && c.attention_bias;
-  c.qk_norm = f.qk_norm;
-  if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
-  c.norm_placement = f.placement;
-  c.attention_sinks = f.sinks;
-  if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
-  c.norm_offset = f.norm_offset();
-  c.qk_norm_turned = f.norm_turned;
-  c.attention_gate = f.attention_gate;
+  read_parts(reader, c, f);
   read_mixers(reader, c, f);
   if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
   read_windows(reader, c, f);
-  if (f.rotary == FamilyRotary::windowed) read_windowed_turning(c);
+  read_windowed_turning(reader, c, f);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
-  if (f.window_rope == WindowRope::same) read_rope(reader, c, share);
+  if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.multipliers) visit_multipliers(fields, c);
@@ -448,7 +477,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
     read_experts(reader, c, f);
     return c;
   }
-  fields.size("intermediate_size", c.dense_width, 1);
+  if (f.lfm2) c.dense_width = read_lfm2_width(reader);
+  else fields.size("intermediate_size", c.dense_width, 1);
   c.expert_width = c.dense_width;  // unused
   return c;
 }
@@ -473,21 +503,49 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::gemma4) json[kExpertsSwitch] = c.moe_layer_count() > 0;
   if (f.experts != FamilyExperts::none && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);
+  if (f.lfm2) write_lfm2_width(json);
 }
 
+namespace {
+
+std::string why_not_norms(const ModelConfig& c, const Family& f) {
+  if (f.layer_norms)
+    return c.norm != NormKind::layer || !c.norm_bias || c.norm_placement != f.placement
+               ? "its norms are not LayerNorms with biases before each sublayer"
+               : "";
+  if (c.norm == NormKind::rms && c.norm_placement == f.placement) return "";
+  return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
+         : f.placement == NormPlacement::both
+             ? "its norms are not RMSNorms before and behind each sublayer"
+             : "its norms are not RMSNorms of what each sublayer gives";
+}
+
+std::string why_not_biases(const ModelConfig& c, const Family& f) {
+  if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias))
+    return "its attention has biases";
+  const bool out = f.out_bias() && c.attention_bias;
+  if (c.attention_out_bias != out) return "other projections of its attention have biases";
+  if (f.biases == FamilyBiases::qkv && !c.attention_bias)
+    return "queries, keys and values have no biases";
+  if (f.biases == FamilyBiases::use_all)
+    return c.ffn_bias != c.attention_bias ? "some projections have biases and some have none" : "";
+  const bool clamped = f.experts == FamilyExperts::gpt_oss;
+  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped) return "its FFNs have biases";
+  return !c.ffn_bias && clamped ? "its experts have no biases" : "";
+}
+
+}  // namespace
+
 std::string why_not_family(const ModelConfig& c, const Family& f) {
-  if (f.phimoe && (c.norm != NormKind::layer || !c.norm_bias || c.norm_placement != f.placement))
-    return "its norms are not LayerNorms with biases before each sublayer";
-  if (!f.phimoe && (c.norm != NormKind::rms || c.norm_placement != f.placement))
-    return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
-           : f.placement == NormPlacement::both
-               ? "its norms are not RMSNorms before and behind each sublayer"
-               : "its norms are not RMSNorms of what each sublayer gives";
+  if (const std::string reason = why_not_norms(c, f); !reason.empty()) return reason;
   if (c.positions != Positions::rope) return "its positions are learned";
+  if (f.head_width == HeadWidth::even && c.q_width() != c.width)
+    return fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
+                       c.width);
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
-  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe};
+  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe, f.phimoe || f.longrope};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -502,26 +560,20 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     if (!others.none()) return "it has multipliers";
   }
   if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
-  if (!c.gated) return "its FFNs have no gates";
+  if (c.gated == f.plain_ffn) return c.gated ? "its FFNs have gates" : "its FFNs have no gates";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm && !(f.qk_norm_flag && c.qk_norm == QkNorm::none))
     return f.qk_norm == QkNorm::none   ? "queries and keys are normalised"
            : f.qk_norm == QkNorm::head ? "queries and keys are not normalised for each head"
                                        : "queries and keys are not normalised over all heads";
-  if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias))
-    return "its attention has biases";
-  const bool out = f.out_bias() && c.attention_bias;
-  if (c.attention_out_bias != out) return "other projections of its attention have biases";
-  if (f.biases == FamilyBiases::qkv && !c.attention_bias)
-    return "queries, keys and values have no biases";
+  if (const std::string reason = why_not_biases(c, f); !reason.empty()) return reason;
   const bool clamped = f.experts == FamilyExperts::gpt_oss;
-  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped) return "its FFNs have biases";
-  if (!c.ffn_bias && clamped) return "its experts have no biases";
   if ((c.act == ops::Act::swiglu_oai) != clamped)
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if (f.lfm2 && c.act != ops::Act::silu) return "its activation is no SiLU";
+  if ((f.lfm2 || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
+    return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

@@ -1,5 +1,6 @@
-// The keys of Gemma's families beside those of all (transformers:gemma3/modeling_gemma3.py,
-// gemma4/configuration_gemma4.py): what their code does, and what must be off.
+// The keys of Gemma's families beside those of all (transformers:gemma/configuration_gemma.py,
+// gemma3/modeling_gemma3.py, gemma4/configuration_gemma4.py): what their code does, and what must
+// be off.
 #include <cmath>
 
 #include "hub/folder/family_parts.h"
@@ -16,6 +17,20 @@ int64_t score_scale(const ModelConfig& c) {
   if (m == 0 || 1 / (m * m) > static_cast<double>(kMaxSize)) return 0;
   const auto whole = static_cast<int64_t>(std::lround(1 / (m * m)));
   return 1 / std::sqrt(static_cast<float>(whole)) == c.multipliers.attention ? whole : 0;
+}
+
+constexpr const char *kAct = "hidden_act", *kNewerAct = "hidden_activation",
+                     *kTanh = "gelu_pytorch_tanh";
+
+// Its first configs say "gelu", and mean the one by tanh as the others do.
+void read_gemma1(const JsonReader& reader, ModelConfig& c) {
+  for (const char* key : {kAct, kNewerAct}) {
+    const auto name = reader.get<std::string>(key, kTanh);
+    if (name != kTanh && !(key == kAct && name == "gelu"))
+      refuse(reader, key, "only the GELU by tanh is of this family");
+  }
+  need_off(reader, kSees, "attention sees what is before only, only false");
+  c.act = ops::Act::gelu_tanh;
 }
 
 void read_gemma3(const JsonReader& reader, ModelConfig& c) {
@@ -89,7 +104,8 @@ FullAttention read_own_sizes(const JsonReader& reader, const ModelConfig& c) {
 
 void read_gemma(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.multipliers.embedding = root_of_width(c);
-  if (f.gemma == FamilyGemma::gemma3) read_gemma3(reader, c);
+  if (f.gemma == FamilyGemma::gemma) read_gemma1(reader, c);
+  else if (f.gemma == FamilyGemma::gemma3) read_gemma3(reader, c);
   else read_gemma4(reader, c);
 }
 
@@ -116,6 +132,10 @@ void read_gemma4_layers(const JsonReader& reader, ModelConfig& c) {
 }
 
 void write_gemma(Json& json, const ModelConfig& c, const Family& f) {
+  if (f.gemma == FamilyGemma::gemma) {
+    json[kAct] = json[kNewerAct] = kTanh;
+    return;
+  }
   if (f.gemma == FamilyGemma::gemma3) {
     json[kScoreScale] = score_scale(c);
     for (const char* key : {kCap, kScoreCap}) json[key] = nullptr;
@@ -133,6 +153,10 @@ std::string why_not_gemma(const ModelConfig& c, const Family& f) {
   const Multipliers& m = c.multipliers;
   if (m.embedding != root_of_width(c) || m.residual != 1 || m.logits != 1)
     return "its multipliers are others";
+  if (f.gemma == FamilyGemma::gemma) {
+    if (m.attention != 0) return "its scores have a multiplier";
+    return c.act != ops::Act::gelu_tanh ? "its activation is no GELU by tanh" : "";
+  }
   if (f.gemma == FamilyGemma::gemma3)
     return score_scale(c) == 0 ? "its scores are not over the root of a whole number" : "";
   if (m.attention != 1) return "its scores have a multiplier";

@@ -1,5 +1,6 @@
 // The keys of what layers have in place of attention (transformers:qwen3_next/
-// configuration_qwen3_next.py, lfm2_moe/configuration_lfm2_moe.py).
+// configuration_qwen3_next.py, lfm2_moe/configuration_lfm2_moe.py, lfm2/configuration_lfm2.py), and
+// of what else only LFM2's models have.
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -19,8 +20,21 @@ void visit_linear(Visitor& v, Config& c) {
   v.size("linear_num_value_heads", c.linear.value_heads, 1);
 }
 
+// LFM2's first configs list the layers that have attention.
+constexpr const char* kAttentionAt = "full_attn_idxs";
+
+std::vector<std::string> types_beside(const JsonReader& reader, const ModelConfig& c,
+                                      const Family& f) {
+  const auto listed = reader.get<std::vector<int64_t>>(kAttentionAt);
+  std::vector<std::string> types;
+  for (int64_t i = 0; i < c.layers; ++i)
+    types.emplace_back(std::ranges::find(listed, i) != listed.end() ? kFull : other_type(f));
+  return types;
+}
+
 // Of each layer; where nothing is said each fourth has attention.
 std::vector<std::string> types_of(const JsonReader& reader, const ModelConfig& c, const Family& f) {
+  if (f.lfm2 && !reader.has(kTypes) && reader.has(kAttentionAt)) return types_beside(reader, c, f);
   if (f.lfm2) return reader.get<std::vector<std::string>>(kTypes);
   const auto interval = reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 4);
   if (reader.has(kTypes)) return reader.get<std::vector<std::string>>(kTypes);
@@ -67,7 +81,29 @@ void read_lfm2(const JsonReader& reader, ModelConfig& c) {
     refuse(reader, "use_pos_enc", "queries and keys of this family are turned, only true");
 }
 
+// Which of a width as it was written FFNs have, and multiples of what.
+constexpr const char *kAdjusts = "block_auto_adjust_ff_dim", *kFactor = "block_ffn_dim_multiplier",
+                     *kMultipleOf = "block_multiple_of", *kWidth = "intermediate_size",
+                     *kOlderWidth = "block_ff_dim";
+
 }  // namespace
+
+// transformers:lfm2/modeling_lfm2.py, Lfm2MLP.
+int64_t read_lfm2_width(const JsonReader& reader) {
+  reader.has(kWidth);  // the older key goes before it
+  const auto width =
+      reader.get_in<int64_t>(reader.has(kOlderWidth) ? kOlderWidth : kWidth, 1, kMaxSize);
+  const bool adjusts = reader.get<bool>(kAdjusts, true),
+             is_whole = stands(reader, kFactor) && !reader.has(kFactor);
+  const auto factor = reader.get_in<double>(kFactor, 0, 1024, 1);
+  const auto multiple = reader.get_in<int64_t>(kMultipleOf, 1, kMaxSize, 256);
+  if (!adjusts) return width;
+  const auto part = static_cast<int64_t>(factor * static_cast<double>(2 * width / 3));
+  if (is_whole) return part;
+  return std::max<int64_t>(1, (part + multiple - 1) / multiple * multiple);
+}
+
+void write_lfm2_width(Json& json) { json[kAdjusts] = false; }
 
 void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.linear) {

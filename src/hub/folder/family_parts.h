@@ -49,6 +49,9 @@ std::string why_not_indexers(const ModelConfig&, const Family&);
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);
 std::string why_not_mixers(const ModelConfig&, const Family&);
+// How wide FFNs are of LFM2's models without experts.
+int64_t read_lfm2_width(const JsonReader&);
+void write_lfm2_width(Json&);
 
 // What sets Gemma's families apart (family_gemma.cpp); of Gemma 4 also what layers without a window
 // have, once it is known which these are.

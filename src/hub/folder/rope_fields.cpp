@@ -12,7 +12,10 @@ namespace {
 
 using Kind = RopeScaling::Kind;
 
-constexpr const char* kShare = "partial_rotary_factor";
+constexpr const char *kShare = "partial_rotary_factor",
+                     *kFirstContext = "original_max_position_embeddings",
+                     *kShortFactor = "short_mscale", *kLongFactor = "long_mscale",
+                     *kFactorOfBoth = "attention_factor";
 
 // The place in the list is the Kind.
 const std::vector<std::string> kKinds = {"default", "linear",       "llama3",
@@ -54,8 +57,27 @@ float yarn_attention_factor(const JsonReader& reader, float factor) {
   return static_cast<float>(derived);
 }
 
-// As Phi-3.5-MoE has it (transformers:phimoe/modeling_phimoe.py).
-void read_longrope(const JsonReader& reader, RopeScaling& s) {
+// Phi-3's (transformers:modeling_rope_utils.py, _compute_longrope_parameters): the context that was
+// trained first stands beside the scaling or in it.
+void read_contexts(const JsonReader& reader, const JsonReader& config, RopeScaling& s) {
+  s.original_context =
+      (config.has(kFirstContext) ? config : reader).get_in<int64_t>(kFirstContext, 2, kMaxSize);
+  if (reader.get<int64_t>(kFirstContext, s.original_context) != s.original_context)
+    fail("{}: \"{}\" is {}, but {} stands beside it; make them equal", reader.where(),
+         kFirstContext, text_of(reader, kFirstContext), s.original_context);
+  const auto original = static_cast<double>(s.original_context);
+  const double context =
+      static_cast<double>(config.get_in<int64_t>("max_position_embeddings", 1, kMaxSize));
+  const double factor = reader.get_in<double>("factor", FLT_MIN, FLT_MAX, context / original);
+  s.attention_factor =
+      reader.has(kFactorOfBoth) ? number(reader, kFactorOfBoth)
+      : factor <= 1             ? 1
+                    : static_cast<float>(std::sqrt(1 + std::log(factor) / std::log(original)));
+  s.long_attention_factor = s.attention_factor;
+}
+
+// As Phi-3.5-MoE has it (transformers:phimoe/modeling_phimoe.py), or Phi-3 where a config is given.
+void read_longrope(const JsonReader& reader, const JsonReader* config, RopeScaling& s) {
   for (const auto& [key, factors] :
        {std::pair{"short_factor", &s.short_factors}, {"long_factor", &s.long_factors}}) {
     for (const double x : reader.get<std::vector<double>>(key)) {
@@ -65,14 +87,16 @@ void read_longrope(const JsonReader& reader, RopeScaling& s) {
       factors->push_back(static_cast<float>(x));
     }
   }
-  s.original_context = reader.get_in<int64_t>("original_max_position_embeddings", 1, kMaxSize);
-  s.attention_factor = number(reader, "short_mscale");
-  s.long_attention_factor = number(reader, "long_mscale");
+  if (config != nullptr) return read_contexts(reader, *config, s);
+  s.original_context = reader.get_in<int64_t>(kFirstContext, 1, kMaxSize);
+  s.attention_factor = number(reader, kShortFactor);
+  s.long_attention_factor = number(reader, kLongFactor);
   // not read by the family's code
-  for (const char* key : {"attention_factor", "factor"}) reader.get<double>(key, 1);
+  for (const char* key : {kFactorOfBoth, "factor"}) reader.get<double>(key, 1);
 }
 
-RopeScaling scaling_of(const JsonReader& reader) {
+// `contexts`: the config, where it gives the factor of long texts.
+RopeScaling scaling_of(const JsonReader& reader, const JsonReader* contexts = nullptr) {
   RopeScaling s;
   s.kind = kind_of(reader);
   if (s.kind == Kind::none) return s;
@@ -82,12 +106,12 @@ RopeScaling scaling_of(const JsonReader& reader) {
     return s;
   }
   if (s.kind == Kind::longrope) {
-    read_longrope(reader, s);
+    read_longrope(reader, contexts, s);
     return s;
   }
   s.factor = number(reader, "factor");
   if (s.kind == Kind::linear) return s;
-  s.original_context = reader.get_in<int64_t>("original_max_position_embeddings", 1, kMaxSize);
+  s.original_context = reader.get_in<int64_t>(kFirstContext, 1, kMaxSize);
   if (s.kind == Kind::llama3) {
     s.low_freq_factor = number(reader, "low_freq_factor");
     s.high_freq_factor = number(reader, "high_freq_factor");
@@ -132,12 +156,10 @@ float theta_beside(const JsonReader& reader) {
   return static_cast<float>(reader.get_in<double>("rope_theta", 0, FLT_MAX));
 }
 
-}  // namespace
-
-RopeScaling read_rope_scaling(const JsonReader& reader, double share) {
+RopeScaling scaling_beside(const JsonReader& reader, double share, const JsonReader* contexts) {
   if (!reader.has("rope_scaling")) return {};
   const JsonReader scaling = reader.object("rope_scaling");
-  const RopeScaling s = scaling_of(scaling);
+  const RopeScaling s = scaling_of(scaling, contexts);
   if (scaling.has("rope_theta") && reader.has("rope_theta") &&
       scaling.get<double>("rope_theta") != reader.get<double>("rope_theta"))
     fail("{}: \"rope_theta\" is {}, but \"rope_scaling\" says {}; make them equal", reader.where(),
@@ -147,16 +169,23 @@ RopeScaling read_rope_scaling(const JsonReader& reader, double share) {
   return s;
 }
 
+}  // namespace
+
+RopeScaling read_rope_scaling(const JsonReader& reader, double share) {
+  return scaling_beside(reader, share, nullptr);
+}
+
 namespace {
 
-void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share) {
-  c.rope_scaling = read_rope_scaling(reader, share);
+void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share,
+                          const JsonReader* contexts) {
+  c.rope_scaling = scaling_beside(reader, share, contexts);
   if (!reader.has("rope_parameters")) {
     c.rope_theta = theta_beside(reader);
     return;
   }
   const JsonReader rope = reader.object("rope_parameters");
-  const RopeScaling scaling = scaling_of(rope);
+  const RopeScaling scaling = scaling_of(rope, contexts);
   if (reader.has("rope_scaling") && rope_scaling_json(scaling) != rope_scaling_json(c.rope_scaling))
     fail("{}: \"rope_scaling\" is {}, but \"rope_parameters\" is {}; make them equal",
          reader.where(), text_of(reader, "rope_scaling"), text_of(reader, "rope_parameters"));
@@ -213,9 +242,10 @@ bool read_stretched_base(const JsonReader& reader, ModelConfig& c) {
 
 }  // namespace
 
-void read_rope(const JsonReader& reader, ModelConfig& c, double share) {
+void read_rope(const JsonReader& reader, ModelConfig& c, double share, bool by_contexts) {
   if (c.qk_norm_turned && read_stretched_base(reader, c)) return;
-  read_rope_as_written(reader, c, share);
+  if (by_contexts) reader.has(kFirstContext);  // written where nothing is scaled too
+  read_rope_as_written(reader, c, share, by_contexts ? &reader : nullptr);
   if (!c.latent.present()) c.rope_scaling.score_mscale = 0;
 }
 
@@ -289,14 +319,14 @@ Json rope_scaling_json(const RopeScaling& s) {
       json[key] = Json::array();
       for (const float x : *factors) json[key].push_back(shortest_decimal(x));
     }
-    fields.size("original_max_position_embeddings", s.original_context, 1);
-    fields.number("short_mscale", s.attention_factor, 0);
-    fields.number("long_mscale", s.long_attention_factor, 0);
+    fields.size(kFirstContext, s.original_context, 1);
+    fields.number(kShortFactor, s.attention_factor, 0);
+    fields.number(kLongFactor, s.long_attention_factor, 0);
     return json;
   }
   fields.number("factor", s.factor, 0);
   if (s.kind == Kind::linear) return json;
-  fields.size("original_max_position_embeddings", s.original_context, 1);
+  fields.size(kFirstContext, s.original_context, 1);
   if (s.kind == Kind::llama3) {
     fields.number("low_freq_factor", s.low_freq_factor, 0);
     fields.number("high_freq_factor", s.high_freq_factor, 0);
@@ -308,6 +338,21 @@ Json rope_scaling_json(const RopeScaling& s) {
   fields.flag("truncate", s.truncate);
   if (s.score_mscale > 0) fields.number("mscale_all_dim", s.score_mscale, 0);
   return json;
+}
+
+bool is_by_contexts(const RopeScaling& s) {
+  return s.kind == Kind::none ||
+         (s.kind == Kind::longrope && s.attention_factor == s.long_attention_factor &&
+          s.original_context > 1);
+}
+
+void say_by_contexts(Json& json, const RopeScaling& s) {
+  if (s.kind != Kind::longrope) return;
+  json[kFirstContext] = s.original_context;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    json[key][kFactorOfBoth] = json[key][kShortFactor];
+    for (const char* of_one : {kShortFactor, kLongFactor}) json[key].erase(of_one);
+  }
 }
 
 void write_rope(Json& json, const ModelConfig& c, double share) {

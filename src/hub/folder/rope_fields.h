@@ -14,9 +14,14 @@ namespace moe {
 // where the key that says the base is missing, except in configs of transformers before 4.33, which
 // had no such key: the base was 10000 for all of them. Scalings other than those of RopeScaling are
 // refused by name. `share` of a head turns; a key that says another share is refused.
-void read_rope(const JsonReader&, ModelConfig&, double share = 1);
+// `by_contexts`: what turns by frequencies of two lengths is multiplied by one factor, which the
+// contexts give (Phi-3), not by one of each length (Phi-3.5-MoE).
+void read_rope(const JsonReader&, ModelConfig&, double share = 1, bool by_contexts = false);
 // Both forms.
 void write_rope(Json&, const ModelConfig&, double share = 1);
+// Whether a scaling can be said so, and what was written in the words of that.
+bool is_by_contexts(const RopeScaling&);
+void say_by_contexts(Json&, const RopeScaling&);
 
 // The same where layers with a window, which the config has by now, turn by frequencies of their
 // own: unscaled, with the same base or, `local`, the one of "rope_local_base_freq".

@@ -75,6 +75,7 @@ struct GgufArchitecture {
   bool multipliers = false;   // Granite's
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
   bool needs_head = false;    // a tied head is written a second time, as "output.weight"
+  bool tied = false;          // the head is the embedding, whatever a file holds
   GgufGating gating = GgufGating::softmax;
   bool router_bias = false;            // the logits of experts have a bias
   Biases selection_bias = Biases::no;  // the choice of experts has one

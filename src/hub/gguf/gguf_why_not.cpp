@@ -249,6 +249,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             fmt::format("{} heads of width {} do not make up the width {}", c.heads, c.head_width,
                         c.width)),
       needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
+      needs(!row.tied || c.tied, "its head is not the embedding"),
       why_not_rope_scaling(row, c),
       needs(!taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",

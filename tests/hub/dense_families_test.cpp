@@ -1,0 +1,421 @@
+// Families without experts, which are carved and upcycled: each by the sizes of a published model
+// in the words of its config, read as so many numbers as that has, and what its code could do that
+// the engine does not refused by name. And the texts of models of pictures.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "core/rng.h"
+#include "hub/configs.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
+#include "hub/hub.h"
+#include "hub/published_configs.h"
+#include "model/cost.h"
+#include "support/check.h"
+#include "support/files.h"
+
+namespace moe::test::dense_families_test {
+namespace {
+
+// What nearly all of them say.
+Json sizes(const char* type, int64_t vocab, int64_t width, int64_t layers, int64_t heads,
+           int64_t kv_heads, int64_t ffn) {
+  return {{"model_type", type},
+          {"architectures", {"AnyForCausalLM"}},
+          {"vocab_size", vocab},
+          {"hidden_size", width},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", kv_heads},
+          {"intermediate_size", ffn},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"max_position_embeddings", 4096},
+          {"tie_word_embeddings", false},
+          {"attention_dropout", 0.0},
+          {"initializer_range", 0.02},
+          {"use_cache", true}};
+}
+
+ModelConfig expect_numbers(const Json& json, int64_t numbers) {
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.model_type, json["model_type"]);
+  EXPECT_EQ(count_params(c).total(), numbers) << c.model_type;
+  const Json written = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(written["model_type"], json["model_type"]);
+  EXPECT_EQ(config_to_json(parse(written)), config_to_json(c));
+  return c;
+}
+
+Json phi3_mini() {
+  Json json = sizes("phi3", 32064, 3072, 32, 32, 32, 8192);
+  for (const char* key : {"resid_pdrop", "embd_pdrop"}) json[key] = 0.0;
+  json["original_max_position_embeddings"] = 4096;
+  json["sliding_window"] = 2047;
+  json["rope_scaling"] = nullptr;
+  return json;
+}
+
+TEST(DenseFamilies, Phi3) {
+  const ModelConfig c = expect_numbers(phi3_mini(), 3821079552);
+  EXPECT_EQ(c.attention_window, 2047);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::none);
+  expect_needed(phi3_mini(), {"sliding_window", "rope_theta", "tie_word_embeddings"});
+  // Of Phi-4-mini, whose heads turn in part, by frequencies of two lengths.
+  Json mini = sizes("phi3", 200064, 3072, 32, 24, 8, 8192);
+  mini["tie_word_embeddings"] = true;
+  mini["sliding_window"] = 262144;
+  mini["max_position_embeddings"] = 131072;
+  mini["original_max_position_embeddings"] = 4096;
+  mini["partial_rotary_factor"] = 0.75;
+  mini["rope_scaling"] = {{"type", "longrope"},
+                          {"short_factor", std::vector<double>(48, 1.0)},
+                          {"long_factor", std::vector<double>(48, 2.5)}};
+  const ModelConfig m = expect_numbers(mini, 3836021760);
+  EXPECT_EQ(m.rotary_width, 96);
+  EXPECT_EQ(m.rope_scaling.original_context, 4096);
+  const float factor = std::sqrt(1 + std::log(32.0f) / std::log(4096.0f));
+  EXPECT_FLOAT_EQ(m.rope_scaling.attention_factor, factor);
+  EXPECT_EQ(m.rope_scaling.long_attention_factor, m.rope_scaling.attention_factor);
+  EXPECT_EQ(m.rope_scaling.long_factors, std::vector<float>(48, 2.5f));
+  // Said otherwise: in the scaling itself, and as transformers 5 has it.
+  const auto scaled = [&](const Json& more) {
+    Json json = mini;
+    json["rope_scaling"].update(more);
+    return parse(json).rope_scaling.attention_factor;
+  };
+  EXPECT_EQ(scaled({{"attention_factor", 1.5}}), 1.5f);
+  EXPECT_EQ(scaled({{"factor", 1.0}}), 1);
+  EXPECT_EQ(scaled({{"original_max_position_embeddings", 4096}}), m.rope_scaling.attention_factor);
+  Json newer = without(without(mini, "rope_scaling"), "rope_theta");
+  newer["rope_parameters"] = mini["rope_scaling"];
+  newer["rope_parameters"]["rope_theta"] = 10000.0;
+  EXPECT_EQ(config_to_json(parse(newer)), config_to_json(m));
+  EXPECT_FAILS(scaled({{"original_max_position_embeddings", 2048}}),
+               "\"original_max_position_embeddings\" is 2048, but 4096 stands beside it");
+  EXPECT_FAILS(parse(without(mini, "original_max_position_embeddings")),
+               "\"original_max_position_embeddings\" is missing");
+  EXPECT_FAILS(scaled({{"short_mscale", 1.1}}), "short_mscale");
+  EXPECT_FAILS(scaled({{"long_factor", {1.0}}}), "factors");
+  // Another family's scaling of long texts has a factor for each length.
+  ModelConfig two = m;
+  two.rope_scaling.long_attention_factor += 0.5f;
+  EXPECT_EQ(architecture_of(two).model_type, "moe_cpp");
+  ModelConfig linear = m;
+  linear.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+  EXPECT_EQ(architecture_of(linear).model_type, "moe_cpp");
+}
+
+TEST(DenseFamilies, Gemma) {
+  Json json = sizes("gemma", 256000, 2048, 18, 8, 1, 16384);
+  json["head_dim"] = 256;
+  json["attention_bias"] = false;
+  json["hidden_act"] = "gelu";
+  json["hidden_activation"] = nullptr;
+  json.erase("tie_word_embeddings");
+  const ModelConfig c = expect_numbers(json, 2506172416);
+  EXPECT_TRUE(c.tied && c.norm_offset);
+  EXPECT_EQ(c.act, ops::Act::gelu_tanh);
+  EXPECT_FLOAT_EQ(c.multipliers.embedding, std::sqrt(2048.0f));
+  EXPECT_EQ(c.multipliers.attention, 0);
+  for (const char* key : {"hidden_act", "hidden_activation"})
+    EXPECT_EQ(config_to_json(parse(with(json, key, "gelu_pytorch_tanh"))), config_to_json(c));
+  expect_refused(json, {{"hidden_act", "silu"},
+                        {"hidden_activation", "gelu"},
+                        {"use_bidirectional_attention", true}});
+  ModelConfig other = c;
+  other.multipliers.embedding = 1;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+}
+
+TEST(DenseFamilies, Granite) {
+  Json json = sizes("granite", 49159, 2048, 40, 32, 8, 8192);
+  for (const auto& [key, x] : {std::pair{"embedding_multiplier", 12.0},
+                               {"residual_multiplier", 0.22},
+                               {"attention_multiplier", 0.015625},
+                               {"logits_scaling", 8.0}})
+    json[key] = x;
+  json["attention_bias"] = json["mlp_bias"] = false;
+  json["tie_word_embeddings"] = true;
+  const ModelConfig c = expect_numbers(json, 2533539840);
+  EXPECT_EQ(c.multipliers.residual, 0.22f);
+  EXPECT_EQ(c.multipliers.logits, 8);
+  EXPECT_TRUE(parse(with(json, "mlp_bias", true)).ffn_bias);
+  expect_needed(json, {"embedding_multiplier", "residual_multiplier", "attention_multiplier",
+                       "logits_scaling"});
+  // The same with sinks and windows.
+  Json swa = with(json, "model_type", "granite_swa");
+  swa["sliding_window"] = 128;
+  std::vector<double> bases(40, 10000.0);
+  bases[4] = 0;
+  swa["layer_rope_theta"] = bases;
+  const ModelConfig s = expect_numbers(swa, 2533539840 + 40 * 32);
+  EXPECT_TRUE(s.attention_sinks);
+  EXPECT_FALSE(s.has_window(0) || s.has_window(4));
+  EXPECT_TRUE(s.has_window(1) && s.has_window(39));
+  EXPECT_EQ(s.nope_layers, std::vector<int64_t>{4});
+}
+
+TEST(DenseFamilies, Glm4) {
+  Json json = sizes("glm4", 151552, 4096, 40, 32, 2, 13696);
+  json["head_dim"] = 128;
+  json["attention_bias"] = true;
+  json["partial_rotary_factor"] = 0.5;
+  const ModelConfig c = expect_numbers(json, 9400279040);
+  EXPECT_EQ(c.norm_placement, NormPlacement::both);
+  EXPECT_EQ(c.rotary_width, 64);
+  EXPECT_TRUE(c.attention_bias && !c.attention_out_bias);
+  EXPECT_EQ(config_to_json(parse(without(json, "partial_rotary_factor"))), config_to_json(c));
+  expect_needed(json, {"head_dim", "attention_bias"});
+  // The one before it has two norms fewer.
+  const ModelConfig before =
+      expect_numbers(with(json, "model_type", "glm"), 9400279040 - 2 * 40 * 4096);
+  EXPECT_EQ(before.norm_placement, NormPlacement::pre);
+}
+
+TEST(DenseFamilies, SeedOss) {
+  Json json = sizes("seed_oss", 155136, 5120, 64, 80, 8, 27648);
+  json["head_dim"] = 128;
+  json["attention_bias"] = true;
+  json["attention_out_bias"] = json["mlp_bias"] = false;
+  json["residual_dropout"] = json["attention_dropout"] = 0.1;
+  json["rope_scaling"] = {{"rope_type", "default"}};
+  const ModelConfig c = expect_numbers(json, 36151104512);
+  EXPECT_TRUE(c.attention_bias && !c.attention_out_bias);
+  EXPECT_EQ(c.dropout, 0);
+  expect_refused(json, {{"attention_out_bias", true}, {"mlp_bias", true}});
+}
+
+TEST(DenseFamilies, Exaone4) {
+  Json json = sizes("exaone4", 102400, 2048, 30, 32, 8, 4096);
+  json["head_dim"] = 64;
+  json["tie_word_embeddings"] = true;
+  json["sliding_window"] = json["sliding_window_pattern"] = nullptr;
+  json["layer_types"] = std::vector<std::string>(30, "full_attention");
+  const ModelConfig c = expect_numbers(json, 1279391488);
+  EXPECT_EQ(c.norm_placement, NormPlacement::output);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.attention_window, 0);
+  EXPECT_TRUE(c.nope_layers.empty());  // all turn
+  EXPECT_FAILS(parse(without(json, "sliding_window")), "\"sliding_window\" is missing");
+  // With windows, layers without one do not turn.
+  Json large = sizes("exaone4", 102400, 5120, 64, 40, 8, 27392);
+  large["head_dim"] = 128;
+  large["sliding_window"] = 4096;
+  large["sliding_window_pattern"] = "LLLG";
+  for (int i = 0; i < 64; ++i)
+    large["layer_types"].push_back(i % 4 == 3 ? "full_attention" : "sliding_attention");
+  const ModelConfig l = expect_numbers(large, 32003216384);
+  EXPECT_EQ(l.attention_window, 4096);
+  EXPECT_EQ(l.window_layers.size(), 48u);
+  EXPECT_EQ(l.nope_layers.size(), 16u);
+  EXPECT_EQ(l.attention(3).rotary_width, 0);
+  EXPECT_EQ(config_to_json(parse(with(without(large, "layer_types"), "sliding_window_pattern", 4))),
+            config_to_json(l));
+  large["layer_types"][0] = "full_attention";
+  EXPECT_EQ(parse(large).nope_layers[0], 0);
+  // A window that no layer has: then nothing turns, for which there are no words.
+  EXPECT_FAILS(parse(with(json, "sliding_window", 4096)), "in some of its layers nothing turns");
+}
+
+TEST(DenseFamilies, Ernie45) {
+  Json json = sizes("ernie4_5", 103424, 1024, 18, 16, 2, 3072);
+  json["head_dim"] = 128;
+  json["use_bias"] = false;
+  json["tie_word_embeddings"] = true;
+  expect_numbers(json, 360748032);
+  expect_needed(json, {"head_dim"});
+  expect_refused(json, {{"use_bias", true}});
+}
+
+TEST(DenseFamilies, HunYuan) {
+  Json json = sizes("hunyuan_v1_dense", 120818, 2048, 32, 16, 4, 6144);
+  json["head_dim"] = json["attention_head_dim"] = 128;
+  json["tie_word_embeddings"] = json["use_qk_norm"] = true;
+  json["attention_bias"] = json["use_cla"] = false;
+  json["rope_scaling"] = {{"alpha", 1000.0}, {"beta_fast", 32}, {"beta_slow", 1},
+                          {"factor", 1.0},   {"mscale", 1.0},   {"type", "dynamic"}};
+  const ModelConfig c = expect_numbers(json, 1791080448);
+  EXPECT_TRUE(c.qk_norm_turned);
+  EXPECT_FLOAT_EQ(c.rope_theta, static_cast<float>(10000 * std::pow(1000.0, 128.0 / 126)));
+  expect_refused(json, {{"use_qk_norm", false}, {"use_cla", true}, {"attention_head_dim", 64}});
+}
+
+Json lfm2() {
+  Json json = sizes("lfm2", 65536, 2048, 16, 32, 8, 12288);
+  for (const char* key : {"hidden_act", "rms_norm_eps", "tie_word_embeddings", "intermediate_size"})
+    json.erase(key);
+  json["norm_eps"] = json["block_norm_eps"] = 1e-5;
+  json["block_ff_dim"] = 12288;
+  json["block_auto_adjust_ff_dim"] = json["block_use_swiglu"] = json["use_pos_enc"] = true;
+  json["block_multiple_of"] = 256;
+  json["block_ffn_dim_multiplier"] = 1.0;
+  json["block_dim"] = json["conv_dim"] = json["conv_dim_out"] = 2048;
+  json["conv_L_cache"] = 3;
+  json["conv_bias"] = false;
+  json["num_heads"] = 32;
+  json["theta"] = 1000000.0;
+  json["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
+  return json;
+}
+
+TEST(DenseFamilies, Lfm2) {
+  const ModelConfig c = expect_numbers(lfm2(), 1170340608);
+  EXPECT_EQ(c.dense_width, 8192);
+  EXPECT_TRUE(c.tied);
+  EXPECT_EQ(c.conv_layers, (std::vector<int64_t>{0, 1, 3, 4, 6, 7, 9, 11, 13, 15}));
+  const auto width = [](const char* key, const Json& value) {
+    return parse(with(lfm2(), key, value)).dense_width;
+  };
+  EXPECT_EQ(width("block_auto_adjust_ff_dim", false), 12288);
+  EXPECT_EQ(width("block_multiple_of", 5000), 10000);
+  EXPECT_EQ(width("block_ffn_dim_multiplier", 0.5), 4096);
+  EXPECT_EQ(width("block_ffn_dim_multiplier", nullptr), 8192);
+  EXPECT_EQ(width("block_ff_dim", 100), 256);  // 66, in multiples of 256
+  EXPECT_EQ(width("intermediate_size", 100), 8192) << "the older key goes before it";
+  Json newer = without(lfm2(), "full_attn_idxs");
+  for (int64_t i = 0; i < 16; ++i)
+    newer["layer_types"].push_back(c.mixer(i) == Mixer::conv ? "conv" : "full_attention");
+  EXPECT_EQ(config_to_json(parse(newer)), config_to_json(c));
+  EXPECT_FAILS(parse(without(lfm2(), "full_attn_idxs")), "\"layer_types\" is missing");
+  expect_refused(lfm2(), {{"block_use_swiglu", false}, {"use_pos_enc", false}, {"num_heads", 16}});
+  // Saved and loaded it is itself.
+  ModelConfig small = small_config();
+  small.model_type = "lfm2";
+  small.expert_width = small.dense_width;
+  small.qk_norm = QkNorm::head;
+  small.conv_layers = {0};
+  small.conv_width = 3;
+  small.tied = true;
+  Model model(small);
+  model.initialise(3);
+  const TempFolder folder;
+  save_model(folder.path(), model, *make_tokenizer("bytes"));
+  EXPECT_EQ(read_json(folder / "config.json")["model_type"], "lfm2");
+  const LoadedModel loaded = load_model(folder.path());
+  for (size_t i = 0; i < model.params().size(); ++i)
+    EXPECT_TRUE(same_bits(loaded.model->params()[i]->value, model.params()[i]->value))
+        << model.params()[i]->name;
+}
+
+TEST(DenseFamilies, StableLm) {
+  Json json = sizes("stablelm", 100352, 2048, 24, 32, 32, 5632);
+  json.erase("rms_norm_eps");
+  json["layer_norm_eps"] = 1e-5;
+  json["use_qkv_bias"] = true;
+  json["hidden_dropout"] = 0.0;
+  json["partial_rotary_factor"] = 0.25;
+  const ModelConfig c = expect_numbers(json, 1644515328);
+  EXPECT_EQ(c.norm, NormKind::layer);
+  EXPECT_TRUE(c.norm_bias && c.attention_bias && !c.attention_out_bias && c.gated);
+  EXPECT_EQ(c.rotary_width, 16);
+  EXPECT_EQ(config_to_json(parse(without(json, "partial_rotary_factor"))), config_to_json(c));
+  EXPECT_FALSE(parse(without(json, "use_qkv_bias")).attention_bias);
+  expect_needed(json, {"layer_norm_eps"});
+  expect_refused(json, {{"qk_layernorm", true}, {"use_parallel_residual", true}});
+  // Its code takes no other width of a head.
+  EXPECT_FAILS(parse(with(json, "head_dim", 128)), "do not make up the width");
+}
+
+TEST(DenseFamilies, Starcoder2) {
+  Json json = sizes("starcoder2", 49152, 3072, 30, 24, 2, 12288);
+  for (const char* key : {"rms_norm_eps", "tie_word_embeddings"}) json.erase(key);
+  json["norm_epsilon"] = 1e-5;
+  json["use_bias"] = true;
+  json["hidden_act"] = "gelu_pytorch_tanh";
+  json["sliding_window"] = 4096;
+  json["residual_dropout"] = json["embedding_dropout"] = 0.1;
+  const ModelConfig c = expect_numbers(json, 3030371328);
+  EXPECT_TRUE(c.tied && !c.gated && c.ffn_bias && c.attention_bias && c.attention_out_bias);
+  EXPECT_EQ(c.act, ops::Act::gelu_tanh);
+  EXPECT_EQ(c.attention_window, 4096);
+  EXPECT_FALSE(parse(with(json, "use_bias", false)).ffn_bias);
+  expect_needed(json, {"norm_epsilon", "use_bias", "sliding_window"});
+  ModelConfig half = c;
+  half.ffn_bias = false;
+  EXPECT_EQ(architecture_of(half).model_type, "moe_cpp");
+}
+
+TEST(DenseFamilies, Youtu) {
+  Json json = sizes("youtu", 128256, 2048, 32, 16, 16, 6144);
+  for (const auto& [key, x] : {std::pair{"kv_lora_rank", 512},
+                               {"q_lora_rank", 1536},
+                               {"qk_rope_head_dim", 64},
+                               {"qk_nope_head_dim", 128},
+                               {"v_head_dim", 128}})
+    json[key] = x;
+  json["attention_bias"] = false;
+  json["tie_word_embeddings"] = json["rope_interleave"] = true;
+  const int64_t attention = 2048 * 1536 + 1536 + 1536 * 16 * 192 + 2048 * (512 + 64) + 512 +
+                            512 * 16 * (128 + 128) + 16 * 128 * 2048;
+  const ModelConfig c = expect_numbers(
+      json, int64_t{128256} * 2048 + 2048 + 32 * (attention + 3 * 2048 * 6144 + 2 * 2048));
+  EXPECT_EQ(c.moe_layer_count(), 0);
+  EXPECT_EQ(c.latent.query_width, 1536);
+  expect_refused(json, {{"attention_bias", true}, {"rope_interleave", false}});
+}
+
+// The sizes of Aria's text.
+Json aria() {
+  Json json = sizes("aria_text", 100352, 2560, 28, 20, 20, 1664);
+  json["moe_num_experts"] = 64;
+  json["moe_topk"] = 6;
+  json["moe_num_shared_experts"] = 2;
+  json["head_dim"] = 128;
+  json["attention_bias"] = json["mlp_bias"] = false;
+  return json;
+}
+
+TEST(DenseFamilies, AriaHasExperts) {
+  const int64_t expert = 3 * 2560 * 1664;
+  const ModelConfig c =
+      expect_numbers(aria(), 2 * int64_t{100352} * 2560 + 2560 +
+                                 28 * (4 * 2560 * 2560 + 2 * 2560 + 64 * 2560 + 66 * expert));
+  EXPECT_EQ(c.routing.recipe, "mixtral");
+  EXPECT_EQ(c.routing.top_k, 6);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 3328);
+  expect_needed(aria(), {"moe_num_experts", "moe_topk", "moe_num_shared_experts"});
+  expect_refused(aria(), {{"mlp_bias", true}});
+  EXPECT_FAILS(parse(with(aria(), "hidden_act", "gelu")), "its activation is no SiLU");
+  ModelConfig alone = c;
+  alone.shared_experts = alone.shared_width = 0;
+  EXPECT_EQ(architecture_of(alone).model_type, "mixtral");
+}
+
+TEST(DenseFamilies, TextsOfModelsOfPictures) {
+  const auto within = [](const char* type, const Json& text, const Json& beside = {}) {
+    Json json = {{"model_type", type}, {"text_config", text}, {"vision_config", Json::object()}};
+    if (beside.is_object()) json.update(beside);
+    return json;
+  };
+  Json qwen = sizes("qwen3_vl_text", 151936, 2560, 36, 32, 8, 9728);
+  qwen["head_dim"] = 128;
+  qwen["attention_bias"] = false;
+  qwen["rope_scaling"] = {
+      {"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}, {"rope_type", "default"}};
+  const ModelConfig q = parse(within("qwen3_vl", qwen, {{"tie_word_embeddings", true}}));
+  EXPECT_EQ(q.model_type, "qwen3");
+  EXPECT_EQ(count_params(q).total(), 4022468096);
+  Json mistral = sizes("mistral", 131072, 5120, 40, 32, 8, 32768);
+  mistral["head_dim"] = 128;
+  mistral.erase("tie_word_embeddings");
+  const Json of_pictures = {{"projector_hidden_act", "gelu"},
+                            {"vision_feature_layer", -1},
+                            {"multimodal_projector_bias", false},
+                            {"spatial_merge_size", 2},
+                            {"image_token_index", 10}};
+  const ModelConfig m = parse(within("mistral3", mistral, of_pictures));
+  EXPECT_EQ(m.model_type, "mistral");
+  EXPECT_EQ(count_params(m).total(), 23572403200);
+  EXPECT_EQ(m.attention_window, 0);
+  EXPECT_FAILS(parse(within("mistral3", with(mistral, "model_type", "ministral3"), of_pictures)),
+               "the text of \"mistral3\" is \"ministral3\"; only \"mistral\" is read of it");
+  EXPECT_EQ(config_to_json(parse(within("aria", without(aria(), "tie_word_embeddings"),
+                                        {{"projector_patch_to_query_dict", {{"1225", 128}}}}))),
+            config_to_json(parse(aria())));
+}
+
+}  // namespace
+}  // namespace moe::test::dense_families_test

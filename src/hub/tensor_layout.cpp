@@ -110,6 +110,7 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
           .head = width, .apart = 2 * width, .before = param.kind == ParamKind::o_gate ? width : 0};
     case Layout::linear_heads: return order_of_linear(param.kind, config.linear);
     case Layout::interleaved_experts:
+    case Layout::interleaved_apart:
       return {.head = 1, .apart = 2, .before = param.kind == ParamKind::up ? 1 : 0};
     case Layout::stacked_experts: {
       const int64_t f = param.whole().shape[1];
@@ -195,6 +196,12 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return join_experts(
           map, name, shape, shape.size() - 1,
           {.param = &param, .transpose = turns, .order = order_of(row, param, config)});
+    case Layout::interleaved_apart:
+      shape.erase(shape.begin());
+      for (int64_t e = 0; e < param.whole().shape[0]; ++e)
+        join(map, filled(name, kExpert, e), shape, 0,
+             {.param = &param, .expert = e, .order = order_of(row, param, config)});
+      return;
     case Layout::fused_of_one:
       shape.erase(shape.begin());
       return join(map, name, shape, 0, {&param, 0});

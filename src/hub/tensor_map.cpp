@@ -50,7 +50,8 @@ Source source_shape(const FileTensor::Piece& piece) {
 
 // Numbers before those of a piece's expert; heads apart are counted from there.
 int64_t first_of(const FileTensor& tensor, const FileTensor::Piece& piece) {
-  if (piece.expert < 0) return 0;
+  const bool alone = tensor.pieces.front().expert == tensor.pieces.back().expert;
+  if (piece.expert < 0 || alone) return 0;
   int64_t numbers = piece.expert;
   for (size_t i = 1; i < tensor.shape.size(); ++i) numbers *= tensor.shape[i];
   return numbers;

@@ -451,6 +451,17 @@ constexpr NameRow kGptOssMxfp4Names[] = {
      true},
 };
 
+// The same with experts one by one, as unsloth saves them in bitsandbytes' types: gates and ups in
+// turns, the output dimension first (github unslothai/unsloth-zoo, temporary_patches/gpt_oss.py).
+constexpr std::string_view kGateUpApart = "model.layers.{i}.mlp.experts.gate_up_projs.{e}.{w}";
+constexpr NameRow kGptOssApartNames[] = {
+    {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.linear.{w}"},
+    {Part::experts, ParamKind::gate, kGateUpApart, Layout::interleaved_apart},
+    {Part::experts, ParamKind::up, kGateUpApart, Layout::interleaved_apart},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_projs.{e}.{w}",
+     Layout::per_expert},
+};
+
 // GPT-2's weights are Conv1D's, [in, out].
 constexpr NameRow kGpt2Names[] = {
     {Part::embedding, ParamKind::weight, "transformer.wte.weight"},
@@ -741,6 +752,8 @@ const TensorNames kGraniteSwaTensors = {
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGptOssMxfp4Tensors = {"gpt-oss", kGptOssMxfp4Names, kTiedHeadName, {},
+                                         {},        kHuggingFaceNames};
+const TensorNames kGptOssApartTensors = {"gpt-oss", kGptOssApartNames, kTiedHeadName, {},
                                          {},        kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};

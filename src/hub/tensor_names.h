@@ -33,6 +33,8 @@ enum class Layout {
   interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
                         // [E,D,2F]; of biases [E,F] twice as [E,2F]
   stacked_experts,      // the same, all rows of one behind all of the other
+  interleaved_apart,    // [E,F,D] twice as E tensors [2F,D], rows in turns, {e} in the name; of
+                        // biases [E,F] twice as E tensors [2F]
   fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
   linear_heads,         // of linear attention, as fused, but key head by key head
@@ -68,12 +70,12 @@ struct TensorNames {
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
-    kGptOssMxfp4Tensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors, kQwen35MoeTensors,
-    kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors, kGemma3Tensors,
-    kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors, kHunYuanTensors,
-    kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors,
-    kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
-    kAriaTensors;
+    kGptOssMxfp4Tensors, kGptOssApartTensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors,
+    kQwen35MoeTensors, kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors,
+    kGemma3Tensors, kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors,
+    kHunYuanTensors, kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors,
+    kGraniteSwaTensors, kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors,
+    kStarcoder2Tensors, kAriaTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

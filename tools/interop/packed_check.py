@@ -302,6 +302,61 @@ def nvfp4(divided):
     return pack
 
 
+def mxfp4_rows(name, x):
+    """As compressed-tensors has MXFP4: a matrix of rows, two numbers a byte."""
+    rows = x.view(x.shape[0], -1, 32)
+    exponent = torch.floor(torch.log2(rows.abs().amax(-1).clamp_min(1e-30))) - 2
+    steps = torch.exp2(exponent)[..., None]
+    which = (rows.abs()[..., None] / steps[..., None] - FP4).abs().argmin(-1)
+    meant = torch.where(rows < 0, -FP4[which], FP4[which]) * steps
+    codes = (which + 8 * (rows < 0)).to(torch.uint8).view(x.shape)
+    layer = name.removesuffix(".weight")
+    return {
+        layer + ".weight_packed": codes[:, 0::2] | (codes[:, 1::2] << 4),
+        layer + ".weight_scale": (exponent + 127).to(torch.uint8),
+    }, meant.view(x.shape)
+
+
+def nvfp4_bank(name, x):
+    """[E,I,O] as ModelOpt has gpt-oss's experts: numbers of a column together, one scale of all."""
+    of_all = x.abs().amax() / (FP4[-1] * LARGEST)
+    blocks = x.unflatten(1, (-1, 16))
+    scales = (blocks.abs().amax(2) / FP4[-1] / of_all).clamp(2**-9, LARGEST)
+    scales = scales.to(torch.float8_e4m3fn)
+    steps = (scales.float() * of_all)[:, :, None]
+    which = (blocks.abs()[..., None] / steps[..., None] - FP4).abs().argmin(-1)
+    meant = (torch.where(blocks < 0, -FP4[which], FP4[which]) * steps).to(torch.bfloat16)
+    codes = (which + 8 * (blocks < 0)).to(torch.uint8).flatten(1, 2)
+    return {
+        name: (codes[:, 0::2] | (codes[:, 1::2] << 4)).contiguous(),
+        name + "_weight_scale": scales,
+        name + "_weight_scale_2": of_all,
+        name + "_input_scale": torch.ones(()),
+    }, meant.float().flatten(1, 2)
+
+
+def fp8_bank(name, x):
+    scale = x.abs().amax() / LARGEST
+    numbers = (x / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    meant = (numbers.float() * scale).to(torch.bfloat16).float()
+    return {name: numbers, name + "_weight_scale": scale}, meant
+
+
+def one_by_one(name, x):
+    """gpt-oss's experts and router as unsloth calls them, the matrices in NF4."""
+    if ".router." in name:
+        return {name.replace(".router.", ".router.linear."): x}, x
+    if name.endswith("_bias"):
+        bank = name.removesuffix("_bias")
+        return {f"{bank}s.{e}.bias": b.contiguous() for e, b in enumerate(x)}, x
+    pack, tensors, meant = bitsandbytes4("nf4"), {}, []
+    for e, matrix in enumerate(x):
+        of_one, numbers = pack(f"{name}s.{e}.weight", matrix.T.contiguous())
+        tensors |= of_one
+        meant.append(numbers.T)
+    return tensors, torch.stack(meant)
+
+
 def fp8_of(shape):
     """E4M3 beside scales of f32: one, one of each row, or a column of them."""
 
@@ -336,6 +391,10 @@ def compressed(form, **weights):
 
 def is_expert(name, x):
     return name.endswith(("gate_up_proj", "experts.down_proj"))
+
+
+def is_of_experts(name, x):
+    return ".mlp." in name
 
 
 def is_projection(name, x):
@@ -419,6 +478,12 @@ WITHOUT_TRANSFORMERS = {
             group_size=16,
         ),
     ),
+    "mxfp4_rows": (
+        mxfp4_rows,
+        compressed(
+            "mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32
+        ),
+    ),
     "fp8_of_modelopt": (fp8_of(None), modelopt("FP8", num_bits=8, type="float")),
     "fp8_rows": (
         fp8_of("rows"),
@@ -433,6 +498,10 @@ WITHOUT_TRANSFORMERS = {
     "fp4": (bitsandbytes4("fp4", dtype=torch.float16), of_bitsandbytes(4, "fp4")),
     "int8": (bitsandbytes8, of_bitsandbytes(8)),
 }
+OF_BANKS = {
+    algo: {"quant_method": "modelopt", "quant_algo": algo, "exclude_modules": ["lm_head"]}
+    for algo in ("NVFP4", "FP8")
+}
 # The family, its matrices that are packed, how, what config.json and transformers are told, and in
 # what type they are compared: FP8 is read as bf16. Where transformers is told nothing, it loads the
 # numbers that were packed.
@@ -445,6 +514,9 @@ CASES = {
         transformers.Mxfp4Config(dequantize=True),
         "f32",
     ),
+    "nvfp4_bank": ("gpt_oss", is_expert, nvfp4_bank, OF_BANKS["NVFP4"], None, "f32"),
+    "fp8_bank": ("gpt_oss", is_expert, fp8_bank, OF_BANKS["FP8"], None, "f32"),
+    "one_by_one": ("gpt_oss", is_of_experts, one_by_one, of_bitsandbytes(4), None, "f32"),
     "fp8": ("qwen3_moe", is_projection, fp8, *FP8),
     "fp8_of_qwen": ("qwen3_moe", is_projection, fp8_of_qwen, *FP8),
     **{

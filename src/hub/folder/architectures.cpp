@@ -100,6 +100,7 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
 
 constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
+constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 
@@ -158,7 +159,8 @@ constexpr Architecture kArchitectures[] = {
     family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
-    family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors),
+    family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
+                    kOfGptOss),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),

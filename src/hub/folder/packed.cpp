@@ -11,10 +11,18 @@ namespace {
 
 // What compressed-tensors and ModelOpt keep of what goes into a product and comes out, and of
 // caches.
-constexpr std::string_view kOfActivations[] = {
-    ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale",
-    ".output_zero_point",  ".q_scale",     ".q_zero_point",     ".k_scale",
-    ".k_zero_point",       ".v_scale",     ".v_zero_point"};
+constexpr std::string_view kOfActivations[] = {".input_global_scale",
+                                               ".input_scale",
+                                               "_proj_input_scale",
+                                               ".input_zero_point",
+                                               ".output_scale",
+                                               ".output_zero_point",
+                                               ".q_scale",
+                                               ".q_zero_point",
+                                               ".k_scale",
+                                               ".k_zero_point",
+                                               ".v_scale",
+                                               ".v_zero_point"};
 
 constexpr std::string_view kBias = ".bias", kOfGptq = ".qweight";
 
@@ -22,9 +30,18 @@ std::string with_end(std::string_view name, std::string_view end, std::string_vi
   return std::string(name.substr(0, name.size() - end.size())) + std::string(instead);
 }
 
-const PackedForm* packed_form_of(const NamedTensor& tensor, Packing::Kind kind) {
-  for (const PackedForm& form : packed_forms())
-    if (form.kind == kind && form.has_numbers_in(tensor.name, tensor.value.dtype)) return &form;
+bool is_one_of(std::span<const DType> types, DType type) {
+  return std::ranges::find(types, type) != types.end();
+}
+
+const PackedForm* packed_form_of(const Safetensors& file, const NamedTensor& tensor,
+                                 Packing::Kind kind) {
+  for (const PackedForm& form : packed_forms()) {
+    if (form.kind != kind || !form.has_numbers_in(tensor.name, tensor.value.dtype)) continue;
+    if (form.types_of_first.empty()) return &form;
+    const std::string first = with_end(tensor.name, form.numbers, form.parts[0].ends);
+    if (file.contains(first) && is_one_of(form.types_of_first, file.get(first).dtype)) return &form;
+  }
   return nullptr;
 }
 
@@ -54,7 +71,7 @@ bool is_all_zeros(const Tensor& t) {
 UnpackedTensors::UnpackedTensors(std::shared_ptr<const Safetensors> file, const Packing& packing)
     : NamedTensors(file->path()), file_(std::move(file)) {
   for (const NamedTensor& tensor : file_->tensors())
-    if (const PackedForm* form = packed_form_of(tensor, packing.kind))
+    if (const PackedForm* form = packed_form_of(*file_, tensor, packing.kind))
       add_weight(tensor, *form, packing);
     else add_plain(tensor, packing.kind);
   for (const PackedWeight& weight : packed_)

@@ -25,6 +25,24 @@ PackedMatrix fp8_matrix(const PackedParts& parts, const Packing& packing) {
           .read = reader_of_bytes(numbers)};
 }
 
+// "X" [E,I,O] and "X_weight_scale", one for all.
+PackedMatrix f8_bank(const PackedParts& parts, const Packing&) {
+  const Tensor &numbers = parts.numbers, &scales = parts.scales;
+  if (numbers.rank != 3 || numbers.numel() == 0 || !are_scales(scales) || scales.numel() != 1)
+    fail("{}: \"{}\" is {} with scales {}; a bank is needed and one number", parts.where,
+         printable(parts.name), describe(numbers), describe(scales));
+  return {.rows = numbers.rows(),
+          .cols = numbers.cols(),
+          .matrices = numbers.shape[0],
+          .grid = {.scale = floats_in(scales),
+                   .zero = {0},
+                   .block_rows = numbers.rows(),
+                   .group = groups_of_size(numbers.cols(), numbers.cols())},
+          .wide = type_by_scales(scales),
+          .q = f8_numbers(),
+          .read = reader_of_bytes(numbers)};
+}
+
 // "X.weight" [O,I] of FP8 or of signed bytes.
 PackedMatrix bytes_matrix(const PackedParts& parts, const Packing& packing) {
   const Tensor& numbers = parts.numbers;

@@ -2,10 +2,11 @@
 // deepseek-ai/DeepSeek-V3, inference/kernel.py; GPTQ github AutoGPTQ/AutoGPTQ,
 // nn_modules/qlinear/qlinear_cuda.py, and ModelCloud/GPTQModel, utils/model.py for the two kinds of
 // zero points; AWQ github casper-hansen/AutoAWQ, modules/linear/gemm.py; compressed-tensors github
-// vllm-project/compressed-tensors, compressors/pack_quantized, naive_quantized and nvfp4 (the order
-// of halves), quantization/lifecycle/forward.py (the global scale divides); ModelOpt github
+// vllm-project/compressed-tensors, compressors/pack_quantized, naive_quantized, nvfp4 (the order of
+// halves) and mxfp4, quantization/lifecycle/forward.py (the global scale divides); ModelOpt github
 // NVIDIA/Model-Optimizer, modelopt/torch/quantization/qtensor/nvfp4_tensor.py (the same order, the
-// second scale multiplies) and modelopt/torch/export/quant_utils.py, one scale a row github
+// second scale multiplies), modelopt/torch/export/quant_utils.py and unified_export_hf.py (experts
+// in one tensor), one scale a row github
 // vllm-project/vllm, model_executor/layers/quantization/modelopt.py; FBGEMM
 // transformers:integrations/fbgemm_fp8.py; bitsandbytes github
 // bitsandbytes-foundation/bitsandbytes, nn/modules.py (names), functional.py (the state, nested
@@ -69,9 +70,32 @@ constexpr PackedForm kPackedForms[] = {
      ".weight_packed",
      ".weight",
      kUnsigned,
+     {{".weight_scale", &PackedParts::scales}},
+     nullptr,
+     mxfp4_matrix_shape,
+     unpack_mxfp4_matrix,
+     kUnsigned},
+    {PackingKind::compressed,
+     ".weight_packed",
+     ".weight",
+     kUnsigned,
      {{".weight_scale", &PackedParts::scales},
       {".weight_global_scale", &PackedParts::scale_of_scales}},
      nvfp4_divided_matrix},
+    // Experts of a layer in one tensor, whose name is the weight's.
+    {PackingKind::modelopt,
+     "_proj",
+     "_proj",
+     kF8,
+     {{"_proj_weight_scale", &PackedParts::scales}},
+     f8_bank},
+    {PackingKind::modelopt,
+     "_proj",
+     "_proj",
+     kUnsigned,
+     {{"_proj_weight_scale", &PackedParts::scales},
+      {"_proj_weight_scale_2", &PackedParts::scale_of_scales}},
+     nvfp4_bank},
     {PackingKind::modelopt,
      ".weight",
      ".weight",

@@ -46,6 +46,8 @@ struct PackedForm {
   // numbers and with them.
   Tensor (*shape)(const PackedParts&) = nullptr;
   Tensor (*unpack)(const PackedParts&, const MemoryOfWeights&) = nullptr;
+  // Where two forms are alike in all before: the types of the first part, which tell them apart.
+  std::span<const DType> types_of_first = {};
 
   bool has_numbers_in(std::string_view name, DType) const;
 };

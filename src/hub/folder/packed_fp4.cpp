@@ -117,6 +117,28 @@ Tensor unpack_mxfp4(const PackedParts& parts, const MemoryOfWeights& memory) {
   return weight;
 }
 
+namespace {
+
+// "X.weight_packed" [O,I/2] as the blocks of a matrix.
+PackedParts in_blocks(const PackedParts& parts) {
+  const Tensor& bytes = parts.numbers;
+  if (!is_matrix_of(DType::u8, bytes) || bytes.cols() % kBlockBytes != 0)
+    fail("{}: \"{}\" is {}; u8 [O,I/2] is needed, I in blocks of {}", parts.where,
+         printable(parts.name), describe(bytes), kBlock);
+  PackedParts blocks = parts;
+  blocks.numbers = bytes.reshape({bytes.rows(), bytes.cols() / kBlockBytes, kBlockBytes});
+  return blocks;
+}
+
+}  // namespace
+
+// Beside "X.weight_scale" [O,I/32], which has no other.
+Tensor mxfp4_matrix_shape(const PackedParts& parts) { return mxfp4_shape(in_blocks(parts)); }
+
+Tensor unpack_mxfp4_matrix(const PackedParts& parts, const MemoryOfWeights& memory) {
+  return unpack_mxfp4(in_blocks(parts), memory);
+}
+
 // "X.weight", "X.weight_scale" and "X.weight_scale_2".
 PackedMatrix nvfp4_matrix(const PackedParts& parts, const Packing&) {
   return nvfp4_with(parts, [](float block, float all) { return block * all; });
@@ -125,6 +147,43 @@ PackedMatrix nvfp4_matrix(const PackedParts& parts, const Packing&) {
 // "X.weight_packed", "X.weight_scale" and "X.weight_global_scale".
 PackedMatrix nvfp4_divided_matrix(const PackedParts& parts, const Packing&) {
   return nvfp4_with(parts, [](float block, float all) { return block / all; });
+}
+
+// "X" [E,I/2,O], two numbers of a column a byte, the first in the lower half, "X_weight_scale"
+// [E,I/16,O] and "X_weight_scale_2", one for all.
+PackedMatrix nvfp4_bank(const PackedParts& parts, const Packing&) {
+  const Tensor &bytes = parts.numbers, &scales = parts.scales, &of_all = parts.scale_of_scales;
+  const bool fit = bytes.rank == 3 && scales.rank == 3 && scales.dtype == DType::f8_e4m3 &&
+                   of_all.dtype == DType::f32 && of_all.numel() == 1 && bytes.numel() > 0 &&
+                   scales.shape[0] == bytes.shape[0] && scales.cols() == bytes.cols() &&
+                   scales.shape[1] * kNvfp4Block == bytes.shape[1] * 2;
+  if (!fit)
+    fail(
+        "{}: \"{}\" is {} with scales {} and {}; u8 [E,I/2,O], f8_e4m3 [E,I/16,O] and f32 [1] are "
+        "needed",
+        parts.where, printable(parts.name), describe(bytes), describe(scales), describe(of_all));
+  const int64_t cols = bytes.cols();
+  ScaleGrid grid{.scale = std::vector<float>(static_cast<size_t>(scales.numel())),
+                 .zero = std::vector<float>(static_cast<size_t>(scales.numel())),
+                 .block_rows = kNvfp4Block,
+                 .row_step = cols,
+                 .group_step = 1,
+                 .group = groups_of_size(cols, 1)};
+  const float all = *of_all.as<float>();
+  std::transform(static_cast<const uint8_t*>(scales.data),
+                 static_cast<const uint8_t*>(scales.data) + scales.numel(), grid.scale.begin(),
+                 [&](uint8_t byte) { return f8_e4m3_to_f32(byte) * all; });
+  const auto* from = static_cast<const uint8_t*>(bytes.data);
+  return {.rows = bytes.rows() * 2,
+          .cols = cols,
+          .matrices = bytes.shape[0],
+          .grid = std::move(grid),
+          .wide = DType::bf16,
+          .q = fp4_numbers(),
+          .read = [from, cols](uint8_t* codes, int64_t r, int64_t c, int64_t n) {
+            const uint8_t* row = from + r / 2 * cols + c;
+            for (int64_t j = 0; j < n; ++j) codes[j] = row[j] >> 4 * (r % 2) & 15;
+          }};
 }
 
 }  // namespace moe

@@ -118,6 +118,7 @@ DType common_type(DType a, DType b, DType wide) {
 }
 
 Tensor weight_of(const PackedMatrix& m, DType as) {
+  if (m.matrices > 0) return Tensor(nullptr, as, {m.matrices, m.rows / m.matrices, m.cols});
   return Tensor(nullptr, as, {m.rows / m.row_parts, m.cols * m.row_parts});
 }
 

@@ -37,6 +37,7 @@ struct ScaleGrid {
 struct PackedMatrix {
   int64_t rows = 0, cols = 0;
   int64_t row_parts = 1;
+  int64_t matrices = 0;  // of a bank [matrices, rows / matrices, cols]; 0: it is none
   ScaleGrid grid;
   float factor = 1;          // of every product, which is rounded to f32 before
   DType wide = DType::bf16;  // the 16 bits that the numbers become where nothing smaller holds them

@@ -126,9 +126,12 @@ void read_weights(const JsonReader& weights, Packing& packing) {
       one_of_names(weights, "type", {"int", "float"}, "\"int\" and \"float\" are read") == "float";
   const auto bits = weights.get<int64_t>("num_bits");
   if (bits != 4 && bits != 8) refuse(weights, "num_bits", "4 and 8 bits are read");
-  if (bits == 4 && floats && weights.get<int64_t>("group_size") != 16)
-    refuse(weights, "group_size",
-           "4 bits of type \"float\" are read in groups of 16, as NVFP4; MXFP4 is not");
+  const bool mx = packing.kind == Packing::Kind::compressed;
+  if (bits == 4 && floats)
+    if (const auto size = weights.get<int64_t>("group_size"); size != 16 && !(mx && size == 32))
+      refuse(weights, "group_size",
+             mx ? "4 bits of type \"float\" are read in groups of 16, as NVFP4, or 32, as MXFP4"
+                : "4 bits of type \"float\" are read in groups of 16, as NVFP4");
   one_of_names(weights, "strategy", {"tensor", "channel", "group", "tensor_group", "block"},
                "scales of a \"tensor\", \"channel\", \"group\" and \"block\" are read");
   if (weights.has("group_size")) read_group_size(weights, packing);
@@ -139,9 +142,10 @@ void read_weights(const JsonReader& weights, Packing& packing) {
 void check_compressed_format(const JsonReader& reader) {
   one_of_names(reader, "format",
                {"dense", "float-quantized", "int-quantized", "naive-quantized", "pack-quantized",
-                "nvfp4-pack-quantized", "mixed-precision"},
+                "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision"},
                "\"float-quantized\", \"int-quantized\", \"naive-quantized\", "
-               "\"pack-quantized\" and \"nvfp4-pack-quantized\" are read");
+               "\"pack-quantized\", \"nvfp4-pack-quantized\" and \"mxfp4-pack-quantized\" are "
+               "read");
 }
 
 void read_schemes(const JsonReader& reader, Packing& packing) {

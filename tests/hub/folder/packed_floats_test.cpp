@@ -133,6 +133,39 @@ TEST_F(PackedFloats, BytesWrittenByHand) {
   }
 }
 
+// It stays what it is.
+TEST_F(PackedFloats, Mxfp4OfCompressedTensors) {
+  constexpr float kSizes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const auto pack = [&](MadeFile& to, const std::string& layer, int64_t out, int64_t in) {
+    const Tensor bytes = to.put(layer + ".weight_packed", DType::u8, {out, in / 2}),
+                 scales = to.put(layer + ".weight_scale", DType::u8, {out, in / 32});
+    for (int64_t i = 0; i < scales.numel(); ++i)
+      scales.as<uint8_t>()[i] = static_cast<uint8_t>(120 + drawn_below(12));
+    std::vector<float> numbers;
+    for (int64_t i = 0; i < out * in; ++i) {
+      const int64_t code = drawn_below(16);
+      bytes.as<uint8_t>()[i / 2] |= static_cast<uint8_t>(code << 4 * (i % 2));
+      const float size = std::ldexp(kSizes[code % 8], scales.as<uint8_t>()[i / 32] - 127);
+      numbers.push_back(code <= 8 ? size : -size);  // the type has no -0
+    }
+    return numbers;
+  };
+  const Json weights = {{"num_bits", 4},        {"type", "float"},
+                        {"strategy", "group"},  {"group_size", 32},
+                        {"symmetric", true},    {"dynamic", false},
+                        {"observer", "minmax"}, {"scale_dtype", "torch.uint8"}};
+  expect_read(compressed("mxfp4-pack-quantized", weights), DType::mxfp4, pack, 32, 64);
+  Json other = weights;
+  other["group_size"] = 64;
+  expect_refused(compressed("mxfp4-pack-quantized", other),
+                 "\"group_size\" is 64; 4 bits of type \"float\" are read in groups of 16, as");
+  MadeFile made;
+  made.put("x.weight_packed", DType::u8, {2, 24});
+  made.put("x.weight_scale", DType::u8, {2, 2});
+  expect_parts_refused({.kind = Packing::Kind::compressed}, made,
+                       "\"x.weight_packed\" is u8 [2, 24]; u8 [O,I/2] is needed");
+}
+
 TEST_F(PackedFloats, Fp8OfModelOpt) {
   expect_read(modelopt("FP8", of_fp8()), DType::bf16,
               [&](MadeFile& to, const std::string& layer, int64_t out, int64_t in) {

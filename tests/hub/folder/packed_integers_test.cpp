@@ -403,8 +403,8 @@ TEST_F(PackedIntegers, OtherFormsAreRefusedByName) {
   expect_refused(with(awq, "backend", "llm-awq"), "\"backend\" is \"llm-awq\"; only \"gemm\"");
   expect_refused(with(awq, "bits", 3), "\"bits\" is 3; AWQ is read in 4 bits");
   const Json weights = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 8}};
-  expect_refused(compressed("mxfp4-pack-quantized", weights),
-                 "\"format\" is \"mxfp4-pack-quantized\"; \"float-quantized\"");
+  expect_refused(compressed("mxfp8-quantized", weights),
+                 "\"format\" is \"mxfp8-quantized\"; \"float-quantized\"");
   expect_refused(compressed("marlin-24", weights), "\"format\" is \"marlin-24\"");
   const auto scheme = [&](const char* key, const Json& value) {
     return compressed("pack-quantized", with(weights, key, value));

@@ -1,9 +1,6 @@
-// The tables of names (transformers:models/*, github wolfecameron/nanoMoE model.py, huggingface
-// deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py; github ggml-org/llama.cpp
-// gguf-py/gguf/constants.py).
+// The tables of names of model folders (transformers:models/*, github wolfecameron/nanoMoE
+// model.py, huggingface deepseek-ai/deepseek-moe-16b-base modeling_deepseek.py).
 #include "hub/tensor_names.h"
-
-#include <array>
 
 namespace moe {
 namespace {
@@ -161,12 +158,6 @@ constexpr NameRow kPairedIndexerNames[] = {
     {Part::attention, ParamKind::index_weights,
      "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
 };
-template <size_t N, size_t M>
-constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N], const NameRow (&b)[M]) {
-  std::array<NameRow, N + M> all{};
-  for (size_t i = 0; i < N + M; ++i) all[i] = i < N ? a[i] : b[i - N];
-  return all;
-}
 constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
 constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kLatentNames);
 
@@ -508,196 +499,6 @@ constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
                                            "transformer.h.{i}.attn.masked_bias"};
 
-// llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an
-// architecture of its cannot have no model of it has (hub/gguf/gguf_architectures.cpp).
-constexpr NameRow kGgufNames[] = {
-    {Part::embedding, ParamKind::weight, "token_embd.weight"},
-    {Part::positions, ParamKind::weight, "position_embd.weight"},
-    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.{w}"},
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.{w}"},
-    {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}"},
-    {Part::attention, ParamKind::v, "blk.{i}.attn_v.{w}"},
-    {Part::attention, ParamKind::o, "blk.{i}.attn_output.{w}"},
-    {Part::attention, ParamKind::q_a, "blk.{i}.attn_q_a.weight"},
-    {Part::attention, ParamKind::q_a_norm, "blk.{i}.attn_q_a_norm.weight"},
-    {Part::attention, ParamKind::q_b, "blk.{i}.attn_q_b.weight", Layout::rotary_last},
-    {Part::attention, ParamKind::kv_a, "blk.{i}.attn_kv_a_mqa.weight", Layout::fused},
-    {Part::attention, ParamKind::k_rope, "blk.{i}.attn_kv_a_mqa.weight", Layout::fused_rotary},
-    {Part::attention, ParamKind::kv_a_norm, "blk.{i}.attn_kv_a_norm.weight"},
-    {Part::attention, ParamKind::k_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
-    {Part::attention, ParamKind::v_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
-    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight"},
-    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight"},
-    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}"},
-    {Part::attention, ParamKind::index_weights, "blk.{i}.indexer.proj.weight"},
-    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight"},
-    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight"},
-    {Part::attention, ParamKind::sinks, "blk.{i}.attn_sinks.weight", Layout::same, true},
-    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_o_gate.weight"},
-    {Part::attention, ParamKind::linear_q, "blk.{i}.attn_qkv.weight", Layout::fused},
-    {Part::attention, ParamKind::linear_k, "blk.{i}.attn_qkv.weight", Layout::fused},
-    {Part::attention, ParamKind::linear_v, "blk.{i}.attn_qkv.weight", Layout::fused},
-    {Part::attention, ParamKind::linear_z, "blk.{i}.attn_gate.weight"},
-    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_beta.weight"},
-    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_alpha.weight"},
-    {Part::attention, ParamKind::linear_conv, "blk.{i}.ssm_conv1d.weight"},
-    {Part::attention, ParamKind::linear_dt_bias, "blk.{i}.ssm_dt.bias", Layout::same, true},
-    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::minus_exp, true},
-    {Part::attention, ParamKind::linear_norm, "blk.{i}.ssm_norm.weight"},
-    {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight"},
-    {Part::attention, ParamKind::conv_b, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
-    {Part::attention, ParamKind::conv_c, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
-    {Part::attention, ParamKind::conv_x, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
-    {Part::attention, ParamKind::conv, "blk.{i}.shortconv.conv.weight"},
-    {Part::attention, ParamKind::conv_o, "blk.{i}.shortconv.out_proj.weight"},
-    {Part::norms, ParamKind::attn_out_norm, "blk.{i}.post_attention_norm.weight"},
-    {Part::norms, ParamKind::ffn_out_norm, "blk.{i}.post_ffw_norm.weight"},
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.{w}"},
-    {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_gate.{w}", Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.{w}", Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::down, "blk.{i}.ffn_down.{w}", Layout::bank_of_one},
-    {Part::router, ParamKind::weight, "blk.{i}.ffn_gate_inp.{w}"},
-    {Part::router, ParamKind::up, "blk.{i}.ffn_gate_inp_up.weight"},
-    {Part::router, ParamKind::scale, "blk.{i}.ffn_gate_inp.scale", Layout::same, true},
-    {Part::router, ParamKind::scale, "blk.{i}.ffn_down_exps.scale"},
-    {Part::norms, ParamKind::router_norm, "blk.{i}.ffn_gate_inp_norm.{w}"},
-    {Part::norms, ParamKind::experts_norm, "blk.{i}.pre_ffw_norm_2.{w}"},
-    {Part::norms, ParamKind::experts_out_norm, "blk.{i}.post_ffw_norm_2.{w}"},
-    {Part::norms, ParamKind::shared_out_norm, "blk.{i}.post_ffw_norm_1.{w}"},
-    {Part::norms, ParamKind::layer_scale, "blk.{i}.layer_output_scale.weight"},
-    {Part::router, ParamKind::noise, "blk.{i}.ffn_gate_inp_noise.weight"},
-    {Part::router, ParamKind::selection_bias, "blk.{i}.exp_probs_b.bias"},
-    {Part::router, ParamKind::threshold, "blk.{i}.exp_probs_threshold.bias"},
-    {Part::experts, ParamKind::gate, "blk.{i}.ffn_gate_exps.{w}"},
-    {Part::experts, ParamKind::up, "blk.{i}.ffn_up_exps.{w}"},
-    {Part::experts, ParamKind::down, "blk.{i}.ffn_down_exps.{w}"},
-    {Part::shared, ParamKind::gate, "blk.{i}.ffn_gate_shexp.{w}", Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "blk.{i}.ffn_up_shexp.{w}", Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "blk.{i}.ffn_down_shexp.{w}", Layout::bank_of_one},
-    {Part::shared, ParamKind::weight, "blk.{i}.ffn_gate_inp_shexp.weight", Layout::bank_of_one},
-    {Part::norms, ParamKind::final_norm, "output_norm.{w}"},
-    {Part::lm_head, ParamKind::weight, kGgufHead},
-    {Part::lm_head, ParamKind::weight, "output.bias", Layout::same, true},
-};
-
-// Where llama.cpp rotates neighbours, for which its converter reorders the rows of queries and
-// keys.
-constexpr NameRow kGgufPaired[] = {
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.{w}", Layout::paired},
-    {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}", Layout::paired},
-};
-
-constexpr NameRow kGgufFused[] = {
-    {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused},
-    {Part::attention, ParamKind::k, "blk.{i}.attn_qkv.{w}", Layout::fused},
-    {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
-};
-
-// Queries that are made of the token itself turn as those that are made of latents do.
-constexpr NameRow kGgufOlderLatent[] = {
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::rotary_last},
-};
-
-// A matrix of keys and one of values, which llama.cpp multiplies head by head.
-constexpr NameRow kGgufLatent[] = {
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::rotary_last},
-    {Part::attention, ParamKind::k_b, "blk.{i}.attn_k_b.weight", Layout::by_head_transposed},
-    {Part::attention, ParamKind::v_b, "blk.{i}.attn_v_b.weight", Layout::by_head},
-};
-
-// The indexers of GLM-5, which turn neighbours.
-constexpr NameRow kGgufPairedIndexer[] = {
-    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight", Layout::rotary_first},
-    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight", Layout::rotary_first},
-    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}", Layout::rotary_first},
-};
-constexpr auto kGgufIndexed = joined(kGgufPairedIndexer, kGgufLatent);
-constexpr auto kGgufOlderIndexed = joined(kGgufPairedIndexer, kGgufOlderLatent);
-
-constexpr NameRow kGgufAfterAttention[] = {
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight"},
-};
-
-constexpr NameRow kGgufOutputNorm[] = {
-    {Part::norms, ParamKind::attn_norm, "blk.{i}.post_attention_norm.weight"},
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_ffw_norm.weight"},
-};
-
-// Where a norm's 1 is part of its weight in the file.
-constexpr NameRow kGgufGemma3[] = {
-    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::attn_out_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::ffn_out_norm, "blk.{i}.post_ffw_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
-};
-// What stands beside the experts of Gemma 4 has a dense FFN's names, and its router's norm the name
-// of a scale.
-constexpr NameRow kGgufGemma4[] = {
-    {Part::shared, ParamKind::gate, "blk.{i}.ffn_gate.weight", Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "blk.{i}.ffn_down.weight", Layout::bank_of_one},
-    {Part::norms, ParamKind::router_norm, "blk.{i}.ffn_gate_inp.scale"},
-};
-constexpr NameRow kGgufGemma4Fused[] = {
-    kGgufGemma4[0],
-    kGgufGemma4[1],
-    kGgufGemma4[2],
-    kGgufGemma4[3],
-    {Part::experts, ParamKind::gate, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
-    {Part::experts, ParamKind::up, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
-};
-constexpr NameRow kGgufQwen35[] = {
-    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::gated_heads},
-    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_q.weight", Layout::gated_heads},
-    {Part::attention, ParamKind::linear_v, "blk.{i}.attn_qkv.weight", Layout::tiled},
-    {Part::attention, ParamKind::linear_z, "blk.{i}.attn_gate.weight", Layout::tiled},
-    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_beta.weight", Layout::tiled},
-    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_alpha.weight", Layout::tiled},
-    {Part::attention, ParamKind::linear_conv, "blk.{i}.ssm_conv1d.weight", Layout::tiled},
-    {Part::attention, ParamKind::linear_dt_bias, "blk.{i}.ssm_dt.bias", Layout::tiled, true},
-    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::tiled, true},
-    {Part::attention, ParamKind::linear_o, "blk.{i}.ssm_out.weight", Layout::tiled},
-};
-
-// GLM-4's, whose q and k llama.cpp turns by neighbours.
-constexpr NameRow kGgufGlm4[] = {
-    kGgufPaired[0],
-    kGgufPaired[1],
-    {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
-    {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
-};
-
-// Named after what it is not: it is the norm behind the last layer.
-constexpr NameRow kGgufLfm2[] = {
-    {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
-};
-constexpr NameRow kGgufAfmoe[] = {
-    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_gate.weight"},
-};
-constexpr NameRow kGgufQwen3Next[] = {
-    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
-    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
-    {Part::attention, ParamKind::q, "blk.{i}.attn_q.weight", Layout::gated_heads},
-    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_q.weight", Layout::gated_heads},
-    {Part::attention, ParamKind::linear_b, "blk.{i}.ssm_ba.weight", Layout::linear_heads},
-    {Part::attention, ParamKind::linear_a, "blk.{i}.ssm_ba.weight", Layout::linear_heads},
-};
-
-// Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
-// (hub/gguf/gguf_config.cpp).
-constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
-
 }  // namespace
 
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
@@ -757,32 +558,5 @@ const TensorNames kGptOssApartTensors = {"gpt-oss", kGptOssApartNames, kTiedHead
                                          {},        kHuggingFaceNames};
 const TensorNames kGpt2Tensors = {"GPT-2", kGpt2Names, kTiedHeadName, kGpt2Masks, "transformer."};
 const TensorNames kNanoMoeTensors = {"nanoMoE", kNanoMoeNames, kTiedHeadName};
-
-const TensorNames kGgufTensors = {"llama.cpp", kGgufNames, kGgufHead};
-const TensorNames kGgufPairedTensors = {"llama.cpp", kGgufPaired, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
-                                       kRopeFactors, {},          kGgufNames};
-const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
-                                              {},          kGgufNames};
-const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},
-                                             {},          kGgufNames};
-const TensorNames kGgufAfterAttentionTensors = {"llama.cpp", kGgufAfterAttention, kGgufHead, {},
-                                                {},          kGgufNames};
-const TensorNames kGgufQwen3NextTensors = {"llama.cpp", kGgufQwen3Next, kGgufHead, {},
-                                           {},          kGgufNames};
-const TensorNames kGgufQwen35Tensors = {"llama.cpp", kGgufQwen35, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufGemma3Tensors = {"llama.cpp", kGgufGemma3, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufGemma4Tensors = {"llama.cpp",  kGgufGemma4, kGgufHead,
-                                        kRopeFactors, {},          kGgufNames};
-const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgufHead, kRopeFactors,
-                                             {},          kGgufNames};
-const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
-const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
-                                            {},          kGgufNames};
 
 }  // namespace moe

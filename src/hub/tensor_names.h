@@ -1,7 +1,10 @@
-// What the tensors of files are called: a table for each family of model folders and one for GGUF
-// files, from what a parameter is to its name.
+// What the tensors of files are called: a table for each family of model folders
+// (hub/tensor_names.cpp) and for each kind of GGUF files (hub/gguf/gguf_names.cpp), from what a
+// parameter is to its name.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -67,15 +70,22 @@ struct TensorNames {
   std::span<const NameRow> otherwise = {};  // what `rows` do not name
 };
 
+// One table behind another.
+template <size_t N, size_t M>
+constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N], const NameRow (&b)[M]) {
+  std::array<NameRow, N + M> all{};
+  for (size_t i = 0; i < N + M; ++i) all[i] = i < N ? a[i] : b[i - N];
+  return all;
+}
+
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
     kGptOssMxfp4Tensors, kGptOssApartTensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors,
     kQwen35MoeTensors, kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors,
-    kGemma3Tensors, kGemma4Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kLfm2Tensors,
-    kHunYuanTensors, kLingTensors, kAfmoeTensors, kExaoneMoeTensors, kHy3Tensors,
-    kGraniteSwaTensors, kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors,
-    kStarcoder2Tensors, kAriaTensors;
+    kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors, kLingTensors, kAfmoeTensors,
+    kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors, kIndexedTensors, kPairedIndexedTensors,
+    kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors, kAriaTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN
@@ -83,7 +93,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
 extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kGgufFusedTensors,
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
-    kGgufGemma3Tensors, kGgufLfm2Tensors, kGgufAfmoeTensors, kGgufGlm4Tensors;
+    kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
+    kGgufAfmoeTensors, kGgufGlm4Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -217,7 +217,7 @@ inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"num_expert_groups", "1"},
                                            {"num_limited_groups", "1"}};
 // Their code does not read the first: all layers behind the dense ones route. What turns of an
-// indexer it does not ask either (tensor_names.cpp).
+// indexer it does not ask either (hub/tensor_names.cpp).
 inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
                                                  {"indexer_rope_interleave", "false"}};
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},

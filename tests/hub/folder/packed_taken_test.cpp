@@ -1,5 +1,5 @@
-// Of a packed folder only what a parameter takes is unpacked: not what is beside the model of text,
-// what the model does not compute with, nor experts that lie on another process.
+// Of a packed folder only what a parameter takes is unpacked: indexers too, but not what is beside
+// the model of text, nor experts that lie on another process.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,16 +19,20 @@ const Json kFp8 = {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}};
 
 class PackedTaken : public PackedFolder {
  protected:
-  // Saves the model with all its projections in FP8.
+  // Saves the model with all its projections in FP8, those of indexers too.
   MadeFile made_of(const ModelConfig& config) {
     save_model(plain_.path(), *std::make_unique<Model>(config), *make_tokenizer("bytes"));
     file_ = std::make_unique<Safetensors>(Safetensors::open(plain_.path()));
     MadeFile made;
     for (const NamedTensor& tensor : file_->tensors())
-      if (tensor.name.find("_proj") == std::string::npos)
+      if (tensor.name.find("_proj") == std::string::npos && !is_of_indexer(tensor.name))
         made.items.push_back({tensor.name, tensor.value, DType::f32});
       else put_packed(made, tensor.name, tensor.value.rows(), tensor.value.cols());
     return made;
+  }
+
+  static bool is_of_indexer(const std::string& name) {
+    return name.ends_with(".indexer.wq_b.weight") || name.ends_with(".indexer.wk.weight");
   }
 
   static void put_packed(MadeFile& made, const std::string& name, int64_t rows, int64_t cols) {
@@ -50,28 +54,31 @@ std::map<std::string, bool> has_numbers(const LoadedModel& loaded) {
   return has;
 }
 
-TEST_F(PackedTaken, IndexersAndFurtherLayersStayPacked) {
+TEST_F(PackedTaken, FurtherLayersStayPackedAndIndexersDoNot) {
   const std::vector<NamedConfig> families = small_families();
-  MadeFile made = made_of(std::ranges::find(families, "deepseek_v3", &NamedConfig::name)->config);
-  const std::string indexer = "model.layers.1.self_attn.indexer.wq_b.weight",
-                    further = "model.layers.3.mlp.gate_proj.weight",
-                    taken = "model.layers.1.self_attn.o_proj.weight";
-  put_packed(made, indexer, 16, 8);
-  put_packed(made, further, 16, 8);
-  write(made, kFp8);
-  Json config = read_json(packed_ / "config.json");
-  config["model_type"] = "deepseek_v32";
-  config["index_topk"] = 12;
-  write_atomically(packed_ / "config.json", config.dump());
-  const LoadedModel loaded = open_model(packed_.path(), {}, {}, BesideText::leave_out);
-  ASSERT_EQ(loaded.left_out.size(), 1u);
-  EXPECT_EQ(loaded.left_out[0].tensors, 1);
-  for (const auto& [name, has] : has_numbers(loaded))
-    EXPECT_EQ(has, name != indexer && name != further) << name;
-  const NamedTensors& file = *loaded.source->file;
-  EXPECT_EQ(values(file.get(taken)),
-            std::vector<double>(static_cast<size_t>(file.get(taken).numel()), 2));
-  EXPECT_FAILS(file.get(indexer), "it is packed, and nothing was said to want its numbers");
+  for (const char* family : {"deepseek_v32", "glm_moe_dsa"}) {
+    SCOPED_TRACE(family);
+    MadeFile made = made_of(std::ranges::find(families, family, &NamedConfig::name)->config);
+    const std::string further = "model.layers.3.mlp.gate_proj.weight";
+    put_packed(made, further, 16, 8);
+    write(made, kFp8);
+    const LoadedModel loaded = open_model(packed_.path(), {}, {}, BesideText::leave_out);
+    ASSERT_EQ(loaded.left_out.size(), 1u);
+    EXPECT_EQ(loaded.left_out[0].tensors, 1);
+    const NamedTensors& file = *loaded.source->file;
+    int indexers = 0;
+    for (const auto& [name, has] : has_numbers(loaded)) {
+      EXPECT_EQ(has, name != further) << name;
+      if (!is_of_indexer(name)) continue;
+      ++indexers;
+      EXPECT_EQ(values(file.get(name)),
+                std::vector<double>(static_cast<size_t>(file.get(name).numel()), 2));
+    }
+    EXPECT_GT(indexers, 3);
+    const Tensor keys = param_named(*loaded.model, "layers.1.attn.index_k.weight")->value;
+    EXPECT_EQ(values(keys), std::vector<double>(static_cast<size_t>(keys.numel()), 2));
+    EXPECT_FAILS(file.get(further), "it is packed, and nothing was said to want its numbers");
+  }
 }
 
 TEST_F(PackedTaken, ExpertsOfAnotherProcessStayPacked) {

@@ -86,7 +86,8 @@ bool is_of_others(const std::string& name) {
   if (std::find(own.begin(), own.end(), name) != own.end()) return false;
   if (name.find('/') != name.npos || name.starts_with(kOllamaPrefix)) return true;
   const std::optional<HubName> hub = parse_hub_name(name);
-  return hub && std::filesystem::is_directory(hub_place(*hub));
+  std::error_code ignored;
+  return hub && std::filesystem::is_directory(hub_place(*hub), ignored);
 }
 
 // OWNER/NAME and ollama:NAME are looked up, and other programs fetch and remove them.

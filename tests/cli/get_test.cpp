@@ -141,6 +141,9 @@ TEST_F(Get, RefusesInOneLine) {
   expect_refused({"inspect", "smollm2"}, 1, {"`moe get smollm2` fetches it"});
   expect_refused({"convert", "smollm2", folder_ / "x.gguf"}, 1, {"`moe get smollm2` fetches it"});
   expect_refused({"chat", "smollm"}, 1, {"nor a model of that name", "\"smollm2\""});
+  // A cache that cannot be looked at, here by the length of its name, holds nothing.
+  set("HF_HUB_CACHE", folder_ / std::string(300, 'x'));
+  expect_refused({"get", "smolm2"}, 2, {"'smolm2'", "\"smollm2\""});
 }
 
 // What the run says about its failure, without the line that says what it set out to do.

@@ -73,7 +73,11 @@ TEST(DenseFamilies, Phi3) {
   mini["rope_scaling"] = {{"type", "longrope"},
                           {"short_factor", std::vector<double>(48, 1.0)},
                           {"long_factor", std::vector<double>(48, 2.5)}};
+  // of the code that came with its weights
+  for (const char* key : {"attention_bias", "mlp_bias", "lm_head_bias"}) mini[key] = false;
+  mini["full_attn_mod"] = mini["interpolate_factor"] = 1;
   const ModelConfig m = expect_numbers(mini, 3836021760);
+  expect_refused(mini, {{"attention_bias", true}, {"lm_head_bias", true}, {"full_attn_mod", 2}});
   EXPECT_EQ(m.rotary_width, 96);
   EXPECT_EQ(m.rope_scaling.original_context, 4096);
   const float factor = std::sqrt(1 + std::log(32.0f) / std::log(4096.0f));
@@ -226,6 +230,7 @@ TEST(DenseFamilies, Ernie45) {
   json["use_bias"] = false;
   json["tie_word_embeddings"] = true;
   expect_numbers(json, 360748032);
+  EXPECT_TRUE(parse(without(json, "tie_word_embeddings")).tied);  // as transformers wrote it again
   expect_needed(json, {"head_dim"});
   expect_refused(json, {{"use_bias", true}});
 }
@@ -327,7 +332,15 @@ TEST(DenseFamilies, Starcoder2) {
   json["hidden_act"] = "gelu_pytorch_tanh";
   json["sliding_window"] = 4096;
   json["residual_dropout"] = json["embedding_dropout"] = 0.1;
+  // of the trainer that it was made with
+  json["mlp_type"] = "default";
+  json["norm_type"] = "layer_norm";
+  json["layer_norm_epsilon"] = json["rms_norm_eps"] = 1e-5;
+  for (const char* key :
+       {"scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"})
+    json[key] = true;
   const ModelConfig c = expect_numbers(json, 3030371328);
+  expect_refused(json, {{"mlp_type", "gated"}, {"norm_type", "rms_norm"}});
   EXPECT_TRUE(c.tied && !c.gated && c.ffn_bias && c.attention_bias && c.attention_out_bias);
   EXPECT_EQ(c.act, ops::Act::gelu_tanh);
   EXPECT_EQ(c.attention_window, 4096);

@@ -237,6 +237,15 @@ inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
 inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
                                               {"use_parallel_residual", "false"}};
 inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
+// What published configs say that transformers' code does not ask (huggingface
+// microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
+inline constexpr FamilyKey kPhi3Keys[] = {{"attention_bias", "false"},
+                                          {"mlp_bias", "false"},
+                                          {"lm_head_bias", "false"},
+                                          {"full_attn_mod", "1"},
+                                          {"interpolate_factor", "1"}};
+inline constexpr FamilyKey kStarcoder2Keys[] = {
+    {"mlp_type", "\"default\""}, {"norm_type", "\"layer_norm\""}, {"scale_attn_weights", "true"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
 inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
@@ -260,6 +269,11 @@ inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 // Dropouts: there is none here, and they belong to a training.
 inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
                                                    "hidden_dropout", "resid_pdrop", "embd_pdrop"};
+// These, what is computed in f32, and its epsilon under other names.
+inline constexpr const char* kStarcoder2Unread[] = {
+    "residual_dropout",          "embedding_dropout",
+    "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    "layer_norm_epsilon",        "rms_norm_eps"};
 // What its first configs said a second time, and how its weights were drawn.
 inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_scale",
                                               "block_norm_eps", "block_out_init_scale",
@@ -622,6 +636,7 @@ inline constexpr Family kGraniteSwa = {.biases = FamilyBiases::flag_later,
 inline constexpr Family kPhi3 = {.window = FamilyWindow::mistral,
                                  .rotary = FamilyRotary::all,
                                  .longrope = true,
+                                 .keys = kPhi3Keys,
                                  .unread = kResidualDropout};
 inline constexpr Family kGlm = {
     .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::must, .rotary = FamilyRotary::half};
@@ -633,7 +648,8 @@ inline constexpr Family kSeedOss = {.biases = FamilyBiases::qkv_flag,
                                     .head_width = HeadWidth::must,
                                     .keys = kSeedOssKeys,
                                     .unread = kResidualDropout};
-inline constexpr Family kErnie45 = {.head_width = HeadWidth::must, .keys = kErnie45Keys};
+inline constexpr Family kErnie45 = {
+    .head_width = HeadWidth::must, .tied_unless_said = true, .keys = kErnie45Keys};
 inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
                                     .every_key = "sliding_window_pattern",
                                     .qk_norm = QkNorm::head,
@@ -667,7 +683,8 @@ inline constexpr Family kStarcoder2 = {.biases = FamilyBiases::use_all,
                                        .layer_norms = true,
                                        .plain_ffn = true,
                                        .tied_unless_said = true,
-                                       .unread = kResidualDropout};
+                                       .keys = kStarcoder2Keys,
+                                       .unread = kStarcoder2Unread};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

@@ -54,7 +54,7 @@ Tensor Tensor::reshape(std::initializer_list<int64_t> dims) const {
 }
 
 std::string describe(const Tensor& t) {
-  if (t.empty()) return "absent";
+  if (t.empty() && t.rank == 0) return "absent";
   return fmt::format("{} [{}]", name_of(t.dtype),
                      fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ", "));
 }

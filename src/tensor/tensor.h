@@ -61,7 +61,7 @@ struct Tensor {
   Tensor reshape(std::initializer_list<int64_t> dims) const;
 };
 
-// "f32 [2048, 384]", for messages.
+// "f32 [2048, 384]", for messages; also where the numbers are still to come.
 std::string describe(const Tensor& t);
 
 }  // namespace moe

@@ -32,6 +32,7 @@ TEST_F(TensorTest, EmptyMeansAbsent) {
   const Tensor none;
   EXPECT_TRUE(none.empty());
   EXPECT_EQ(describe(none), "absent");
+  EXPECT_EQ(describe(Tensor(nullptr, DType::bf16, {4, 8})), "bf16 [4, 8]");  // numbers may follow
   EXPECT_FALSE(bank_.empty());
 }
 

@@ -74,12 +74,12 @@ UnpackedTensors::UnpackedTensors(std::shared_ptr<const Safetensors> file, const 
     if (const PackedForm* form = packed_form_of(*file_, tensor, packing.kind))
       add_weight(tensor, *form, packing);
     else add_plain(tensor, packing.kind);
-  for (const PackedWeight& weight : packed_)
-    if (const auto type = types_.find(bank_of(weight.name)); type != types_.end()) {
-      Tensor& value = added(weight.name).value;
-      value.dtype = type->second;
-      value.row_bytes = bytes_of(value.dtype, value.cols());
-    }
+  for (const PackedWeight& weight : packed_) {
+    if (!weight.in_type_of_bank) continue;
+    Tensor& value = added(weight.name).value;
+    value.dtype = types_.at(bank_of(weight.name));
+    value.row_bytes = bytes_of(value.dtype, value.cols());
+  }
 }
 
 void UnpackedTensors::add_weight(const NamedTensor& numbers, const PackedForm& form,
@@ -88,8 +88,8 @@ void UnpackedTensors::add_weight(const NamedTensor& numbers, const PackedForm& f
   const std::string name = name_of_weight(numbers, form);
   if (form.unpack != nullptr) {
     add(name, form.shape(parts), path());
-    packed_.push_back({name, [parts, unpack = form.unpack](DType, const MemoryOfWeights& memory) {
-                         return unpack(parts, memory);
+    packed_.push_back({name, false, [parts, make = form.unpack](DType, const MemoryOfWeights& to) {
+                         return make(parts, to);
                        }});
     return;
   }
@@ -98,8 +98,8 @@ void UnpackedTensors::add_weight(const NamedTensor& numbers, const PackedForm& f
   const auto [type, is_new] = types_.try_emplace(bank_of(name), least);
   if (!is_new) type->second = common_type(type->second, least, matrix.wide);
   add(name, weight_of(matrix, least), path());
-  packed_.push_back({name, [matrix = std::move(matrix)](DType as, const MemoryOfWeights& memory) {
-                       return moe::unpack(matrix, as, memory);
+  packed_.push_back({name, true, [matrix = std::move(matrix)](DType as, const MemoryOfWeights& to) {
+                       return moe::unpack(matrix, as, to);
                      }});
 }
 

@@ -41,6 +41,7 @@ class UnpackedTensors : public NamedTensors {
   // A weight whose numbers are still packed.
   struct PackedWeight {
     std::string name;
+    bool in_type_of_bank = false;  // else in the one that its form keeps
     std::function<Tensor(DType as, const MemoryOfWeights&)> unpack;
   };
 

@@ -121,5 +121,24 @@ TEST_F(PackedTaken, OnlyWhatIsWanted) {
   EXPECT_FAILS(file.get("b"), "tensor \"b\": it is packed");
 }
 
+// MXFP4 stays what it is, whatever type other experts of its bank become; and so it is said before
+// its numbers are there.
+TEST_F(PackedTaken, ABankOfTwoForms) {
+  MadeFile made;
+  const std::string first = "x.experts.0.up.", second = "x.experts.1.up.";
+  made.put(first + "weight_packed", DType::u8, {2, 16});
+  made.put(first + "weight_scale", DType::u8, {2, 1});
+  made.put(second + "weight", DType::f8_e4m3, {2, 32});
+  made.put(second + "weight_scale", DType::f32, {1});
+  write_safetensors(packed_ / "model.safetensors", made.items);
+  UnpackedTensors file(std::make_shared<const Safetensors>(Safetensors::open(packed_.path())),
+                       {.kind = Packing::Kind::compressed});
+  for (const bool unpacked : {false, true}) {
+    if (unpacked) file.unpack();
+    EXPECT_EQ(describe(file.get(first + "weight")), "mxfp4 [2, 32]") << unpacked;
+    EXPECT_EQ(describe(file.get(second + "weight")), "bf16 [2, 32]") << unpacked;
+  }
+}
+
 }  // namespace
 }  // namespace moe::test::packed_taken_test

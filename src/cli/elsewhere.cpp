@@ -52,19 +52,26 @@ constexpr Row kFlags[] = {
     {"--num-layers", "--layers"},
     {"--num-predict", "--tokens"},
     {"--num-train-epochs", "--steps (each of --batch x --context x --accumulate tokens)"},
+    {"--outfile", "OUT"},
     {"--output", "--out"},
     {"--output-dir", "--out"},
     {"--outtype", "--dtype, or --quant where it is q8_0"},
     {"--per-device-train-batch-size", "--batch"},
     {"--resume-from-checkpoint", "--resume"},
     {"--save-steps", "--save-every"},
+    {"--system-prompt", "--system"},
     {"--warmup-steps", "--warmup"},
     {"-a", "--name"},
     {"-c", "--context"},
+    {"-ctk", "--cache-dtype"},
+    {"-ctv", "--cache-dtype"},
     {"-hf", "MODEL"},
     {"-m", "MODEL"},
+    {"-ngl", "--device cuda"},
+    {"-np", "--parallel"},
     {"-o", "--out"},
     {"-s", "--seed"},
+    {"-sys", "--system"},
     {"-t", "--threads"},
 };
 
@@ -109,6 +116,12 @@ std::string suggested_flag(const std::string& given, const std::vector<std::stri
     return fmt::format("; moe calls it {}", ours);
   }
   return suggestion(plain, known, 0);
+}
+
+bool is_word_elsewhere(std::string_view given) {
+  return given.size() > 2 && given[0] == '-' && given[1] != '-' &&
+         std::any_of(std::begin(kFlags), std::end(kFlags),
+                     [&](const Row& row) { return row.first == given; });
 }
 
 std::string suggested_for_word(std::string_view verb) {

@@ -102,11 +102,25 @@ Command make_command() {
   return command;
 }
 
+namespace {
+
+// Refuses what would be taken apart, up to "--".
+void check_words(const CLI::App& verb, const char* const* word, const char* const* end) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : verb.get_options()) known.push_back(option->get_name());
+  for (; word < end && std::string_view(*word) != "--"; ++word)
+    if (is_word_elsewhere(*word))
+      fail_usage("'{}' has no meaning here{}; see moe {} --help", *word,
+                 suggested_flag(*word, known), verb.get_name());
+}
+
+}  // namespace
+
 void check_verb(CLI::App& app, int argc, const char* const* argv) {
   const auto* const end = argv + argc;
   const auto* const word =
       std::find_if(argv + 1, end, [](const char* text) { return text[0] != '-'; });
-  if (word < end) verb_below(app, "moe", *word);
+  if (word < end) check_words(*verb_below(app, "moe", *word), word + 1, end);
   else if (argc == 1)
     fail_usage(
         "what shall be done? moe is followed by a verb, as in moe train; moe --help lists them");

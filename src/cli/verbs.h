@@ -29,8 +29,9 @@ struct Command {
   std::vector<std::pair<CLI::App*, Action>> actions;
 };
 Command make_command();
-// Fails (usage) where the first word behind the command is no verb, or there is none. Asked before
-// a line is parsed, since a --help in it would win.
+// Fails (usage) where the first word behind the command is no verb, or there is none, and on flags
+// of other programs that would be taken apart. Asked before a line is parsed, since a --help in it
+// would win.
 void check_verb(CLI::App& app, int argc, const char* const* argv);
 
 Action add_train(CLI::App& app);

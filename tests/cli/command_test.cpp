@@ -375,6 +375,11 @@ TEST_F(Command, OffersTheNearestName) {
   expect_refused({"generate", "m", "hello"}, 2, {"'hello'", "is it meant for --prompt?"});
   expect_refused({"serve", "m", "--n-gpu-layers", "9"}, 2, {"moe calls it --device cuda;"});
   expect_refused({"convert", "m", "x.gguf", "--outtype", "f16"}, 2, {"moe calls it --dtype, or"});
+  expect_refused({"convert", "m", "--outfile", "x.gguf"}, 2, {"OUT stands without a flag"});
+  // Not -h and -n with something behind them.
+  expect_refused({"serve", "-hf", "a/b"}, 2, {"'-hf'", "MODEL stands without a flag"});
+  expect_refused({"generate", "m", "-p", "x", "-ngl", "9"}, 2, {"'-ngl'", "it --device cuda;"});
+  expect_refused({"generate", "m", "-p", "x", "-ngl"}, 2, {"'-ngl'"});
   expect_refused({"--verison"}, 2, {"\"--version\""});
   expect_refused({"generate", folder_.path(), "-p", "x", "--temp", "0"}, 2, {"\"--temperature\""});
   expect_refused({"trian"}, 2, {"trian", "\"train\""});

@@ -66,7 +66,8 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     Model& weights = *m.loaded.model;
     settle(m,
            session_use(weights, asked.session, m.run.compute, std::ssize(ids),
-                       text_capacity(weights.config(), std::ssize(ids), asked.max_tokens)),
+                       text_capacity(weights.config(), std::ssize(ids), asked.max_tokens,
+                                     m.run.device != nullptr)),
            kAdvice);
     Session session = session_for(weights, m.run, ids, asked);
     const Generated out =

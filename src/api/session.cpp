@@ -48,15 +48,17 @@ namespace {
 constexpr const char* kOpenAdvice =
     "open the session with a smaller \"capacity\", or load the model with more \"memory\"";
 
-int64_t capacity_of(const ModelConfig& config, int64_t asked) {
+int64_t capacity_of(const ModelConfig& config, int64_t asked, bool on_gpu) {
   constexpr int64_t kMost = int64_t{1}
                             << 30;  // keeps positions and the size of the cache far from overflow
   if (asked < 0 || asked > kMost)
     fail_usage("@capacity is {}; give 1 to {} tokens, or 0 for the model's context of {}", asked,
                kMost, config.context);
-  if (config.ends_at_context() && asked > config.context)
+  const int64_t longest = config.longest_text(on_gpu);
+  if (longest > 0 && asked > longest)
     fail_usage("@capacity is {}, but {}", asked, why_texts_end(config));
-  return asked > 0 ? asked : config.context;
+  if (asked > 0) return asked;
+  return longest > 0 ? std::min(config.context, longest) : config.context;
 }
 
 GenerateOptions continue_options(const char* options) {
@@ -82,7 +84,7 @@ moe_status moe_session_open(moe_session** session, moe_model* model, const char*
     read_caller_options(fields(open), options);
     Model& weights = *m.loaded.model;
     check_asked_for(weights.config(), open.session.routing);
-    const int64_t capacity = capacity_of(weights.config(), open.capacity);
+    const int64_t capacity = capacity_of(weights.config(), open.capacity, m.run.device != nullptr);
     settle(m, session_use(weights, open.session, m.run.compute, capacity, capacity), kOpenAdvice);
     *session = new moe_session(m, open.threads == 0 ? m.run.threads : thread_count(open.threads),
                                capacity, open.session);

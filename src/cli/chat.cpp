@@ -41,6 +41,7 @@ constexpr const char* kBlanks = " \t";
 struct Flags {
   std::string model, adapter, system, template_kwargs;
   GenerateOptions generate{.max_tokens = kReplyTokens};
+  int64_t context = 0;  // 0: the model's
   DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
@@ -234,13 +235,13 @@ void Chat::say(const Ask& reply) {
 // What a reader may wonder about.
 void Chat::note_end(const Reply& r) const {
   if (r.let_go > 0)
-    tell("note: the model's context of {} tokens is full; the oldest {} messages were let go\n",
-         context_, r.let_go);
+    tell("note: the context of {} tokens is full; the oldest {} messages were let go\n", context_,
+         r.let_go);
   if (r.generated.finish == "interrupted" && r.generated.tokens == 0)
     tell("note: interrupted while the message was being read; it is as if it had not been said\n");
   if (r.generated.finish != "length") return;
   if (r.generated.tokens < max_tokens_)
-    tell("note: the reply was cut where the model's context of {} tokens ends\n", context_);
+    tell("note: the reply was cut where the context of {} tokens ends\n", context_);
   else tell("note: the reply was cut after {} tokens; -n allows more\n", r.generated.tokens);
 }
 
@@ -291,9 +292,11 @@ int run_chat(const Flags& f) {
   GenerateOptions options = f.generate;
   check_draft_options(f.draft, options, f.given);
   const LoadedModel loaded = open_adapted(f.model, f.adapter, f.memory.limits);
-  const int64_t context = loaded.model->config().context;
   Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
           ops::device_of(f.compute.device));
+  const ModelConfig& config = loaded.model->config();
+  const int64_t context = context_for(config, f.context, run.device != nullptr);
+  tell_of_context(config, context, on_screen());
   std::vector<ForwardUse> uses = {
       session_use(*loaded.model, options.session, run.compute, context, context)};
   std::optional<Drafting> draft;
@@ -304,11 +307,12 @@ int run_chat(const Flags& f) {
   }
   const bool large = prepare_memory(
       f.model, uses, {}, f.memory,
-      fmt::format("take --cache-dtype q8_0{} or a smaller model", draft ? ", no --draft" : ""),
+      fmt::format("lower --context from {}, take --cache-dtype q8_0{} or a smaller model", context,
+                  draft ? ", no --draft" : ""),
       on_screen());
   loaded.model->move_to(run.device);
   if (draft) options.guesser = &draft->start();
-  Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options);
+  Dialogue dialogue(*loaded.model, run, *loaded.tokenizer, options, context);
   dialogue.set_variables(parse_template_variables(f.template_kwargs));
   dialogue.set_system(f.system);
   note_training(*loaded.tokenizer, f.model);
@@ -316,7 +320,7 @@ int run_chat(const Flags& f) {
     tell(
         "{}: {} parameters, a context of {} tokens. /help lists what can be typed beside messages, "
         "Ctrl-D ends.\n",
-        f.model, human_count(parameter_count(loaded.model->config())), context);
+        f.model, human_count(parameter_count(config)), context);
   Chat chat(dialogue, f, context);
   const int code = chat.run();
   if (!f.json) tell_guesses(options, chat.sum(), on_screen());
@@ -336,6 +340,11 @@ Action add_chat(CLI::App& app) {
   list.add("chat_template_kwargs", f->template_kwargs, kTemplateKwargsHelp);
   list.add(fields(f->generate));
   list.at("tokens").help = "most tokens of a reply";
+  list.add("context", f->context,
+           "most tokens that the model sees, prompt and reply; 0: the model's context. Their keys "
+           "and values take memory from the start")
+      .unit("tokens")
+      .also({"ctx_size"});
   list.add(fields(f->draft));
   list.add(fields(f->compute));
   add_memory(list, f->memory);

@@ -185,11 +185,11 @@ void check_samples(const Flags& f) {
 }
 
 // Where a text goes beyond the model's context, or ends there.
-void tell_of_length(const ModelConfig& config, int64_t prompt, int64_t max_tokens) {
-  const int64_t tokens = prompt + max_tokens - 1;
-  tell_of_context(config, tokens, on_screen());
-  if (config.ends_at_context() && prompt <= config.context && tokens > config.context)
-    tell("note: the text ends at {} tokens: {}\n", config.context, why_texts_end(config));
+void tell_of_length(const ModelConfig& config, int64_t prompt, int64_t max_tokens, bool on_gpu) {
+  const int64_t tokens = prompt + max_tokens - 1, longest = config.longest_text(on_gpu);
+  if (longest == 0 || tokens <= longest) return tell_of_context(config, tokens, on_screen());
+  if (prompt <= longest)
+    tell("note: the text ends at {} tokens: {}\n", longest, why_texts_end(config));
 }
 
 int run_generate(const Flags& f, const comm::World& world) {
@@ -212,7 +212,8 @@ int run_generate(const Flags& f, const comm::World& world) {
   Run run(thread_count(world.threads_of(f.compute.threads)), compute_dtype(f.compute, model),
           ops::device_of(f.compute.device));
   const std::vector<int32_t> ids = loaded.tokenizer->encode_text(prompt);
-  if (group.is_first()) tell_of_length(model.config(), std::ssize(ids), options.max_tokens);
+  const bool on_gpu = run.device != nullptr;
+  if (group.is_first()) tell_of_length(model.config(), std::ssize(ids), options.max_tokens, on_gpu);
   GenerateOptions said = options;
   check_same_launch(group, fields(said), [&] {
     return comm::Facts{{"--samples", std::to_string(f.samples)},
@@ -223,7 +224,8 @@ int run_generate(const Flags& f, const comm::World& world) {
   std::optional<Drafting> draft;
   comm::together(group, [&] {
     const int64_t prompt_tokens = std::ssize(ids),
-                  capacity = text_capacity(model.config(), prompt_tokens, options.max_tokens);
+                  capacity =
+                      text_capacity(model.config(), prompt_tokens, options.max_tokens, on_gpu);
     std::vector<ForwardUse> uses = {
         session_use(model, options.session, run.compute, prompt_tokens, capacity)};
     if (!f.draft.model.empty()) {

@@ -62,6 +62,7 @@ int run_serve(const Flags& f) {
   const ModelConfig& config = loaded.model->config();
   Run run(thread_count(f.compute.threads), compute_dtype(f.compute, *loaded.model),
           ops::device_of(f.compute.device));
+  const bool on_gpu = run.device != nullptr;
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
   const auto use = [&](int64_t tokens) {
     return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens,
@@ -70,14 +71,14 @@ int run_serve(const Flags& f) {
   const ForwardUse without_cache = use(0);
   const MemoryPlan plan = plan_memory({&without_cache, 1}, {}, f.memory.limits);
   const int64_t tokens =
-      serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights);
+      serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights, on_gpu);
   const bool large = prepare_memory(
       f.model, use(tokens), {}, f.memory,
       marked("lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model"), on_screen());
   loaded.model->move_to(run.device);
   serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
-       human_count(parameter_count(config)), serve::context_of(config, f.serve), tokens,
+       human_count(parameter_count(config)), serve::context_of(config, f.serve, on_gpu), tokens,
        large ? "; larger than memory" : "");
   if (serve::is_open(f.serve))
     tell("note: whoever reaches {} may ask and needs no key; --api-key KEY asks for one\n",

@@ -49,11 +49,12 @@ class ReplyView {
 
 }  // namespace
 
-Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options)
+Dialogue::Dialogue(Model& model, Run& run, const Tokenizer& tokenizer, GenerateOptions options,
+                   int64_t context)
     : tokenizer_(tokenizer),
       template_(chat_template(tokenizer)),
       options_(std::move(options)),
-      context_(model.config().context),
+      context_(context_for(model.config(), context, run.device != nullptr)),
       session_(model, run, context_, options_.session) {
   validate(options_);
   check_asked_for(model.config(), options_.session.routing);
@@ -78,11 +79,12 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
     return static_cast<int64_t>(tokenizer_.encode(template_.prompt(messages)).size());
   };
   const std::string limit =
-      fmt::format("of the model's context of {} a prompt may take {}", context_, most);
+      fmt::format("of the context of {} a prompt may take {}", context_, most);
   if (const int64_t marks = around(""); marks > most)
     fail(
-        "the marks around a message alone take {} tokens, and {}; take a model trained with a "
-        "longer @context",
+        "the marks around a message alone take {} tokens, and {}; give a longer @context, or take "
+        "a "
+        "model trained with one",
         marks, limit);
   if (const int64_t with_system = around(system_); with_system > most)
     fail("the system message with the marks takes {} tokens, and {}; shorten the system message",

@@ -23,8 +23,9 @@ class Dialogue {
  public:
   // Model, run and tokenizer outlive it. The tokenizer's template says how messages are written;
   // fails where that is not known. `max_tokens` is of a reply. The n-th reply is drawn from seed +
-  // n - 1, so the first is what generate() gives. Usage errors: as generate().
-  Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions);
+  // n - 1, so the first is what generate() gives. `context`: tokens that prompt and reply have
+  // together, 0: the model's. Usage errors: as generate() and context_for().
+  Dialogue(Model&, Run&, const Tokenizer&, GenerateOptions, int64_t context = 0);
 
   // Says `text` and returns the model's reply. Fails, and leaves everything as it was, where the
   // text holds a mark of the template or, with the system message, does not fit the context. Where

@@ -89,13 +89,13 @@ DraftModel::DraftModel(Model& model, Run& run, const Tokenizer& tokenizer, int64
       min_p_(options.min_p),
       rows_(static_cast<size_t>(model.config().vocab)),
       vocab_(static_cast<size_t>(text_vocab(model.config(), tokenizer))),
-      session_(model, run, capacity(model.config(), of_text), session),
+      session_(model, run, capacity(model.config(), of_text, run.device != nullptr), session),
       pace_(options.tokens) {
   validate(options);
 }
 
-int64_t DraftModel::capacity(const ModelConfig& config, int64_t of_text) {
-  return std::min(of_text, config.context);
+int64_t DraftModel::capacity(const ModelConfig& config, int64_t of_text, bool on_gpu) {
+  return std::min(of_text, context_for(config, 0, on_gpu));
 }
 
 SessionOptions DraftModel::session_options(const ModelConfig& config,

@@ -57,7 +57,7 @@ class DraftModel : public Guesser {
   std::vector<int32_t> guess(std::span<const int32_t> text, const Sampler& sampler,
                              int64_t most) override;
   // Tokens of a text that it ever reads.
-  static int64_t capacity(const ModelConfig&, int64_t of_text);
+  static int64_t capacity(const ModelConfig&, int64_t of_text, bool on_gpu);
   // By its own routing, whatever the other model is asked to take.
   static SessionOptions session_options(const ModelConfig&, std::optional<DType> cache_dtype);
 

@@ -29,13 +29,25 @@ int64_t text_vocab(const ModelConfig& config, const Tokenizer& tokenizer) {
 }
 
 // The last token written takes no room, as nothing follows it.
-int64_t text_capacity(const ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens) {
+int64_t text_capacity(const ModelConfig& config, int64_t prompt_tokens, int64_t max_tokens,
+                      bool on_gpu) {
   const int64_t wanted = std::max<int64_t>(prompt_tokens, 1) + std::max<int64_t>(max_tokens, 1) - 1;
-  if (!config.ends_at_context()) return wanted;
-  if (prompt_tokens > config.context)
+  const int64_t longest = config.longest_text(on_gpu);
+  if (longest == 0) return wanted;
+  if (prompt_tokens > longest)
     fail("the prompt has {} tokens, but {}; shorten the prompt", prompt_tokens,
          why_texts_end(config));
-  return std::min(wanted, config.context);
+  return std::min(wanted, longest);
+}
+
+int64_t context_for(const ModelConfig& config, int64_t asked, bool on_gpu) {
+  const int64_t longest = config.longest_text(on_gpu);
+  if (asked < 0 || asked > kMaxTokens)
+    fail_usage("@context is {}; give 1 to {} tokens, or 0 for the model's own", asked, kMaxTokens);
+  if (longest > 0 && asked > longest)
+    fail_usage("@context is {}, but {}", asked, why_texts_end(config));
+  if (asked > 0) return asked;
+  return longest > 0 ? std::min(config.context, longest) : config.context;
 }
 
 void validate(const GenerateOptions& options) {
@@ -139,8 +151,10 @@ Session session_for(Model& model, Run& run, std::span<const int32_t> prompt,
                     const GenerateOptions& options) {
   check_asked_for(model.config(), options.session.routing);
   validate(options);
-  return Session(model, run, text_capacity(model.config(), std::ssize(prompt), options.max_tokens),
-                 options.session);
+  return Session(
+      model, run,
+      text_capacity(model.config(), std::ssize(prompt), options.max_tokens, run.device != nullptr),
+      options.session);
 }
 
 Generated generate(Model& model, Run& run, const Tokenizer& tokenizer, const std::string& prompt,

@@ -32,9 +32,13 @@ struct GenerateOptions {
 
 // The ids that texts have, from 0 on: a model may have more rows than its tokenizer has tokens.
 int64_t text_vocab(const ModelConfig&, const Tokenizer&);
-// Of a session for a prompt and what follows, no more than the context where texts end there. Fails
-// where the prompt goes beyond it.
-int64_t text_capacity(const ModelConfig&, int64_t prompt_tokens, int64_t max_tokens);
+// Of a session for a prompt and what follows, no more than ModelConfig::longest_text(). Fails where
+// the prompt goes beyond it.
+int64_t text_capacity(const ModelConfig&, int64_t prompt_tokens, int64_t max_tokens,
+                      bool on_gpu = false);
+// Tokens of the longest text where @context asks for so many, or for the model's own (0). Fails
+// (usage) where it cannot have them.
+int64_t context_for(const ModelConfig&, int64_t asked, bool on_gpu);
 
 // Throws (usage) on values outside their range.
 void validate(const GenerateOptions&);

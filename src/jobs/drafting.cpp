@@ -27,7 +27,7 @@ Drafting::Drafting(const DraftOptions& options, const LoadedModel& writer,
       loaded_(open_model(options.model, limits)),
       run_(thread_count(compute.threads), compute_dtype(compute, *loaded_.model),
            ops::device_of(compute.device)),
-      capacity_(DraftModel::capacity(loaded_.model->config(), of_text)),
+      capacity_(DraftModel::capacity(loaded_.model->config(), of_text, run_.device != nullptr)),
       session_(DraftModel::session_options(loaded_.model->config(), of_writer.cache_dtype)) {
   check_draft(writer.model->config(), tokenizer_, loaded_.model->config(), *loaded_.tokenizer);
   if (capacity_ < of_text)

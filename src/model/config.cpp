@@ -260,6 +260,10 @@ void validate_longrope(const ModelConfig& c) {
 }  // namespace
 
 std::string why_texts_end(const ModelConfig& c, std::string_view who) {
+  if (!c.ends_at_context())
+    return fmt::format(
+        "beyond {} tokens the attention of {} is sparse, which a GPU does not do here",
+        c.sparse.top, who);
   return fmt::format("{} has learned positions for {} tokens only", who, c.context);
 }
 

@@ -233,6 +233,11 @@ struct ModelConfig {
 
   // Whether no text can be longer than the context.
   bool ends_at_context() const { return positions == Positions::learned; }
+  // The longest text that can be read, on a GPU or without one; 0: any can be. Sparse attention is
+  // done without one only.
+  int64_t longest_text(bool on_gpu) const {
+    return ends_at_context() ? context : on_gpu ? sparse.top : 0;
+  }
   bool is_moe(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;
@@ -255,7 +260,7 @@ inline bool has_final_norm(const ModelConfig& c) { return c.norm_placement != No
 
 // Throws (usage) when the numbers do not fit together, naming the option to change.
 void validate(const ModelConfig&);
-// For messages, why the texts of a model that ends at its context end there; `who`: the model.
+// For messages, why no text is longer than longest_text(); `who`: the model.
 std::string why_texts_end(const ModelConfig&, std::string_view who = "the model");
 // Of ModelConfig::sketch_bits, for who asks for them before there is a config.
 void check_sketch_bits(int64_t bits);

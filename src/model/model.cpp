@@ -271,10 +271,8 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
     const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
     if (last != batch.positions.end() && *last >= top) {
       if (run.device != nullptr)
-        fail(
-            "a sequence reaches position {}, but beyond {} tokens the attention of the model is "
-            "sparse, which a GPU does not do here; shorten the text, or leave the GPU out",
-            *last, top);
+        fail("a sequence reaches position {}, but {}; shorten the text, or leave the GPU out",
+             *last, why_texts_end(config_));
       pass.kept = memory.alloc(DType::i32, {batch.tokens(), top});
     }
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "infer/generate.h"
 #include "infer/memory_plan.h"
 #include "serve/api.h"
 
@@ -45,16 +46,13 @@ HttpOptions http_options(const ServeOptions& o) {
 
 }  // namespace
 
-int64_t context_of(const ModelConfig& config, const ServeOptions& o) {
-  if (o.context == 0) return config.context;
-  if (config.ends_at_context() && o.context > config.context)
-    fail_usage("@context is {}, but {}", o.context, why_texts_end(config));
-  return o.context;
+int64_t context_of(const ModelConfig& config, const ServeOptions& o, bool on_gpu) {
+  return context_for(config, o.context, on_gpu);
 }
 
 int64_t cache_tokens_of(const ModelConfig& config, const ServeOptions& o, DType cache_dtype,
-                        int64_t free) {
-  const int64_t context = context_of(config, o);
+                        int64_t free, bool on_gpu) {
+  const int64_t context = context_of(config, o, on_gpu);
   if (o.cache_tokens > 0) return o.cache_tokens;
   const int64_t fit = free / 2 / std::max<int64_t>(1, cache_bytes(config, cache_dtype, 1));
   return std::max(std::min(context * o.parallel, fit), std::min(context, 2 * fit));
@@ -91,7 +89,7 @@ struct Server::Parts {
         chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),
         served(served_of(loaded, chat, runner, std::move(name), adapters,
-                         context_of(loaded.model->config(), given),
+                         context_of(loaded.model->config(), given, run.device != nullptr),
                          parts_thoughts(given.reasoning_format))),
         metrics(served.moe_layers),
         engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics),

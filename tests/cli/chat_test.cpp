@@ -214,11 +214,24 @@ TEST_F(Chat, LetsTheOldestTurnsGo) {
   const CommandResult r = chat("one\ntwo\nthree\nfour\nfive\n", {"--json"});
   set_context(2000);
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_PRED_FORMAT2(
-      ::testing::IsSubstring,
-      "note: the model's context of 250 tokens is full; the oldest 2 messages were let go", r.err);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "note: the context of 250 tokens is full; the oldest 2 messages were let go",
+                      r.err);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring,
                       "note: the reply was cut after 20 tokens; -n allows more", r.err);
+}
+
+// A model made for texts that no memory holds can be talked to all the same.
+TEST_F(Chat, TakesAShorterContextThanItsModels) {
+  has(chat("one\ntwo\nthree\nfour\nfive\n", {"--context", "250"}).err,
+      "note: the context of 250 tokens is full; the oldest 2 messages were let go");
+  set_context(16000000);
+  const CommandResult whole = chat("one\n", {"--memory", "200M"}),
+                      part = chat("one\n", {"--memory", "200M", "--context", "250"});
+  set_context(2000);
+  EXPECT_NE(whole.code, 0);
+  has(whole.err, "lower --context from 16000000");
+  EXPECT_EQ(part.code, 0) << part.err;
 }
 
 // From a file of dialogues to a model that ends its replies by a token, and says in its folder what

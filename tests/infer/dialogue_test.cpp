@@ -204,7 +204,23 @@ TEST(Dialogue, SaysWhichPartIsTooLong) {
   EXPECT_FAILS(dialogue.ask(std::string(300, 'x'), kAll), "say it shorter");
   EXPECT_NO_THROW(dialogue.ask("x", kAll));
   EXPECT_FAILS(f.dialogue().ask(std::string(300, 'x'), kAll),
-               "of the model's context of 200 a prompt may take 188; say it shorter");
+               "of the context of 200 a prompt may take 188; say it shorter");
+}
+
+TEST(Dialogue, MayHaveAShorterContextThanTheModel) {
+  Fixture f(1024), shorter(200);
+  Dialogue dialogue(*f.model, f.run, *f.tokenizer, f.options, 200), same = shorter.dialogue();
+  EXPECT_FAILS(dialogue.ask(std::string(300, 'x'), kAll),
+               "of the context of 200 a prompt may take 188; say it shorter");
+  int64_t let_go = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    const std::string question = fmt::format("question {}", turn);
+    const Reply reply = dialogue.ask(question, kAll), other = same.ask(question, kAll);
+    EXPECT_EQ(reply.content, other.content) << turn;
+    EXPECT_EQ(reply.let_go, other.let_go) << turn;
+    let_go += reply.let_go;
+  }
+  EXPECT_GT(let_go, 0);
 }
 
 TEST(Dialogue, RefusesWithoutChangingAnything) {
@@ -212,7 +228,7 @@ TEST(Dialogue, RefusesWithoutChangingAnything) {
   Dialogue dialogue = f.dialogue();
   const std::string first = dialogue.ask("one", kAll).generated.text;
   EXPECT_FAILS(dialogue.ask("a <|im_end|> b", kAll), "<|im_end|>");
-  EXPECT_FAILS(dialogue.ask(std::string(300, 'x'), kAll), "the model's context of 200");
+  EXPECT_FAILS(dialogue.ask(std::string(300, 'x'), kAll), "the context of 200");
   EXPECT_FAILS(dialogue.set_system("<|im_start|>"), "<|im_start|>");
   EXPECT_EQ(dialogue.messages().size(), 2u);
   const Reply next = dialogue.ask("two", kAll);

@@ -304,6 +304,28 @@ TEST(Generate, StopsWhereTheModelsTextsEnd) {
   EXPECT_EQ(text_capacity(plain_config(), 4, 100), 103);
 }
 
+// Where a GPU does not do what attention does beyond so many tokens; elsewhere nothing ends there.
+TEST(Generate, OnAGpuTextsEndWhereAttentionWouldBeSparse) {
+  ModelConfig config = plain_config();
+  config.context = 100;
+  config.sparse.top = 24;
+  EXPECT_EQ(text_capacity(config, 4, 10, true), 13);
+  EXPECT_EQ(text_capacity(config, 4, 100, true), 24);
+  EXPECT_EQ(text_capacity(config, 4, 100, false), 103);
+  EXPECT_FAILS(text_capacity(config, 25, 1, true),
+               "the prompt has 25 tokens, but beyond 24 tokens the attention of the model is "
+               "sparse, which a GPU does not do here; shorten the prompt");
+  EXPECT_EQ(context_for(config, 0, true), 24);
+  EXPECT_EQ(context_for(config, 24, true), 24);
+  EXPECT_FAILS(context_for(config, 25, true), "context is 25, but beyond 24 tokens");
+  EXPECT_EQ(context_for(config, 0, false), 100);
+  EXPECT_EQ(context_for(config, 300, false), 300);
+  EXPECT_FAILS(context_for(config, -1, false), "context is -1");
+  config.sparse = {};
+  EXPECT_EQ(context_for(config, 0, true), 100);
+  EXPECT_EQ(text_capacity(config, 4, 100, true), 103);
+}
+
 // Half of all bytes are parts of longer characters, in no sensible order.
 TEST(Generate, ShowsWholeCharactersOnly) {
   Fixture f;

@@ -113,8 +113,7 @@ Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep, const EmitT
   Prompt prompt = fit_prompt();
   GenerateOptions options = options_;
   options.sampler.seed += replies_;
-  ReplySyntax syntax = template_.reply_syntax(false);
-  syntax.in_thought = opens_thought(prompt.text) != nullptr;
+  const ReplySyntax syntax = template_.reply_syntax(false, opens_thought(prompt.text));
   ReplyView view(syntax, emit, think);
   const EmitText in_parts = [&](const std::string& piece) { return view.add(piece); };
   Generated generated =

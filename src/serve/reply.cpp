@@ -188,10 +188,9 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
 }
 
 ReplySyntax ReplyWriter::syntax() const {
-  ReplySyntax syntax = served_.chat->reply_syntax(form_.tools);
+  ReplySyntax syntax = served_.chat->reply_syntax(form_.tools, form_.opened);
   syntax.arguments = &form_.arguments;
   syntax.apart = form_.thoughts_apart;
-  syntax.in_thought = form_.in_thought;
   return syntax;
 }
 

@@ -315,9 +315,10 @@ std::string named_begin(std::string begin, const std::string& name) {
   return begin.replace(begin.find(kName), kName.size(), name);
 }
 
-// Lets only a call come: of any tool ("required") or of the one that the choice names.
-void force_call(const Json& choice, std::string_view body, const Served& served, ParsedRequest& out,
-                TextRequest& text) {
+// Lets only a call come: of any tool ("required") or of the one that the choice names. Returns what
+// opens it, for the prompt to end with.
+std::string force_call(const Json& choice, std::string_view body, const Served& served,
+                       ParsedRequest& out, TextRequest& text) {
   std::string name;
   if (choice.is_object())
     name = JsonReader(choice, "tool_choice").object("function").get<std::string>("name");
@@ -336,23 +337,24 @@ void force_call(const Json& choice, std::string_view body, const Served& served,
            "this model names a tool before its arguments: of several tools tool_choice must name "
            "the one to call");
   if (named) out.form.call_name = functions[0].at("name").get<std::string>();
-  out.form.call_begin = named ? named_begin(call->named, out.form.call_name) : call->begin;
   const OrderedJson schema =
       named ? parameters_of(functions[0]) : call_schema(functions, call->arguments);
   text.grammar = grammar::json_schema_grammar(schema.dump(), "tools");
   out.form.forced = true;
+  return named ? named_begin(call->named, out.form.call_name) : call->begin;
 }
 
-// What the reply may call. Where it may not, the template is told of no tools.
-void read_tool_choice(const Fields& fields, std::string_view body, const Served& served,
-                      ParsedRequest& out, ChatRequest& chat, TextRequest& text) {
+// What the reply may call. Where it may not, the template is told of no tools. Returns what opens a
+// call that has to come.
+std::string read_tool_choice(const Fields& fields, std::string_view body, const Served& served,
+                             ParsedRequest& out, ChatRequest& chat, TextRequest& text) {
   const Json choice = fields.has("tool_choice") ? fields.value("tool_choice") : Json("auto");
   if (choice == "none") chat.tools = {};
   out.form.tools = !chat.tools.none();
   if (out.form.tools) out.form.arguments = tool_arguments(fields.value("tools"));
-  if (choice == "none" || choice == "auto") return;
+  if (choice == "none" || choice == "auto") return "";
   if (!out.form.tools) refuse("tool_choice", "tool_choice asks for a call, and there are no tools");
-  Fields::named("tool_choice", [&] { force_call(choice, body, served, out, text); });
+  return Fields::named("tool_choice", [&] { return force_call(choice, body, served, out, text); });
 }
 
 void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) {
@@ -362,14 +364,10 @@ void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) 
                      : Fields::named("reasoning_format", [&] { return parts_thoughts(format); });
 }
 
-// What stands behind the prompt where the reply has to be of a form.
-std::string opening_of_form(const ChatTemplate& chat, const ReplyForm& form,
-                            const ThoughtTags* opened) {
-  // A thought that the prompt opened would hold all of it.
-  const std::string ended = opened == nullptr ? "" : fmt::format("\n{}\n\n", opened->close);
-  if (form.forced) return ended + form.call_begin;
+// What stands behind the prompt where the reply has to be JSON and no call.
+std::string opening_of_json(const ChatTemplate& chat) {
   const ReplyChannels* channels = reply_channels(chat.calls());
-  return ended + (channels == nullptr ? "" : channels->content_begin);
+  return channels == nullptr ? "" : channels->content_begin;
 }
 
 }  // namespace
@@ -425,15 +423,19 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
   ChatRequest chat = parse_chat_request(std::string(body), kWhere);
-  read_tool_choice(fields, body, served, out, chat, common.text);
+  const std::string call_begin = read_tool_choice(fields, body, served, out, chat, common.text);
   read_thoughts(fields, served, out.form);
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
   auto& stops = common.text.options.stop;
   stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
-  const ThoughtTags* opened = opens_thought(prompt);
   std::string opening;
-  if (common.text.grammar) opening = opening_of_form(*served.chat, out.form, opened);
-  else out.form.in_thought = opened != nullptr;
+  out.form.opened = opens_thought(prompt);
+  if (common.text.grammar) {
+    // A thought that the prompt opened would hold all of what has to come.
+    if (const ThoughtTags* opened = std::exchange(out.form.opened, nullptr))
+      opening = fmt::format("\n{}\n\n", opened->close);
+    opening += out.form.forced ? call_begin : opening_of_json(*served.chat);
+  }
   add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
   return out;
 }

@@ -36,15 +36,14 @@ struct ReplyForm {
   bool stream = false, include_usage = false;
   bool echo = false;  // completions: the prompt stands before its continuation
   bool logprobs = false;
-  bool routing = false;          // readable, and
-  bool routed_experts = false;   // the numbers alone
-  bool tools = false;            // the reply may call some
-  bool in_thought = false;       // the prompt has opened one
-  bool thoughts_apart = true;    // from the content, where they stand between tags
-  ToolArguments arguments = {};  // of the tools
-  // Where it has to (ForcedCall): what ends the prompt, and the tool's name where that is in it.
-  bool forced = false;
-  std::string call_begin = {}, call_name = {};
+  bool routing = false;                 // readable, and
+  bool routed_experts = false;          // the numbers alone
+  bool tools = false;                   // the reply may call some
+  bool forced = false;                  // it has to (ForcedCall)
+  std::string call_name = {};           // of a forced call, where the prompt has it
+  ToolArguments arguments = {};         // of the tools
+  const ThoughtTags* opened = nullptr;  // of a thought that the prompt opened
+  bool thoughts_apart = true;           // from the content, where they stand between tags
   // Those that the request names: of them a reply tells which one ended it.
   std::vector<std::string> stops = {};
 };

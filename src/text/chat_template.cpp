@@ -183,9 +183,12 @@ const ThoughtTags* ChatTemplate::written_tags(ChatRequest known) const {
   }
 }
 
-ReplySyntax ChatTemplate::reply_syntax(bool with_calls) const {
+// What stands in the prompt is surer than what the template names.
+ReplySyntax ChatTemplate::reply_syntax(bool with_calls, const ThoughtTags* opened) const {
   if (reply_channels(calls_) != nullptr) return {.calls = calls_};
-  return {.calls = with_calls ? calls_ : ToolCallForm::none, .tags = thoughts_};
+  return {.calls = with_calls ? calls_ : ToolCallForm::none,
+          .tags = opened != nullptr ? opened : thoughts_,
+          .in_thought = opened != nullptr};
 }
 
 bool ChatTemplate::writes_thought(const char* key) const {

@@ -61,8 +61,8 @@ class ChatTemplate {
   // How a model with this template writes its calls.
   ToolCallForm calls() const { return calls_; }
   // How replies of such a model are read; their calls only `with_calls`, or where they are in
-  // channels, which holds no text that is not parsed.
-  ReplySyntax reply_syntax(bool with_calls) const;
+  // channels, which holds no text that is not parsed. `opened`: a thought that the prompt opened.
+  ReplySyntax reply_syntax(bool with_calls, const ThoughtTags* opened = nullptr) const;
 
  private:
   jinja::Rendered run(const ChatRequest&, std::time_t now) const;

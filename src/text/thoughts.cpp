@@ -61,11 +61,11 @@ ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool 
 ParsedReply read_reply(const ReplySyntax& syntax, string_view text, bool whole) {
   static const ToolArguments kNone;
   const ToolArguments& arguments = syntax.arguments == nullptr ? kNone : *syntax.arguments;
-  const auto read_rest = [&](string_view rest, bool in_thought = false) {
-    return whole ? parse_reply(syntax.calls, rest, in_thought, arguments)
-                 : parse_reply_so_far(syntax.calls, rest, in_thought);
+  const auto read_rest = [&](string_view rest) {
+    return whole ? parse_reply(syntax.calls, rest, arguments)
+                 : parse_reply_so_far(syntax.calls, rest);
   };
-  if (syntax.tags == nullptr) return read_rest(text, syntax.in_thought);
+  if (syntax.tags == nullptr) return read_rest(text);
   const ThoughtPlace at = place_of_thought(syntax, text, whole);
   if (at.state == ThoughtPlace::State::none) return read_rest(text);
   if (at.state == ThoughtPlace::State::undecided) return {};

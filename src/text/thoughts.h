@@ -23,7 +23,7 @@ struct ReplySyntax {
   ToolCallForm calls = ToolCallForm::none;   // of those that are taken out of the content
   const ThoughtTags* tags = nullptr;         // around a thought that begins the reply; may be null
   bool apart = true;                         // else it stays in the content, and so do the tags
-  bool in_thought = false;                   // the prompt opened it
+  bool in_thought = false;                   // the prompt opened it, by these tags
   const ToolArguments* arguments = nullptr;  // of the request's tools; may be null
 
   // Whether a reply is anything but its text as it stands.

@@ -177,9 +177,9 @@ const Family* family_of(ToolCallForm form) {
 }
 
 // Behind a thought that opens the reply, or goes on in it; nothing while it does.
-std::optional<size_t> behind_thought(string_view text, bool in_thought) {
+std::optional<size_t> behind_thought(string_view text) {
   constexpr string_view kOpen = "<think>", kClose = "</think>";
-  if (!in_thought && !trimmed_left(text).starts_with(kOpen)) return 0;
+  if (!trimmed_left(text).starts_with(kOpen)) return 0;
   const size_t end = text.find(kClose);
   if (end == string_view::npos) return std::nullopt;
   return end + kClose.size();
@@ -262,8 +262,8 @@ size_t mark_or_part(string_view text, string_view mark, size_t from) {
 }
 
 // How many bytes of a reply under way are content whatever follows.
-size_t content_prefix(const Family* family, string_view text, bool in_thought) {
-  const std::optional<size_t> from = behind_thought(text, in_thought);
+size_t content_prefix(const Family* family, string_view text) {
+  const std::optional<size_t> from = behind_thought(text);
   if (family == nullptr || !from) return text.size();
   if (family->begin.empty()) {
     const string_view begin = trimmed_left(text);
@@ -298,11 +298,10 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
   return ToolCall{std::string(name), given->dump()};
 }
 
-ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought,
-                        const ToolArguments& arguments) {
+ParsedReply parse_reply(ToolCallForm form, string_view text, const ToolArguments& arguments) {
   if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, true);
   const Family* family = family_of(form);
-  const std::optional<size_t> from = behind_thought(text, in_thought);
+  const std::optional<size_t> from = behind_thought(text);
   if (family == nullptr || !from) return {.content = std::string(text)};
   if (family->begin.empty()) return whole_reply(*family, text);
   CallTaker taker(*family, text, arguments);
@@ -323,10 +322,9 @@ ParsedReply parse_reply(ToolCallForm form, string_view text, bool in_thought,
   return {.content = around_calls(*family, around), .calls = std::move(calls)};
 }
 
-ParsedReply parse_reply_so_far(ToolCallForm form, string_view text, bool in_thought) {
+ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
   if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, false);
-  return {.content =
-              std::string(text.substr(0, content_prefix(family_of(form), text, in_thought)))};
+  return {.content = std::string(text.substr(0, content_prefix(family_of(form), text)))};
 }
 
 const ReplyChannels* reply_channels(ToolCallForm form) {

@@ -50,15 +50,15 @@ enum class ToolCallForm {
 ToolCallForm tool_call_form(std::string_view jinja);
 
 // Takes the calls out of a whole reply. What is no call stays content, as it stands; where calls
-// were taken out, white space beside them goes too. Calls inside a thought that opens the reply, or
-// that the prompt opened (`in_thought`), are none; the thought, <think> ... </think>, is left in
-// the content (text/thoughts.h takes it out). Bare text becomes a value as `arguments` of the
-// request's tools say. Never fails.
-ParsedReply parse_reply(ToolCallForm form, std::string_view text, bool in_thought = false,
+// were taken out, white space beside them goes too. Calls inside a thought that opens the reply are
+// none; the thought, <think> ... </think>, is left in the content (text/thoughts.h takes out those
+// that the template tells of). Bare text becomes a value as `arguments` of the request's tools say.
+// Never fails.
+ParsedReply parse_reply(ToolCallForm form, std::string_view text,
                         const ToolArguments& arguments = {});
 // Of a reply under way what is certain whatever follows: parse_reply's content and thought of the
 // whole reply begin with these, its calls with those that are whole already.
-ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text, bool in_thought = false);
+ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text);
 
 // A form may write thoughts, content and calls into channels, each a message of its own. A reply in
 // such a form is parsed even where no tools are offered.

@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ToolArguments arguments;
   for (unsigned i = 0; i < 26; ++i)
     arguments["f"][std::string(1, static_cast<char>('a' + i))] = i * 5;
-  const ParsedReply parsed = parse_reply(form, text, false, arguments);
+  const ParsedReply parsed = parse_reply(form, text, arguments);
   fuzz::demand(reply_channels(form) != nullptr || !parsed.calls.empty() || parsed.content == text);
   fuzz::demand(parsed.content.size() + parsed.thought.size() <= text.size());
   fuzz::demand(form != ToolCallForm::none || parsed.calls.empty());

@@ -23,6 +23,8 @@ constexpr const char* kHermes =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+const ThoughtTags* const kTags = thought_tags("<think>");
+
 struct Fixture {
   std::unique_ptr<Model> model = fresh(plain_config());
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer("bytes");
@@ -85,8 +87,10 @@ TEST(Reply, CallsInAThoughtThatThePromptOpenedAreNone) {
   Fixture f;
   const std::string text = std::string(kCall) + "\n</think>\nHi";
   const Json whole =
-      f.writer({.chat = true, .tools = true, .in_thought = true}).whole({ended(text)}, {}, 1);
-  EXPECT_EQ(whole["choices"][0]["message"]["content"], text);
+      f.writer({.chat = true, .tools = true, .opened = kTags}).whole({ended(text)}, {}, 1);
+  EXPECT_EQ(whole["choices"][0]["message"]["reasoning_content"], kCall)
+      << "though the template tells of no tags";
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], "Hi");
   EXPECT_FALSE(whole["choices"][0]["message"].contains("tool_calls"));
   EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
 }
@@ -230,11 +234,11 @@ TEST(Reply, ThoughtsBetweenTagsComeApart) {
   EXPECT_EQ(f.writer({}).whole({ended(text)}, {}, 1)["choices"][0]["text"], text)
       << "a completion is the text as it stands";
   for (const bool tools : {false, true})
-    for (const bool in_thought : {false, true})
+    for (const ThoughtTags* opened : {static_cast<const ThoughtTags*>(nullptr), kTags})
       for (size_t step = 1; step <= text.size(); ++step) {
-        const Parts parts = streamed(
-            f.writer({.chat = true, .stream = true, .tools = tools, .in_thought = in_thought}),
-            in_thought ? rest : text, step);
+        const Parts parts =
+            streamed(f.writer({.chat = true, .stream = true, .tools = tools, .opened = opened}),
+                     opened != nullptr ? rest : text, step);
         EXPECT_EQ(parts.thought, "Easy.") << "in steps of " << step;
         EXPECT_EQ(parts.content, "It is 4.") << "in steps of " << step;
         EXPECT_EQ(parts.last["finish_reason"], "stop");
@@ -246,13 +250,12 @@ TEST(Reply, AThoughtThatNothingEndsIsAllThereIs) {
   f.chat = ChatTemplate(kThinking, {});
   Choice cut = ended("So far, so good");
   cut.end.finish = "length";
-  const Json choice =
-      f.writer({.chat = true, .in_thought = true}).whole({cut}, {}, 1)["choices"][0];
+  const Json choice = f.writer({.chat = true, .opened = kTags}).whole({cut}, {}, 1)["choices"][0];
   EXPECT_EQ(choice["message"]["reasoning_content"], "So far, so good");
   EXPECT_EQ(choice["message"]["content"], "");
   EXPECT_EQ(choice["finish_reason"], "length");
   const Parts parts =
-      streamed(f.writer({.chat = true, .stream = true, .in_thought = true}), cut.text + " </th", 4);
+      streamed(f.writer({.chat = true, .stream = true, .opened = kTags}), cut.text + " </th", 4);
   EXPECT_EQ(parts.thought, "So far, so good </th");
   EXPECT_EQ(parts.content, "");
 }
@@ -301,8 +304,8 @@ TEST(Reply, TheUsageTellsTheTokensOfThoughts) {
     return usage(form, text)["completion_tokens_details"]["reasoning_tokens"];
   };
   EXPECT_EQ(thought({.chat = true}, "<think>a</think>b"), 2 * 16);
-  EXPECT_EQ(thought({.chat = true, .in_thought = true}, "a</think>b"), 2 * 9);
-  EXPECT_EQ(thought({.chat = true, .in_thought = true}, "ab"), 2 * 2);
+  EXPECT_EQ(thought({.chat = true, .opened = kTags}, "a</think>b"), 2 * 9);
+  EXPECT_EQ(thought({.chat = true, .opened = kTags}, "ab"), 2 * 2);
   EXPECT_EQ(thought({.chat = true}, "ab"), 0);
   EXPECT_FALSE(usage({}, "<think>a</think>b").contains("completion_tokens_details"));
 }

@@ -84,7 +84,7 @@ TEST(MarkedCalls, ValuesAreWhatTheSchemaSays) {
                            {"words", "a < b"}};
   for (const ToolCallForm form : kMarkedForms) {
     const std::string text = "So.\n" + written(form, "f", given) + "\n" + written(form, "g", {});
-    const ParsedReply reply = parse_reply(form, text, false, one_of_each());
+    const ParsedReply reply = parse_reply(form, text, one_of_each());
     ASSERT_EQ(reply.calls.size(), 2u) << text;
     EXPECT_EQ(reply.content, "So.");
     EXPECT_EQ(reply.calls[0].name, "f");
@@ -100,7 +100,7 @@ TEST(MarkedCalls, ValuesAreWhatTheSchemaSays) {
 TEST(MarkedCalls, WhatIsNotOfItsKindStaysText) {
   const Arguments given = {{"number", "about 3"}, {"flag", "maybe"}, {"object", "{a"}};
   for (const ToolCallForm form : kMarkedForms) {
-    const ParsedReply reply = parse_reply(form, written(form, "f", given), false, one_of_each());
+    const ParsedReply reply = parse_reply(form, written(form, "f", given), one_of_each());
     ASSERT_EQ(reply.calls.size(), 1u);
     EXPECT_EQ(reply.calls[0].arguments, R"({"number":"about 3","flag":"maybe","object":"{a"})");
   }
@@ -114,7 +114,7 @@ TEST(MarkedCalls, AValueMayHoldTheMarks) {
     std::string value = "<parameter=x> <arg_key> <invoke name=";
     for (const std::string& mark : closing) value += " '" + mark + "',";
     const ParsedReply reply =
-        parse_reply(form, written(form, "f", {{"text", value}}), false, one_of_each());
+        parse_reply(form, written(form, "f", {{"text", value}}), one_of_each());
     ASSERT_EQ(reply.calls.size(), 1u) << value;
     EXPECT_EQ(reply.calls[0].arguments, "{\"text\":\"" + value + "\"}");
     EXPECT_EQ(reply.content, "");
@@ -122,18 +122,16 @@ TEST(MarkedCalls, AValueMayHoldTheMarks) {
 }
 
 TEST(MarkedCalls, OneLineEndBesideAValueIsTheMarks) {
-  const ParsedReply reply =
-      parse_reply(ToolCallForm::qwen3_coder,
-                  written(ToolCallForm::qwen3_coder, "f", {{"text", "\n  x\n"}, {"whole", ""}}),
-                  false, one_of_each());
+  const ParsedReply reply = parse_reply(
+      ToolCallForm::qwen3_coder,
+      written(ToolCallForm::qwen3_coder, "f", {{"text", "\n  x\n"}, {"whole", ""}}), one_of_each());
   ASSERT_EQ(reply.calls.size(), 1u);
   EXPECT_EQ(reply.calls[0].arguments, R"({"text":"\n  x\n","whole":""})");
 }
 
 TEST(MarkedCalls, BytesThatAreNoCharacterAreReplaced) {
-  const ParsedReply reply =
-      parse_reply(ToolCallForm::glm, written(ToolCallForm::glm, "f", {{"text", "a\xff"}}), false,
-                  one_of_each());
+  const ParsedReply reply = parse_reply(
+      ToolCallForm::glm, written(ToolCallForm::glm, "f", {{"text", "a\xff"}}), one_of_each());
   ASSERT_EQ(reply.calls.size(), 1u);
   EXPECT_EQ(reply.calls[0].arguments, "{\"text\":\"a\xEF\xBF\xBD\"}");
 }

@@ -193,6 +193,21 @@ TEST(Thoughts, AStyleHasCallsWhereTheyAreWanted) {
   EXPECT_FALSE(ChatTemplate(kTalk, {}).reply_syntax(true).parses());
 }
 
+// The template may name several, or make those that it writes of parts.
+TEST(Thoughts, AreBetweenTheTagsThatThePromptOpened) {
+  const ThoughtTags* opened = thought_tags("[THINK]");
+  const ReplySyntax syntax =
+      ChatTemplate(std::string(kTalk) + "{# </think> #}", {}).reply_syntax(false, opened);
+  EXPECT_EQ(syntax.tags, opened);
+  const ParsedReply parsed = parse_reply(syntax, "a </think> b[/THINK]c");
+  EXPECT_EQ(parsed.thought, "a </think> b");
+  EXPECT_EQ(parsed.content, "c");
+  const ReplySyntax channels =
+      ChatTemplate(std::string(kTalk) + "{# <|channel|>analysis<|message|> #}", {})
+          .reply_syntax(false, opened);
+  EXPECT_EQ(channels.tags, nullptr) << "in channels a tag is text like any other";
+}
+
 // A tag that earlier replies have alone parts no messages: a reply would end with its thought.
 TEST(Thoughts, TheirTagsAreNoMarks) {
   const ChatTemplate chat(

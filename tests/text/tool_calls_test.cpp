@@ -219,24 +219,6 @@ TEST(ToolCalls, NothingOfACallIsShownBeforeItIsWhole) {
   EXPECT_EQ(shown(llama3, "<|pyro"), "<|pyro");
 }
 
-// Where the prompt ends in <think>, the reply begins behind it.
-TEST(ToolCalls, AThoughtThatThePromptOpenedHoldsNone) {
-  using enum ToolCallForm;
-  const std::string thought = "I <tool_call>{\"name\":\"f\"}</tool_call>\n</think>",
-                    text = thought + "\nHi";
-  for (const std::string& all : {text, text.substr(0, 8), text.substr(0, thought.size() - 2)}) {
-    const ParsedReply whole = parse_reply(hermes, all, true);
-    EXPECT_EQ(whole.content, all);
-    EXPECT_TRUE(whole.calls.empty()) << all;
-    EXPECT_EQ(parse_reply_so_far(hermes, all, true).content, all);
-  }
-  const std::string called = text + "\n<tool_call>{\"name\": \"g\"}</tool_call>";
-  EXPECT_EQ(parse_reply_so_far(hermes, called, true).content, text);
-  const ParsedReply parsed = parse_reply(hermes, called, true);
-  EXPECT_EQ(parsed.content, text);
-  EXPECT_EQ(names_of(parsed), std::vector<std::string>{"g{}"});
-}
-
 TEST(ToolCalls, TheTemplateTellsTheForm) {
   using enum ToolCallForm;
   const std::vector<std::pair<std::string, ToolCallForm>> templates = {

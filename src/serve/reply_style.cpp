@@ -55,6 +55,14 @@ void BlockStyle::send(const OrderedJson& data) {
                          ordered_json_text(data));
 }
 
+BlockStyle::Usage BlockStyle::usage_of(const Json& usage) {
+  const auto details = usage.find("completion_tokens_details");
+  return {usage.at("prompt_tokens").get<int64_t>(),
+          usage.at("prompt_tokens_details").at("cached_tokens").get<int64_t>(),
+          usage.at("completion_tokens").get<int64_t>(),
+          details == usage.end() ? 0 : details->at("reasoning_tokens").get<int64_t>()};
+}
+
 void BlockStyle::take(const Json& completion, const char* message) {
   if (!std::exchange(begun_, true)) {
     const auto id = completion.at("id").get<std::string>();
@@ -63,9 +71,7 @@ void BlockStyle::take(const Json& completion, const char* message) {
     begin();
   }
   if (const auto usage = completion.find("usage"); usage != completion.end() && usage->is_object())
-    usage_ = {usage->at("prompt_tokens").get<int64_t>(),
-              usage->at("prompt_tokens_details").at("cached_tokens").get<int64_t>(),
-              usage->at("completion_tokens").get<int64_t>()};
+    usage_ = usage_of(*usage);
   for (const Json& choice : completion.at("choices")) {
     take_message(choice.at(message));
     finish_ = text_at(choice, "finish_reason");

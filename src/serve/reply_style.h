@@ -46,6 +46,7 @@ class BlockStyle : public ReplyStyle {
   };
   struct Usage {
     int64_t prompt = 0, cached = 0, written = 0;
+    int64_t thought = 0;  // of those written; 0 where it cannot be told
   };
 
   // Called in this order: begin(), then for each block open(), write() and close(), then stop().
@@ -72,6 +73,7 @@ class BlockStyle : public ReplyStyle {
   const std::string& stopped_by() const { return stopped_by_; }
 
  private:
+  static Usage usage_of(const Json& usage);
   void take(const Json& completion, const char* message);
   void take_message(const Json& message);
   void add(Block block, const Json& message, const char* key);

@@ -234,7 +234,7 @@ OrderedJson ResponsesStyle::object() const {
         {"input_tokens", usage().prompt},
         {"input_tokens_details", {{"cached_tokens", usage().cached}, {"cache_write_tokens", 0}}},
         {"output_tokens", usage().written},
-        {"output_tokens_details", {{"reasoning_tokens", 0}}},
+        {"output_tokens_details", {{"reasoning_tokens", usage().thought}}},
         {"total_tokens", usage().prompt + usage().written}};
   response.update(asked_);
   return response;

@@ -152,6 +152,20 @@ TEST(Responses, AReplyIsItems) {
   EXPECT_EQ(reply["usage"]["total_tokens"], 79);
 }
 
+TEST(Responses, TellTheTokensOfThoughts) {
+  const auto reasoning = [](const Json& usage) {
+    const Json choice = {{"message", {{"content", ""}, {"reasoning_content", "Hm."}}},
+                         {"finish_reason", "stop"}};
+    const Json reply = Json::parse(
+        serve::responses_style(kAsked)->whole(completion(Json::array({choice}), usage)));
+    EXPECT_EQ(reply["output"].size(), 1u) << "a reply that only thinks";
+    EXPECT_EQ(reply["usage"]["output_tokens"], 9);
+    return reply["usage"]["output_tokens_details"]["reasoning_tokens"];
+  };
+  EXPECT_EQ(reasoning(kUsage), 0);
+  EXPECT_EQ(reasoning(with(kUsage, {{"completion_tokens_details", {{"reasoning_tokens", 7}}}})), 7);
+}
+
 TEST(Responses, AReplyThatWasCutIsIncomplete) {
   const auto style = serve::responses_style(kAsked);
   std::string body = style->chunk(chunk({{"content", "Once"}})) + style->chunk(chunk({}, "length"));

@@ -41,7 +41,7 @@ void add_item(const RequestField& item, ChatBody& chat) {
                   item.name);
   } else if (type == "function_call_output") {
     chat.add_result(item.at("call_id").text(), texts_of(item.at("output"), parts), item.name);
-  } else if (item.find("content") != nullptr) {
+  } else if (const OrderedJson* said = item.find("content"); said != nullptr && !said->empty()) {
     add_thoughts(item, "content", "reasoning_text", chat);
   } else if (item.find("summary") != nullptr) {
     add_thoughts(item, "summary", "summary_text", chat);

@@ -70,6 +70,22 @@ TEST(Responses, OfATextAreOfTheUser) {
   EXPECT_FALSE(as_chat(with(choice, {{"tool_choice", "none"}})).contains("tools"));
 }
 
+// OpenAI's own items of reasoning have the text in the one or the other, and an empty list beside.
+TEST(Responses, TakeAThoughtOrItsSummary) {
+  const auto thought = [](const Json& content, const Json& summary) {
+    const Json item = {{"type", "reasoning"}, {"content", content}, {"summary", summary}};
+    const Json chat =
+        as_chat({{"input", Json::array({item, {{"role", "user"}, {"content", "x"}}})}});
+    return chat["messages"][0].value("reasoning_content", "");
+  };
+  const Json content = Json::array({{{"type", "reasoning_text"}, {"text", "Look."}}}),
+             summary = Json::array({{{"type", "summary_text"}, {"text", "It looks."}}});
+  EXPECT_EQ(thought(content, summary), "Look.");
+  EXPECT_EQ(thought(Json::array(), summary), "It looks.");
+  EXPECT_EQ(thought(nullptr, summary), "It looks.");
+  EXPECT_EQ(thought(Json::array(), Json::array()), "");
+}
+
 // What the request's own variables say stands before its effort.
 TEST(Responses, PassVariablesOfTheTemplate) {
   const Json chat = as_chat({{"input", "Hello"},

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "hub/tensor_map.h"
+#include "serve/caller.h"
 #include "serve/json_text.h"
 #include "serve/messages.h"
 #include "serve/page.h"
@@ -56,15 +57,6 @@ class WithHeaders : public Exchange {
   Headers headers_;
 };
 
-// Takes as long whatever differs, so that a key cannot be found out byte by byte.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned different = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i)
-    different |= static_cast<unsigned char>(a[i]) ^
-                 static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
-  return different == 0;
-}
-
 // "localhost:8080" -> "localhost", "[::1]:8080" -> "[::1]"
 std::string_view without_port(std::string_view host) {
   const size_t colon = host.rfind(':');
@@ -108,7 +100,7 @@ Api::Api(const Served& served, Engine& engine, Metrics& metrics, const ServeOpti
     : served_(served),
       metrics_(metrics),
       options_(options),
-      jobs_{&served, &engine, &metrics, options.max_seconds} {}
+      jobs_{&served, &engine, &metrics, &options.api_keys, options.max_seconds} {}
 
 const std::vector<Api::Route>& Api::routes() {
   static const std::vector<Route> table = {
@@ -180,13 +172,7 @@ void Api::check_caller(const HttpRequest& request, bool open) const {
                            options_.host, printable(host)),
                    "", "host_not_allowed"};
   if (open || options_.api_keys.empty()) return;
-  constexpr std::string_view kBearer = "Bearer ";
-  std::string_view bearer = request.header("authorization");
-  bearer = bearer.starts_with(kBearer) ? bearer.substr(kBearer.size()) : "";
-  bool known = false;
-  for (const std::string_view given : {bearer, request.header("x-api-key")})
-    for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
-  if (!known)
+  if (key_of(request, options_.api_keys).empty())
     throw ApiError{401,
                    "the request needs the server's key, as Authorization: Bearer KEY or as "
                    "X-Api-Key: KEY",

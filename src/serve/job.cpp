@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "serve/api_error.h"
+#include "serve/caller.h"
 #include "serve/reply.h"
 #include "serve/reply_style.h"
 
@@ -58,7 +59,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   void submit(std::vector<TextRequest> texts) {
     left_ = texts.size();
-    const std::string client = client_of(exchange_->request());
+    const std::string client = client_of(exchange_->request(), *context_.api_keys);
     for (size_t i = 0; i < texts.size(); ++i) {
       TextRequest& text = texts[i];
       text.client = client;
@@ -75,14 +76,6 @@ class Job : public std::enable_shared_from_this<Job> {
   }
 
  private:
-  // Who has a key is one client wherever it asks from.
-  static std::string client_of(const HttpRequest& request) {
-    for (const char* header : {"authorization", "x-api-key"})
-      if (const std::string_view key = request.header(header); !key.empty())
-        return std::string(key);
-    return request.client;
-  }
-
   bool wanted() const {
     return !failed_ && !exchange_->gone() &&
            seconds_since(began_) < static_cast<double>(context_.max_seconds);

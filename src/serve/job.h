@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "serve/engine.h"
 #include "serve/http_server.h"
@@ -13,6 +15,7 @@ struct JobContext {
   const Served* served;
   Engine* engine;
   Metrics* metrics;
+  const std::vector<std::string>* api_keys;
   int64_t max_seconds;  // a request that takes longer is ended where it stands
 };
 

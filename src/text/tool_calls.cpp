@@ -290,9 +290,12 @@ std::string take_new(const std::string& all, size_t& given) {
 }
 
 std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
+  // A call in another form than the model's, {"name":"f"} between GLM's marks, is not one of a tool
+  // that is called so.
+  constexpr string_view kInNoName = " \t\r\n{}\"";
   const auto given = json_of(trimmed(arguments));
   name = trimmed(name);
-  if (name.empty() || name.find_first_of(kReplySpace) != string_view::npos || !given ||
+  if (name.empty() || name.find_first_of(kInNoName) != string_view::npos || !given ||
       !given->is_object())
     return std::nullopt;
   return ToolCall{std::string(name), given->dump()};

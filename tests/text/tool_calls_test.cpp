@@ -186,6 +186,8 @@ TEST(ToolCalls, WhatIsNoCallStaysContent) {
       {olmo3, "<function_calls>as said</function_calls>"},
       {gemma4, "<|tool_call>call:f{a:<|\"|>x}<tool_call|>"},
       {gemma4, "<|tool_call>f{}<tool_call|>"},
+      {glm, R"(<tool_call>{"name":"f","arguments":{}}</tool_call>)"},
+      {qwen3_coder, R"(<tool_call><function={"name":"f"}></function></tool_call>)"},
   };
   for (const auto& [form, text] : contents) {
     const ParsedReply parsed = parse_reply(form, text);

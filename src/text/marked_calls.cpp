@@ -92,6 +92,18 @@ bool MarkedCalls::at_end_of_call() const {
 
 size_t MarkedCalls::end_of_value() {
   if (at_ >= unclosed_) return string_view::npos;
+  if (at_ >= found_from_ && at_ <= found_end_) return found_end_;
+  const size_t end = find_end_of_value();
+  if (end == string_view::npos) {
+    unclosed_ = at_;
+  } else {
+    found_from_ = at_;
+    found_end_ = end;
+  }
+  return end;
+}
+
+size_t MarkedCalls::find_end_of_value() const {
   for (size_t end = text_.find(marks_.value_end, at_); end != string_view::npos;
        end = text_.find(marks_.value_end, end + 1)) {
     const string_view behind = trimmed_left(text_.substr(end + marks_.value_end.size()));
@@ -99,17 +111,17 @@ size_t MarkedCalls::end_of_value() {
         (!marks_.outer_end.empty() && behind.starts_with(marks_.outer_end)))
       return end;
   }
-  unclosed_ = at_;
   return string_view::npos;
 }
 
-bool MarkedCalls::take_argument(const std::string& tool, OrderedJson& arguments) {
+bool MarkedCalls::take_argument(const std::string& tool, std::vector<Argument>& taken) {
   const std::optional<string_view> inside = take_name();
   if (!inside || !take(marks_.key_end)) return false;
   const MarkedName named = marked_name(*inside);
-  const std::string key(named.name);
-  if (key.empty() || arguments.contains(key) || arguments.size() >= kJsonMostOrderedKeys)
-    return false;
+  std::string key(named.name);
+  const bool again = std::any_of(taken.begin(), taken.end(),
+                                 [&](const Argument& other) { return other.key == key; });
+  if (key.empty() || again || taken.size() >= kJsonMostOrderedKeys) return false;
   if (!marks_.value.empty() && !take(marks_.value)) return false;
   const size_t end = end_of_value();
   if (end == string_view::npos) return false;
@@ -119,7 +131,7 @@ bool MarkedCalls::take_argument(const std::string& tool, OrderedJson& arguments)
   // DeepSeek says with each value whether it is a text.
   if (named.rest.find("string=\"true\"") != string_view::npos) kinds = kTextArgument;
   if (named.rest.find("string=\"false\"") != string_view::npos) kinds &= ~kTextArgument;
-  arguments.emplace(key, argument_value(value, kinds));
+  taken.push_back({std::move(key), value, kinds});
   at_ = end + marks_.value_end.size();
   return true;
 }
@@ -129,10 +141,14 @@ std::optional<MarkedCalls::Found> MarkedCalls::at(size_t body) {
   const std::optional<string_view> inside = take_name();
   if (!inside || (!marks_.name_end.empty() && !take(marks_.name_end))) return std::nullopt;
   const std::string name(marked_name(*inside).name);
-  OrderedJson arguments = OrderedJson::object();
+  std::vector<Argument> taken;
   while (take(marks_.key))
-    if (!take_argument(name, arguments)) return std::nullopt;
+    if (!take_argument(name, taken)) return std::nullopt;
   if (!take(marks_.end) && !at_end_of_call()) return std::nullopt;
+  // Only now: the values of a call that is none may be most of the reply.
+  OrderedJson arguments = OrderedJson::object();
+  for (const Argument& each : taken)
+    arguments.emplace(each.key, argument_value(each.value, each.kinds));
   auto call = tool_call(name, one_line_json(arguments));
   if (!call) return std::nullopt;
   return Found{std::move(*call), at_};

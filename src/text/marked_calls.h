@@ -3,7 +3,9 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "text/tool_arguments.h"
 #include "text/tool_calls.h"
@@ -28,19 +30,27 @@ class MarkedCalls {
 
  private:
   struct Marks;
+  struct Argument {
+    std::string key;
+    std::string_view value;
+    unsigned kinds;
+  };
   static const Marks& marks_of(ToolCallForm form);
 
   bool take(std::string_view mark);
   std::optional<std::string_view> take_name();
-  bool take_argument(const std::string& tool, OrderedJson& arguments);
+  bool take_argument(const std::string& tool, std::vector<Argument>& taken);
   size_t end_of_value();
+  size_t find_end_of_value() const;
   bool at_end_of_call() const;
 
   const Marks& marks_;
   std::string_view text_;
   const ToolArguments& arguments_;
   size_t at_ = 0;
-  size_t unclosed_;  // from here on no value has an end
+  // The end that was found last, and from where: the same one from anywhere between. Behind
+  // unclosed_ no value has an end.
+  size_t found_from_ = 0, found_end_ = 0, unclosed_;
 };
 
 }  // namespace moe

@@ -180,14 +180,29 @@ TEST(MarkedCalls, NothingOfACallIsShown) {
   }
 }
 
+// Where a value ends is known from a call that was none.
+TEST(MarkedCalls, ACallMayBeginWithinOneThatIsNone) {
+  for (const ToolCallForm form : kMarkedForms) {
+    const std::string broken = written(form, "f", {{"a", "VALUE"}}),
+                      good = written(form, "g", {{"b", "1"}, {"a", "2"}, {"c", "3"}});
+    const ParsedReply reply = parse_reply(form, broken.substr(0, broken.find("VALUE")) + good);
+    ASSERT_EQ(reply.calls.size(), 1u) << broken;
+    EXPECT_EQ(reply.calls[0].name, "g");
+    EXPECT_EQ(reply.calls[0].arguments, R"({"b":1,"a":2,"c":3})");
+  }
+}
+
 TEST(MarkedCalls, ManyBeginningsAreSoonRead) {
   for (const ToolCallForm form : kMarkedForms) {
-    const std::string whole = written(form, "f", {{"a", "x"}});
-    const std::string opened = whole.substr(0, whole.find('x'));
+    const std::string whole = written(form, "f", {{"a", "VALUE"}, {"a", "2"}});
+    const std::string opened = whole.substr(0, whole.find("VALUE"));
     std::string text;
     for (int i = 0; i < 20'000; ++i) text += opened;
     EXPECT_TRUE(parse_reply(form, text).content == text);
     for (int i = 0; i < 20'000; ++i) text += "</parameter> x </arg_value> x";
+    EXPECT_TRUE(parse_reply(form, text).content == text);
+    // The value of each has its end behind all that, and an argument that is there already follows.
+    text += whole.substr(opened.size());
     EXPECT_TRUE(parse_reply(form, text).content == text);
   }
 }

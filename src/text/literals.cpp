@@ -51,7 +51,8 @@ class LiteralReader {
   std::string_view take_word(std::string_view ends) {
     skip_space();
     const size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
-    return text_.substr(std::exchange(at_, end), end - at_);
+    const size_t begin = std::exchange(at_, end);
+    return text_.substr(begin, end - begin);
   }
 
   std::optional<ToolCall> call() {

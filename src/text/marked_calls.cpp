@@ -82,7 +82,8 @@ bool MarkedCalls::take(string_view mark) {
 std::optional<string_view> MarkedCalls::take_name() {
   const size_t end = text_.find_first_of("<>\n", at_);
   if (end == string_view::npos) return std::nullopt;
-  return text_.substr(std::exchange(at_, end), end - at_);
+  const size_t begin = std::exchange(at_, end);
+  return text_.substr(begin, end - begin);
 }
 
 bool MarkedCalls::at_end_of_call() const {

@@ -107,7 +107,7 @@ class Talk {
     if (choice.routing) this.take_routing(choice.routing);
     const thought = choice.delta?.reasoning_content || "";
     const answer = choice.delta ? choice.delta.content || "" : choice.text;
-    const text = thought + (answer && this.thinks ? "\n\n" : "") + answer;
+    const text = thought + (answer && (thought || this.thinks) ? "\n\n" : "") + answer;
     if (thought || answer) this.thinks = !answer;
     this.thought += thought;
     this.answer += answer;

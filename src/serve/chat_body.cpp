@@ -21,7 +21,8 @@ constexpr const char* kShared[] = {"model",
                                    "frequency_penalty",
                                    "ignore_eos",
                                    "presence_penalty",
-                                   "chat_template_kwargs"};
+                                   "chat_template_kwargs",
+                                   "reasoning_format"};
 constexpr std::string_view kMessages = "messages[", kContent = ".content";
 
 OrderedJson content_of(const std::vector<std::string>& texts) {

@@ -65,6 +65,17 @@ TEST(Messages, BecomeAChatCompletion) {
       {"role": "user", "content": "And now?"}]})"));
 }
 
+// What this server alone knows, and what is no field of a message at all.
+TEST(Messages, PassTheServersOwnFields) {
+  const Json own = {{"chat_template_kwargs", {{"a", 1}}},
+                    {"ignore_eos", true},
+                    {"min_p", 0.1},
+                    {"reasoning_format", "none"}};
+  const Json chat = as_chat(with({{"messages", {kUser}}, {"routing", true}, {"echo", true}}, own));
+  for (const auto& [key, value] : own.items()) EXPECT_EQ(chat.value(key, Json()), value) << key;
+  EXPECT_FALSE(chat.contains("routing") || chat.contains("echo"));
+}
+
 TEST(Messages, OfOneRoleSideBySideAreOne) {
   const Json call = {{"type", "tool_use"}, {"id", "t"}, {"name", "f"}, {"input", Json::object()}};
   const Json chat = as_chat({{"messages",

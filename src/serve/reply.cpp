@@ -37,7 +37,7 @@ std::string token_text(const Tokenizer& tokenizer, int32_t id) {
   return spelled;
 }
 
-// The choices of `id`, one of several of a prompt.
+// `id`: of the choice, so that no two calls of a reply have the same.
 Json call_json(const ToolCall& call, const std::string& id, size_t index) {
   return {{"index", index},
           {"id", fmt::format("call_{}_{}", id, index)},

@@ -37,8 +37,10 @@ void add_item(const RequestField& item, ChatBody& chat) {
     for (const std::string& text : texts_of(item.at("content"), parts))
       chat.add_text(by, text, item.name);
   } else if (type == "function_call") {
-    chat.add_call(item.at("call_id").text(), item.at("name").text(), item.at("arguments").text(),
-                  item.name);
+    // One after the other, so that what is missing is named in this order.
+    const std::string id = item.at("call_id").text(), name = item.at("name").text(),
+                      arguments = item.at("arguments").text();
+    chat.add_call(id, name, arguments, item.name);
   } else if (type == "function_call_output") {
     chat.add_result(item.at("call_id").text(), texts_of(item.at("output"), parts), item.name);
   } else if (const OrderedJson* said = item.find("content"); said != nullptr && !said->empty()) {

@@ -412,7 +412,7 @@ TEST_F(Command, RefusesWhatGenerateAndScoreCannotDo) {
                  {"9 tokens", "16", "--window"});
   expect_refused({"score", m, "--text", folder_ / "none.txt"}, 1, {"none.txt"});
   expect_refused({"score", m, "--text", text_, "--window", "1"}, 2, {"--window"});
-  expect_refused({"inspect", folder_ / "none"}, 1, {"none/config.json"});
+  expect_refused({"inspect", folder_ / "none"}, 1, {"none: there is no such folder"});
 }
 
 }  // namespace

@@ -426,6 +426,8 @@ TEST_F(Changed, WhatIsNoModelFolder) {
   }
   start(small_olmoe());
   std::filesystem::remove(folder_ / "model.safetensors");
+  expect_refused("its weights are in m.gguf; name that file in place of the folder");
+  std::filesystem::remove(folder_ / "m.gguf");
   expect_refused(
       "there is neither model.safetensors nor model.safetensors.index.json in this folder");
 }

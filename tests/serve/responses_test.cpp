@@ -184,7 +184,8 @@ TEST(Responses, TellTheTokensOfThoughts) {
 
 TEST(Responses, AReplyThatWasCutIsIncomplete) {
   const auto style = serve::responses_style(kAsked);
-  std::string body = style->chunk(chunk({{"content", "Once"}})) + style->chunk(chunk({}, "length"));
+  std::string body = style->chunk(chunk({{"content", "Once"}}));
+  body += style->chunk(chunk({}, "length"));
   body += style->chunk(completion(Json::array()));
   body += style->end();
   const Json last = named_events_of(body).back();

@@ -54,31 +54,32 @@ std::map<std::string, bool> has_numbers(const LoadedModel& loaded) {
   return has;
 }
 
-TEST_F(PackedTaken, FurtherLayersStayPackedAndIndexersDoNot) {
+class PackedIndexers : public PackedTaken, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Families, PackedIndexers,
+                         ::testing::Values("deepseek_v32", "glm_moe_dsa"));
+
+TEST_P(PackedIndexers, AreUnpackedAndFurtherLayersAreNot) {
   const std::vector<NamedConfig> families = small_families();
-  for (const char* family : {"deepseek_v32", "glm_moe_dsa"}) {
-    SCOPED_TRACE(family);
-    MadeFile made = made_of(std::ranges::find(families, family, &NamedConfig::name)->config);
-    const std::string further = "model.layers.3.mlp.gate_proj.weight";
-    put_packed(made, further, 16, 8);
-    write(made, kFp8);
-    const LoadedModel loaded = open_model(packed_.path(), {}, {}, BesideText::leave_out);
-    ASSERT_EQ(loaded.left_out.size(), 1u);
-    EXPECT_EQ(loaded.left_out[0].tensors, 1);
-    const NamedTensors& file = *loaded.source->file;
-    int indexers = 0;
-    for (const auto& [name, has] : has_numbers(loaded)) {
-      EXPECT_EQ(has, name != further) << name;
-      if (!is_of_indexer(name)) continue;
-      ++indexers;
-      EXPECT_EQ(values(file.get(name)),
-                std::vector<double>(static_cast<size_t>(file.get(name).numel()), 2));
-    }
-    EXPECT_GT(indexers, 3);
-    const Tensor keys = param_named(*loaded.model, "layers.1.attn.index_k.weight")->value;
-    EXPECT_EQ(values(keys), std::vector<double>(static_cast<size_t>(keys.numel()), 2));
-    EXPECT_FAILS(file.get(further), "it is packed, and nothing was said to want its numbers");
+  MadeFile made = made_of(std::ranges::find(families, GetParam(), &NamedConfig::name)->config);
+  const std::string further = "model.layers.3.mlp.gate_proj.weight";
+  put_packed(made, further, 16, 8);
+  write(made, kFp8);
+  const LoadedModel loaded = open_model(packed_.path(), {}, {}, BesideText::leave_out);
+  ASSERT_EQ(loaded.left_out.size(), 1u);
+  EXPECT_EQ(loaded.left_out[0].tensors, 1);
+  const NamedTensors& file = *loaded.source->file;
+  int indexers = 0;
+  for (const auto& [name, has] : has_numbers(loaded)) {
+    EXPECT_EQ(has, name != further) << name;
+    if (!is_of_indexer(name)) continue;
+    ++indexers;
+    EXPECT_EQ(values(file.get(name)),
+              std::vector<double>(static_cast<size_t>(file.get(name).numel()), 2));
   }
+  EXPECT_GT(indexers, 3);
+  const Tensor keys = param_named(*loaded.model, "layers.1.attn.index_k.weight")->value;
+  EXPECT_EQ(values(keys), std::vector<double>(static_cast<size_t>(keys.numel()), 2));
+  EXPECT_FAILS(file.get(further), "it is packed, and nothing was said to want its numbers");
 }
 
 TEST_F(PackedTaken, ExpertsOfAnotherProcessStayPacked) {

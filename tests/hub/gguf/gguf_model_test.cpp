@@ -156,7 +156,7 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
 }
 
 // llama.cpp turns neighbours in some architectures: row 2c + s of a head there is row c + s C/2
-// here.
+// here, C being how much of a head turns.
 TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
   for (const auto& [name, config] : gguf_configs()) {
     if (config.positions == Positions::learned || config.latent.present() || config.attention_gate)
@@ -166,17 +166,19 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const auto model = drawn_model(config);
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
-    const bool paired =
-        std::set<std::string>{"llama", "deepseek", "smollm3", "granitemoe", "ernie4_5-moe"}
-            .contains(name);
+    const bool paired = std::set<std::string>{"llama",      "deepseek",     "smollm3", "granite",
+                                              "granitemoe", "ernie4_5-moe", "glm4"}
+                            .contains(name);
     const bool fused = name == "bailingmoe2";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,
                                             int64_t before = 0) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
       const int64_t width = config.head_width, rows = here.rank == 1 ? here.cols() : here.rows(),
+                    turned = config.rotary_width > 0 ? config.rotary_width : width,
                     cols = here.rank == 1 ? 1 : here.cols();
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t c = r % width, from = paired ? r - c + c / 2 + (c % 2) * width / 2 : r;
+        const int64_t c = r % width,
+                      from = paired && c < turned ? r - c + c / 2 + (c % 2) * turned / 2 : r;
         for (int64_t i = 0; i < cols; ++i)
           ASSERT_EQ(there.as<float>()[(before + r) * cols + i], here.as<float>()[from * cols + i])
               << theirs << " row " << r;

@@ -33,9 +33,12 @@ void ScoreBlock(float* out, const T* kt, const float* q, const float* weight, in
                 products, kKeyBlock, Written());
   for (int64_t j = 0; j < kKeyBlock; j += lanes_f32()) {
     VF32 sum = hn::Zero(d);
-    for (int64_t h = 0; h < heads; ++h)
-      sum = hn::MulAdd(hn::Set(d, weight[h]),
-                       hn::Max(hn::Zero(d), hn::LoadU(d, products + h * kKeyBlock + j)), sum);
+    for (int64_t h = 0; h < heads; ++h) {
+      const VF32 product = hn::LoadU(d, products + h * kKeyBlock + j);
+      // Not Max, which makes 0 of a NaN on some targets.
+      const VF32 positive = hn::IfThenZeroElse(hn::Lt(product, hn::Zero(d)), product);
+      sum = hn::MulAdd(hn::Set(d, weight[h]), positive, sum);
+    }
     hn::StoreU(sum, d, out + j);
   }
 }

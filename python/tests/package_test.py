@@ -86,6 +86,24 @@ def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
+# Flags of `moe generate` that are no keywords of a text: arguments, what is said once for a model,
+# and what the library does not have.
+GENERATES_OWN = {
+    "prompt",
+    "file",
+    "samples",
+    "draft",
+    "draft_tokens",
+    "draft_min_p",
+    "threads",
+    "device",
+    "dtype",
+    "memory",
+    "pack_memory",
+    "adapter",
+    "show_memory",
+    "hot_set",
+}
 
 
 @pytest.mark.parametrize(
@@ -96,56 +114,19 @@ SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
             moe.Model.generate,
             "generate",
             {"on_text"},
-            {
-                "prompt",
-                "file",
-                "samples",
-                "threads",
-                "device",
-                "dtype",
-                "memory",
-                "pack_memory",
-                "adapter",
-                "show_memory",
-                "hot_set",
-            },
+            GENERATES_OWN,
         ),
         (
             moe.Model.stream,
             "generate",
             set(),
-            {
-                "prompt",
-                "file",
-                "samples",
-                "threads",
-                "device",
-                "dtype",
-                "memory",
-                "pack_memory",
-                "adapter",
-                "show_memory",
-                "hot_set",
-            },
+            GENERATES_OWN,
         ),
         (
             moe.Session.generate,
             "generate",
             {"on_text"},
-            {
-                "prompt",
-                "file",
-                "samples",
-                "threads",
-                "device",
-                "dtype",
-                "memory",
-                "pack_memory",
-                "adapter",
-                "show_memory",
-                "hot_set",
-            }
-            | SESSIONS_OWN,
+            GENERATES_OWN | SESSIONS_OWN,
         ),
         (
             moe.Model.score,

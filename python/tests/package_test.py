@@ -86,15 +86,8 @@ def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
-# Flags of `moe generate` that are no keywords of a text: arguments, what is said once for a model,
-# and what the library does not have.
-GENERATES_OWN = {
-    "prompt",
-    "file",
-    "samples",
-    "draft",
-    "draft_tokens",
-    "draft_min_p",
+# What is said once, of a model.
+MODELS_OWN = {
     "threads",
     "device",
     "dtype",
@@ -102,6 +95,16 @@ GENERATES_OWN = {
     "pack_memory",
     "adapter",
     "show_memory",
+}
+# Flags of `moe generate` that are no keywords of a text: arguments, those, and what the library
+# does not have.
+GENERATES_OWN = MODELS_OWN | {
+    "prompt",
+    "file",
+    "samples",
+    "draft",
+    "draft_tokens",
+    "draft_min_p",
     "hot_set",
 }
 
@@ -132,19 +135,7 @@ GENERATES_OWN = {
             moe.Model.score,
             "score",
             set(),
-            {
-                "text",
-                "threads",
-                "device",
-                "dtype",
-                "memory",
-                "pack_memory",
-                "adapter",
-                "show_memory",
-                "record",
-                "replay",
-                "per_token",
-            },
+            MODELS_OWN | {"text", "record", "replay", "per_token"},
         ),
         (moe.load, "generate", set(), None),
     ],

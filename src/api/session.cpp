@@ -5,6 +5,7 @@
 
 #include "api/call.h"
 #include "api/options.h"
+#include "infer/generate.h"
 #include "jobs/replies.h"
 #include "options/common.h"
 #include "options/read.h"
@@ -57,8 +58,7 @@ int64_t capacity_of(const ModelConfig& config, int64_t asked, bool on_gpu) {
   const int64_t longest = config.longest_text(on_gpu);
   if (longest > 0 && asked > longest)
     fail_usage("@capacity is {}, but {}", asked, why_texts_end(config));
-  if (asked > 0) return asked;
-  return longest > 0 ? std::min(config.context, longest) : config.context;
+  return asked > 0 ? asked : context_for(config, 0, on_gpu);
 }
 
 GenerateOptions continue_options(const char* options) {

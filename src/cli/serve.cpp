@@ -12,6 +12,7 @@
 #include "hub/adapter.h"
 #include "hub/tensor_map.h"
 #include "infer/eval_routing.h"
+#include "infer/generate.h"
 #include "infer/options.h"
 #include "jobs/forward_memory.h"
 #include "ops/devices.h"
@@ -78,7 +79,7 @@ int run_serve(const Flags& f) {
   loaded.model->move_to(run.device);
   serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
-       human_count(parameter_count(config)), serve::context_of(config, f.serve, on_gpu), tokens,
+       human_count(parameter_count(config)), context_for(config, f.serve.context, on_gpu), tokens,
        large ? "; larger than memory" : "");
   if (serve::is_open(f.serve))
     tell("note: whoever reaches {} may ask and needs no key; --api-key KEY asks for one\n",

@@ -13,6 +13,7 @@
 #include "evaluate/mean.h"
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
+#include "text/same_tokens.h"
 
 namespace moe {
 namespace {
@@ -289,15 +290,13 @@ void check_same_vocabulary(const Model& before, const Tokenizer& before_tokens, 
         "held against each other; moe score gives the bits per byte of "
         "each, which can",
         before.config().vocab, after.config().vocab);
-  const int64_t most = std::min(before_tokens.vocab_size(), after_tokens.vocab_size());
-  for (int64_t id = 0; id < most; ++id)
-    if (const auto token = static_cast<int32_t>(id);
-        before_tokens.piece(token) != after_tokens.piece(token))
-      fail_usage(
-          "token {} is not the same text in both models: their probabilities cannot be held "
-          "against each other; moe score gives the bits per byte of each, "
-          "which can",
-          id);
+  if (const auto id =
+          first_other_token(before_tokens, after_tokens,
+                            std::min(before_tokens.vocab_size(), after_tokens.vocab_size())))
+    fail_usage(
+        "token {} is not the same text in both models: their probabilities cannot be held against "
+        "each other; moe score gives the bits per byte of each, which can",
+        *id);
 }
 
 int64_t comparing_bytes(const ModelConfig& before, const ModelConfig& after, int64_t window) {

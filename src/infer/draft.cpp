@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "infer/generate.h"
+#include "text/same_tokens.h"
 
 namespace moe {
 namespace {
@@ -36,10 +37,9 @@ void check_same_tokens(const ModelConfig& config, const Tokenizer& tokenizer,
       "a draft guesses tokens of the model, so both need one vocabulary; take a smaller model of "
       "the same family";
   const int64_t count = spoken_vocab(config, tokenizer), theirs = spoken_vocab(draft, of_draft);
-  for (int32_t id = 0; id < std::min(count, theirs); ++id)
-    if (const std::string ours = tokenizer.piece(id), other = of_draft.piece(id); ours != other)
-      fail_usage("token {} is '{}' in the model and '{}' in the one of @draft: {}", id,
-                 printable(ours, 40), printable(other, 40), kWhy);
+  if (const auto id = first_other_token(tokenizer, of_draft, std::min(count, theirs)))
+    fail_usage("token {} is '{}' in the model and '{}' in the one of @draft: {}", *id,
+               printable(tokenizer.piece(*id), 40), printable(of_draft.piece(*id), 40), kWhy);
   if (count != theirs)
     fail_usage("the model has {} tokens and the one of @draft {}: {}", count, theirs, kWhy);
 }

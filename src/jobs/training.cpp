@@ -17,6 +17,7 @@
 #include "ops/devices.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
+#include "text/same_tokens.h"
 #include "text/shards.h"
 #include "train/hot_experts.h"
 
@@ -335,12 +336,12 @@ void Training::read_teacher() {
           "@teacher {}: its tokenizer has {} tokens, the model's {}; a teacher must predict the "
           "same tokens",
           options_.teacher, other.vocab_size(), own.vocab_size());
-    for (int32_t id = 0; id < own.vocab_size(); ++id)
-      if (own.piece(id) != other.piece(id))
-        fail(
-            "@teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the "
-            "same tokens",
-            options_.teacher, id, printable(other.piece(id)), printable(own.piece(id)));
+    if (const auto id = first_other_token(own, other, own.vocab_size()))
+      fail(
+          "@teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the "
+          "same "
+          "tokens",
+          options_.teacher, *id, printable(other.piece(*id)), printable(own.piece(*id)));
   }
   if (checkpoint_) check_same_teacher(*checkpoint_, teacher());
 }

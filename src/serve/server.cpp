@@ -46,13 +46,9 @@ HttpOptions http_options(const ServeOptions& o) {
 
 }  // namespace
 
-int64_t context_of(const ModelConfig& config, const ServeOptions& o, bool on_gpu) {
-  return context_for(config, o.context, on_gpu);
-}
-
 int64_t cache_tokens_of(const ModelConfig& config, const ServeOptions& o, DType cache_dtype,
                         int64_t free, bool on_gpu) {
-  const int64_t context = context_of(config, o, on_gpu);
+  const int64_t context = context_for(config, o.context, on_gpu);
   if (o.cache_tokens > 0) return o.cache_tokens;
   const int64_t fit = free / 2 / std::max<int64_t>(1, cache_bytes(config, cache_dtype, 1));
   return std::max(std::min(context * o.parallel, fit), std::min(context, 2 * fit));
@@ -89,7 +85,7 @@ struct Server::Parts {
         chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),
         served(served_of(loaded, chat, runner, std::move(name), adapters,
-                         context_of(loaded.model->config(), given, run.device != nullptr),
+                         context_for(loaded.model->config(), given.context, run.device != nullptr),
                          parts_thoughts(given.reasoning_format))),
         metrics(served.moe_layers),
         engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics),

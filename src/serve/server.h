@@ -11,9 +11,6 @@
 
 namespace moe::serve {
 
-// Tokens of a text at most, prompt and reply. Fails (usage) where the options ask for more than a
-// text of the model can have.
-int64_t context_of(const ModelConfig&, const ServeOptions&, bool on_gpu = false);
 // Tokens that the cache of keys and values gets; `free`: bytes that it may take half of.
 int64_t cache_tokens_of(const ModelConfig&, const ServeOptions&, DType cache_dtype, int64_t free,
                         bool on_gpu = false);

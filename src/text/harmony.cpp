@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <string>
 
+#include "text/call_text.h"
+
 namespace moe {
 namespace {
 
@@ -24,17 +26,6 @@ constexpr MarkText kMarks[] = {
 };
 constexpr string_view kHeaderBlanks = " \t\r\n";
 constexpr string_view kTo = "to=", kFunctions = "functions.";
-
-const MarkText* mark_at(string_view text) {
-  for (const MarkText& each : kMarks)
-    if (text.starts_with(each.text)) return &each;
-  return nullptr;
-}
-
-bool may_become_mark(string_view text) {
-  return std::any_of(std::begin(kMarks), std::end(kMarks),
-                     [&](const MarkText& each) { return each.text.starts_with(text); });
-}
 
 string_view next_word(string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(kHeaderBlanks), text.size()));
@@ -157,23 +148,9 @@ class Reader {
 
 ParsedReply parse_harmony(string_view text, bool whole) {
   Reader reader;
-  size_t from = 0;  // of the text that no mark has ended
-  for (size_t at = text.find('<'); at != string_view::npos; at = text.find('<', at)) {
-    const MarkText* mark = mark_at(text.substr(at));
-    if (mark == nullptr) {
-      ++at;
-      continue;
-    }
-    if (at > from) reader.take(text.substr(from, at - from));
-    reader.take(mark->mark);
-    from = at += mark->text.size();
-  }
-  string_view rest = text.substr(from);
-  if (!whole)
-    if (const size_t at = rest.rfind('<');
-        at != string_view::npos && may_become_mark(rest.substr(at)))
-      rest = rest.substr(0, at);
-  if (!rest.empty()) reader.take(rest);
+  take_by_marks(
+      text, kMarks, whole, [&](string_view inside, bool) { reader.take(inside); },
+      [&](const MarkText& mark) { reader.take(mark.mark); });
   return whole ? reader.whole() : reader.so_far();
 }
 

@@ -24,18 +24,6 @@ constexpr SolarMark kSolarMarks[] = {
     {"<|calls|>", SolarPart::none},
 };
 
-const SolarMark* solar_mark_at(string_view text) {
-  for (const SolarMark& each : kSolarMarks)
-    if (text.starts_with(each.text)) return &each;
-  return nullptr;
-}
-
-bool may_become_solar_mark(string_view text) {
-  for (const SolarMark& each : kSolarMarks)
-    if (each.text.starts_with(text)) return true;
-  return false;
-}
-
 void append_part(std::string& to, string_view text) {
   if (text.empty()) return;
   if (!to.empty()) to += '\n';
@@ -78,23 +66,10 @@ void take_part(SolarPart part, string_view text, bool ended, ParsedReply& reply)
 ParsedReply parse_solar(string_view text, bool whole) {
   ParsedReply reply;
   SolarPart part = SolarPart::none;
-  size_t from = 0;  // of the text that no mark has ended
-  for (size_t at = text.find('<'); at != string_view::npos; at = text.find('<', at)) {
-    const SolarMark* mark = solar_mark_at(text.substr(at));
-    if (mark == nullptr) {
-      ++at;
-      continue;
-    }
-    take_part(part, text.substr(from, at - from), true, reply);
-    part = mark->opens;
-    from = at += mark->text.size();
-  }
-  string_view rest = text.substr(from);
-  if (!whole)
-    if (const size_t at = rest.rfind('<');
-        at != string_view::npos && may_become_solar_mark(rest.substr(at)))
-      rest = rest.substr(0, at);
-  take_part(part, rest, whole, reply);
+  take_by_marks(
+      text, kSolarMarks, whole,
+      [&](string_view inside, bool ended) { take_part(part, inside, ended, reply); },
+      [&](const SolarMark& mark) { part = mark.opens; });
   return reply;
 }
 

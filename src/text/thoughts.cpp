@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "text/call_text.h"
+
 namespace moe {
 namespace {
 
@@ -15,14 +17,6 @@ constexpr ThoughtTags kThoughtTags[] = {
     {"[THINK]", "[/THINK]"},                        // Magistral, Ministral 3
     {"<|channel>thought", "<channel|>"},            // Gemma 4
 };
-constexpr string_view kThoughtSpace = " \t\r\n";
-
-string_view behind_space(string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kThoughtSpace), text.size()));
-}
-string_view before_space(string_view text) {
-  return text.substr(0, text.find_last_not_of(kThoughtSpace) + 1);
-}
 
 // `text` without what may become `tag` at its end.
 string_view without_part_of(string_view text, string_view tag) {
@@ -48,7 +42,7 @@ struct ThoughtPlace {
 ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool whole) {
   using enum ThoughtPlace::State;
   const auto& [open_tag, close_tag] = *syntax.tags;
-  const string_view shown = behind_space(text);
+  const string_view shown = trimmed_left(text);
   const bool opened = shown.starts_with(open_tag);
   if (!opened && !whole && open_tag.starts_with(shown)) return {.state = undecided};
   if (!opened && !syntax.in_thought) return {};
@@ -75,10 +69,10 @@ ParsedReply read_reply(const ReplySyntax& syntax, string_view text, bool whole) 
     reply.content.insert(0, text.substr(0, at.behind));
     return reply;
   }
-  ParsedReply reply = closed ? read_rest(behind_space(text.substr(at.behind))) : ParsedReply();
+  ParsedReply reply = closed ? read_rest(trimmed_left(text.substr(at.behind))) : ParsedReply();
   string_view thought = text.substr(at.begin, at.end - at.begin);
   if (!closed && !whole) thought = without_part_of(thought, syntax.tags->close);
-  reply.thought = before_space(behind_space(thought));
+  reply.thought = trimmed(thought);
   return reply;
 }
 
@@ -93,7 +87,7 @@ const ThoughtTags* thought_tags(string_view text) {
 
 const ThoughtTags* opens_thought(string_view prompt) {
   for (const ThoughtTags& row : kThoughtTags)
-    if (before_space(prompt).ends_with(row.open)) return &row;
+    if (trimmed_right(prompt).ends_with(row.open)) return &row;
   return nullptr;
 }
 

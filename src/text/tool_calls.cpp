@@ -176,7 +176,7 @@ const Family* family_of(ToolCallForm form) {
   return nullptr;
 }
 
-// Behind a thought that opens the reply, or goes on in it; nothing while it does.
+// Behind a thought that opens the reply; nothing while it goes on.
 std::optional<size_t> behind_thought(string_view text) {
   constexpr string_view kOpen = "<think>", kClose = "</think>";
   if (!trimmed_left(text).starts_with(kOpen)) return 0;

@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "hub/hub.h"
 #include "support/command.h"
+#include "support/environment.h"
 #include "support/tiny_model.h"
 
 namespace moe::test::api_test {
@@ -381,10 +382,10 @@ TEST_F(Api, MessagesNameKeywordsNotFlags) {
   moe_model* other = nullptr;
   EXPECT_EQ(moe_load(&other, (folder_ / "a--top-k").c_str(), nullptr), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a--top-k", moe_last_error());
-  setenv("MOE_CACHE", (folder_ / "cache").c_str(), 1);
+  Environment environment;
+  environment.set("MOE_CACHE", folder_ / "cache");
   EXPECT_EQ(moe_load(&other, "smollm2", nullptr), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "`moe get smollm2` fetches it", moe_last_error());
-  unsetenv("MOE_CACHE");
 }
 
 TEST_F(Api, WhatHasNoMeaningIsSaidInOneLine) {

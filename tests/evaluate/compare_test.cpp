@@ -13,6 +13,7 @@
 #include "evaluate/score.h"
 #include "infer/session.h"
 #include "support/files.h"
+#include "support/shouting.h"
 #include "support/tiny_model.h"
 #include "text/tokenizer.h"
 
@@ -306,16 +307,6 @@ TEST(Compare, SaysWhichVocabulariesDoNotFit) {
   EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.after, *f.tokenizer),
                "256 tokens, the other of 300");
   EXPECT_FAILS(f.compare(), "256 and 300");
-  class Shouting : public Tokenizer {
-   public:
-    int64_t vocab_size() const override { return 256; }
-    std::string spec() const override { return "shouting"; }
-    std::vector<int32_t> encode(std::string_view) const override { return {}; }
-    std::string piece(int32_t id) const override {
-      return std::string(1, static_cast<char>(std::toupper(id)));
-    }
-    std::string to_json() const override { return ""; }
-  };
   EXPECT_FAILS(check_same_vocabulary(*f.before, *f.tokenizer, *f.before, Shouting()),
                "token 97 is not the same text");
 }

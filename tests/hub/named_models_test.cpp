@@ -9,6 +9,7 @@
 #include "hub/convert.h"
 #include "hub/hub.h"
 #include "support/check.h"
+#include "support/environment.h"
 #include "support/files.h"
 
 namespace moe::test::named_models_test {
@@ -20,14 +21,11 @@ namespace fs = std::filesystem;
 class NamedModels : public ::testing::Test {
  protected:
   NamedModels() : before_(fs::current_path()) {
-    setenv("MOE_CACHE", (folder_ / "cache").c_str(), 1);
+    environment_.set("MOE_CACHE", folder_ / "cache");
     fs::create_directories(folder_ / "here");
     fs::current_path(folder_ / "here");
   }
-  ~NamedModels() override {
-    fs::current_path(before_);
-    unsetenv("MOE_CACHE");
-  }
+  ~NamedModels() override { fs::current_path(before_); }
   static void save(const std::string& path, int64_t layers) {
     ModelConfig c = small_olmoe();
     c.layers = layers;
@@ -37,6 +35,7 @@ class NamedModels : public ::testing::Test {
   }
 
   TempFolder folder_;
+  Environment environment_;
   fs::path before_;
 };
 
@@ -58,13 +57,11 @@ TEST_F(NamedModels, TheTableIsWhole) {
 TEST_F(NamedModels, AreKeptWhereTheyAreToldTo) {
   const KnownModel& m = known_model("smollm2");
   EXPECT_EQ(cached_path(m), folder_ / "cache/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
-  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
-  setenv("MOE_CACHE", "", 1);
-  setenv("HOME", "/home/somebody", 1);
+  environment_.set("MOE_CACHE", "");
+  environment_.set("HOME", "/home/somebody");
   EXPECT_EQ(model_cache(), "/home/somebody/.cache/moe.cpp");
-  unsetenv("HOME");
+  environment_.unset("HOME");
   EXPECT_FAILS(model_cache(), "set MOE_CACHE");
-  if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 
 TEST_F(NamedModels, APathThatIsThereComesFirst) {

@@ -9,6 +9,7 @@
 #include "infer/generate.h"
 #include "support/files.h"
 #include "support/same_rows.h"
+#include "support/shouting.h"
 #include "support/tiny_model.h"
 
 namespace moe::test::draft_test {
@@ -303,17 +304,6 @@ TEST(Draft, ItsReadingOfALongPromptCanBeEnded) {
   f.options.guesser = nullptr;
   EXPECT_EQ(again.ids, generate(other, *f.tokenizer, prompt, f.options, kAll).ids);
 }
-
-class Shouting : public Tokenizer {
- public:
-  int64_t vocab_size() const override { return 256; }
-  std::string spec() const override { return "shouting"; }
-  std::vector<int32_t> encode(std::string_view) const override { return {}; }
-  std::string piece(int32_t id) const override {
-    return std::string(1, static_cast<char>(std::toupper(id)));
-  }
-  std::string to_json() const override { return ""; }
-};
 
 // Bytes, or the first of them, and ids behind them that stand for nothing.
 class CutTokenizer : public Tokenizer {

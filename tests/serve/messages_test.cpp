@@ -12,19 +12,12 @@
 namespace moe::test::messages_test {
 namespace {
 
-OrderedJson ordered(const Json& json) { return parse_ordered_json(json.dump(), "test"); }
-
 Json as_chat(const Json& request) {
   return Json::parse(serve::messages_as_chat(ordered(request)).text());
 }
 
 const Json kUser = {{"role", "user"}, {"content", "Hello"}};
 const Json kAsk = {{"model", "any"}, {"max_tokens", 12}, {"seed", 3}, {"messages", {kUser}}};
-
-Json with(Json body, const Json& more) {
-  body.update(more);
-  return body;
-}
 
 TEST(Messages, BecomeAChatCompletion) {
   const Json chat = as_chat(Json::parse(R"({

@@ -12,15 +12,8 @@
 namespace moe::test::responses_test {
 namespace {
 
-OrderedJson ordered(const Json& json) { return parse_ordered_json(json.dump(), "test"); }
-
 Json as_chat(const Json& request) {
   return Json::parse(serve::responses_as_chat(ordered(request)).text());
-}
-
-Json with(Json body, const Json& more) {
-  body.update(more);
-  return body;
 }
 
 TEST(Responses, BecomeAChatCompletion) {

@@ -16,11 +16,6 @@ namespace {
 
 const Json kOnce = {{"prompt", "Once upon a time"}, {"max_tokens", 12}, {"seed", 7}};
 
-Json with(Json body, const Json& more) {
-  body.update(more);
-  return body;
-}
-
 TEST(Server, WritesWhatGenerateWrites) {
   ServedModel s;
   const Json reply = s.ask("/v1/completions", kOnce);
@@ -48,12 +43,12 @@ TEST(Server, TakesNoLongerTextsThanItsModelCan) {
   ModelConfig config = plain_config();  // of a context of 32
   serve::ServeOptions options;
   options.context = 64;
-  EXPECT_EQ(serve::context_of(config, options), 64);
+  EXPECT_EQ(context_for(config, options.context, false), 64);
   config.positions = Positions::learned;
-  EXPECT_FAILS(serve::context_of(config, options),
+  EXPECT_FAILS(context_for(config, options.context, false),
                "context is 64, but the model has learned positions for 32 tokens only");
   options.context = 0;
-  EXPECT_EQ(serve::context_of(config, options), 32);
+  EXPECT_EQ(context_for(config, options.context, false), 32);
 }
 
 TEST(Server, AStreamSaysTheSame) {

@@ -14,6 +14,12 @@
 
 namespace moe::test {
 
+inline Json with(Json body, const Json& more) {
+  body.update(more);
+  return body;
+}
+inline OrderedJson ordered(const Json& json) { return parse_ordered_json(json.dump(), "test"); }
+
 struct ServedModel {
   // `jinja`: the chat template; ChatML where it is empty.
   // `adapters`: names of drawn ones.

@@ -137,14 +137,11 @@ constexpr NameRow kGgufGemma4[] = {
     {Part::shared, ParamKind::down, "blk.{i}.ffn_down.weight", Layout::bank_of_one},
     {Part::norms, ParamKind::router_norm, "blk.{i}.ffn_gate_inp.scale"},
 };
-constexpr NameRow kGgufGemma4Fused[] = {
-    kGgufGemma4[0],
-    kGgufGemma4[1],
-    kGgufGemma4[2],
-    kGgufGemma4[3],
+constexpr NameRow kGgufFusedExperts[] = {
     {Part::experts, ParamKind::gate, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
     {Part::experts, ParamKind::up, "blk.{i}.ffn_gate_up_exps.weight", Layout::fused_experts},
 };
+constexpr auto kGgufGemma4Fused = joined(kGgufGemma4, kGgufFusedExperts);
 constexpr NameRow kGgufQwen35[] = {
     {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight", Layout::plus_one},
@@ -164,12 +161,11 @@ constexpr NameRow kGgufQwen35[] = {
 };
 
 // GLM-4's, whose q and k llama.cpp turns by neighbours.
-constexpr NameRow kGgufGlm4[] = {
-    kGgufPaired[0],
-    kGgufPaired[1],
+constexpr NameRow kGgufFusedFfn[] = {
     {Part::dense_ffn, ParamKind::gate, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
     {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
 };
+constexpr auto kGgufGlm4 = joined(kGgufPaired, kGgufFusedFfn);
 
 // Named after what it is not: it is the norm behind the last layer.
 constexpr NameRow kGgufLfm2[] = {

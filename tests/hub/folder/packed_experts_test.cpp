@@ -9,19 +9,6 @@
 namespace moe::test::packed_experts_test {
 namespace {
 
-ModelConfig gpt_oss() {
-  ModelConfig c = small_config();
-  c.width = c.expert_width = c.dense_width = 32;
-  c.head_width = 8;
-  c.act = ops::Act::swiglu_oai;
-  c.attention_bias = c.attention_out_bias = c.ffn_bias = c.attention_sinks = true;
-  c.attention_window = 5;
-  c.window_layers = {0};
-  c.routing = default_options(find_recipe("gpt-oss"), 3, 2, c.layers);
-  c.model_type = "gpt_oss";
-  return c;
-}
-
 bool is_bank(std::string_view name) {
   return name.ends_with("gate_up_proj") || name.ends_with("experts.down_proj");
 }
@@ -34,7 +21,7 @@ class PackedExperts : public PackedLayers {
   // What is loaded of a folder whose banks [E,I,O] `pack` packs are the numbers that it gives, and
   // all else is as it was.
   void expect_banks(const Json& packing, const PackBank& pack) {
-    Model model(gpt_oss());
+    Model model(small_gpt_oss(32));
     model.initialise(3);
     save_model(plain_.path(), model, *make_tokenizer("bytes"));
     const Safetensors file = Safetensors::open(plain_.path());
@@ -136,7 +123,7 @@ TEST_F(PackedExperts, BanksThatDoNotFitAreRefused) {
 
 // Gates and ups in turns, the output dimension first, beside biases; here in their own type.
 TEST_F(PackedExperts, OneByOneAsUnslothSavesThem) {
-  const ModelConfig config = gpt_oss();
+  const ModelConfig config = small_gpt_oss(32);
   Model model(config);
   uint64_t index = 0;
   for (Param* param : model.params()) {

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "formats/safetensors.h"
+#include "hub/configs.h"
 #include "support/check.h"
 #include "support/files.h"
 
@@ -24,6 +25,20 @@ struct MadeFile {
     return t;
   }
 };
+
+// Of widths that blocks of few bits divide.
+inline ModelConfig small_gpt_oss(int64_t width) {
+  ModelConfig c = small_config();
+  c.width = c.expert_width = c.dense_width = width;
+  c.head_width = width / 4;
+  c.act = ops::Act::swiglu_oai;
+  c.attention_bias = c.attention_out_bias = c.ffn_bias = c.attention_sinks = true;
+  c.attention_window = 5;
+  c.window_layers = {0};
+  c.routing = default_options(find_recipe("gpt-oss"), 3, 2, c.layers);
+  c.model_type = "gpt_oss";
+  return c;
+}
 
 class PackedFolder : public ::testing::Test {
  protected:

@@ -15,19 +15,6 @@
 namespace moe::test::packed_test {
 namespace {
 
-ModelConfig gpt_oss() {
-  ModelConfig c = small_config();
-  c.width = c.expert_width = c.dense_width = 64;
-  c.head_width = 16;
-  c.act = ops::Act::swiglu_oai;
-  c.attention_bias = c.attention_out_bias = c.ffn_bias = c.attention_sinks = true;
-  c.attention_window = 5;
-  c.window_layers = {0};
-  c.routing = default_options(find_recipe("gpt-oss"), 3, 2, c.layers);
-  c.model_type = "gpt_oss";
-  return c;
-}
-
 // "X" [E,I,O] of a saved folder as transformers stores it in MXFP4: [E,O,I/32,16], number 2j of a
 // block in the lower half of byte j and 2j + 1 above it, and [E,O,I/32].
 void pack(MadeFile& to, const std::string& name, const Tensor& x) {
@@ -76,7 +63,7 @@ std::unique_ptr<Model> made_of_mxfp4(const ModelConfig& config) {
 }
 
 TEST_F(Packed, Mxfp4) {
-  const auto model = made_of_mxfp4(gpt_oss());
+  const auto model = made_of_mxfp4(small_gpt_oss(64));
   save_model(plain_.path(), *model, *make_tokenizer("bytes"), DType::f32);
   const Safetensors file = Safetensors::open(plain_.path());
   MadeFile made;
@@ -114,7 +101,7 @@ TEST_F(Packed, Mxfp4) {
 }
 
 TEST_F(Packed, HalvesThatDoNotFitAreRefused) {
-  const auto model = made_of_mxfp4(gpt_oss());
+  const auto model = made_of_mxfp4(small_gpt_oss(64));
   save_model(plain_.path(), *model, *make_tokenizer("bytes"), DType::f32);
   const std::string name = "model.layers.0.mlp.experts.down_proj";
   const auto refused = [&](MadeFile& made, const char* why) {

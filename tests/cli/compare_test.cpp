@@ -82,6 +82,9 @@ TEST_F(Compare, SeveralModelsStandBesideTheFirst) {
     EXPECT_TRUE(slurp(charts + "/" + name).starts_with("<svg")) << name;
   const CommandResult shown = moe_command(words(model(), quantised(), ways));
   EXPECT_NE(shown.out.find("* m.gguf"), std::string::npos) << shown.out;
+  EXPECT_EQ(shown.out.find("FFN   perplexity"), std::string::npos)
+      << "no column of shares: " << shown.out;
+  EXPECT_NE(slurp(charts + "/frontier.svg").find(">m<"), std::string::npos);
 
   asked = words(model(), quantised(), {"--also", *folder_ / "absent"});
   EXPECT_NE(moe_command(asked).code, 0);

@@ -23,6 +23,13 @@ std::string point_says(const FrontierPoint& p) {
                      p.ffn_share ? fmt::format(", {} of the FFN", fine_percent(*p.ffn_share)) : "");
 }
 
+// A drawing has room for what tells models apart.
+std::string without_extension(std::string name) {
+  constexpr std::string_view kExtension = ".gguf";
+  if (name.ends_with(kExtension)) name.resize(name.size() - kExtension.size());
+  return name;
+}
+
 Figure points_figure(std::string_view key, const ConversionReport& r, const FigureOptions& o,
                      const std::string& what, double SpeedUp::*speed) {
   Figure f = empty_figure(key);
@@ -42,8 +49,9 @@ Figure points_figure(std::string_view key, const ConversionReport& r, const Figu
                    .width = o.width};
   if (o.width > kPanelWidth) chart.height = 330;
   for (const FrontierPoint& p : r.frontier)
-    chart.points.push_back({p.speed_up.*speed, p.perplexity, p.name, point_says(p),
-                            p.is_before ? "ink" : "q2", p.is_written, p.is_before && chart.joined});
+    chart.points.push_back({p.speed_up.*speed, p.perplexity, without_extension(p.name),
+                            point_says(p), p.is_before ? "ink" : "q2", p.is_written,
+                            p.is_before && chart.joined});
   f.panels.push_back({.heading = "", .drawing = draw_points(chart), .note = {}});
   return f;
 }

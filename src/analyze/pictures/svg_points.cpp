@@ -17,7 +17,7 @@ namespace {
 using svg::Axis;
 
 constexpr double kLeft = 44, kTop = 24, kBottom = 36, kRight = 14;
-constexpr size_t kLongest = 16;  // characters of a name
+constexpr size_t kLongest = 20;  // characters of a name
 
 // Levels of an axis of factors within [low, high], above 0: of the coarsest of these sets that has
 // four of them there.

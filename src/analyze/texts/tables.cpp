@@ -257,15 +257,23 @@ void add_converted_layers(std::string& out, const ConversionReport& r) {
 void add_frontier(std::string& out, const ConversionReport& r) {
   if (r.frontier.empty()) return;
   size_t width = 8;
-  for (const FrontierPoint& p : r.frontier) width = std::max(width, p.name.size());
-  put(out, "\n  {:<{}}{:>9}{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "", width, "FFN",
-      "perplexity", "KL", "same token", "decode/s", "", "prompt/s", "", "read/token");
-  for (const FrontierPoint& p : r.frontier)
-    put(out, "{} {:<{}}{:>9}{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n",
-        p.is_written ? '*' : ' ', p.name, width, percent_or_dash(p.ffn_share), p.perplexity,
+  bool shares = false;  // of the FFN, which only a sweep of conversions has
+  for (const FrontierPoint& p : r.frontier) {
+    width = std::max(width, p.name.size());
+    shares = shares || p.ffn_share;
+  }
+  put(out, "\n  {:<{}}", "", width);
+  if (shares) put(out, "{:>9}", "FFN");
+  put(out, "{:>13}{:>10}{:>12}{:>11}{:>9}{:>11}{:>9}{:>12}\n", "perplexity", "KL", "same token",
+      "decode/s", "", "prompt/s", "", "read/token");
+  for (const FrontierPoint& p : r.frontier) {
+    put(out, "{} {:<{}}", p.is_written ? '*' : ' ', p.name, width);
+    if (shares) put(out, "{:>9}", percent_or_dash(p.ffn_share));
+    put(out, "{:>13.3f}{:>10}{:>11.1f}%{:>11.1f}{:>9}{:>11.1f}{:>9}{:>12}\n", p.perplexity,
         p.is_before ? "-" : fmt::format("{:.4f}", p.kl), 100 * p.same_top, p.decode_rate,
         ratio(p.speed_up.decode), p.prompt_rate, ratio(p.speed_up.prompt),
         human_bytes(static_cast<double>(p.bytes_per_token)));
+  }
   put(out, "speeds are factors of the first model's, measured in turns with it\n");
 }
 

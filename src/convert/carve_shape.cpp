@@ -60,6 +60,10 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (dense.moe_layer_count() > 0)
     fail_usage("this model routes already (recipe '{}'); only a dense one is carved",
                dense.routing.recipe);
+  if (dense.norm_placement == NormPlacement::beside)
+    fail_usage(
+        "the FFNs of this model stand beside its attention, not behind it; such a model cannot be "
+        "carved yet, take one whose FFNs stand behind (llama, mistral, qwen3, smollm3)");
   if (dense.norm_placement == NormPlacement::output ||
       dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1)
     fail_usage(

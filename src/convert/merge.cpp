@@ -34,6 +34,7 @@ const char* placement_name(NormPlacement placement) {
     case NormPlacement::post: return "after each sum";
     case NormPlacement::output: return "after each sublayer";
     case NormPlacement::both: return "before and after each sublayer";
+    case NormPlacement::beside: return "before both sublayers";
   }
   return "";
 }

@@ -12,7 +12,7 @@ namespace {
 
 // In the order of the enums' values.
 const std::vector<std::string> kQkNorms = {"none", "head", "full"};
-const std::vector<std::string> kNormPlacements = {"pre", "post", "output", "both"};
+const std::vector<std::string> kNormPlacements = {"pre", "post", "output", "both", "beside"};
 
 // The coefficients of the auxiliary losses; canonical, so that one number means the same in every
 // recipe.
@@ -113,7 +113,7 @@ FieldList fields(WantedModel& w) {
                   "none, head or full: RMSNorm of queries and keys");
   list.add_choice("norm_placement", w.norm_placement, kNormPlacements,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
-                  "norm(f(norm(h)))");
+                  "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h))");
   list.add("bias", w.bias, "true or false: biases in norms, attention and experts (gpt2)");
   list.add("tied", w.tied, "true or false: the head is the embedding")
       .also({"tie_word_embeddings"});

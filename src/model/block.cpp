@@ -12,6 +12,35 @@ float number_of(const Run& run, const Param& one) {
 
 }  // namespace
 
+void Block::add_dropped(Run& run, Tensor sum, Tensor h, Tensor y, RngKey dropout_key) const {
+  if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
+  if (residual != 1) ops::scale(run, y, y, residual);
+  ops::add(run, sum, h, y);
+}
+
+void Block::dropped_backward(Run& run, Tensor dy, Tensor dsum, RngKey dropout_key) const {
+  if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, dy, dsum, dropout, dropout_key);
+  else ops::cast(run, dy, dsum);
+  if (residual != 1) ops::scale(run, dy, dy, residual);
+}
+
+void Block::scale_layer(Run& run, Tensor x) const {
+  if (layer_scale.present()) ops::scale(run, x, x, number_of(run, layer_scale));
+}
+
+void Block::mix_forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
+  if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
+  else if (conv) conv->forward(run, y, x, pass, layer, saved.conv);
+  else attention.forward(run, y, x, pass, layer, saved.attention);
+}
+
+void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
+                         const Saved& saved) {
+  if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
+  else if (conv) conv->backward(run, dx, dy, x, pass, saved.conv);
+  else attention.backward(run, dx, dy, x, pass, saved.attention);
+}
+
 template <class F>
 void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
                              std::optional<Norm>& out_norm, RngKey dropout_key,
@@ -34,9 +63,7 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
     else norm.forward(run, normed, y, saved.norm);
     y = normed;
   }
-  if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
-  if (residual != 1) ops::scale(run, y, y, residual);
-  ops::add(run, sum, h, y);
+  add_dropped(run, sum, h, y, dropout_key);
   if (post) norm.forward(run, out, sum, saved.norm);
 }
 
@@ -55,9 +82,7 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
              normed = both || placement == NormPlacement::output;
   if (run.compute != DType::f32 || dropout > 0 || residual != 1 || normed) {
     dy = normed ? stream() : run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
-    if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, dy, dsum, dropout, dropout_key);
-    else ops::cast(run, dy, dsum);
-    if (residual != 1) ops::scale(run, dy, dy, residual);
+    dropped_backward(run, dy, dsum, dropout_key);
   }
   if (normed) {
     Tensor dnormed = dy;
@@ -76,6 +101,7 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
 }
 
 void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
+  if (placement == NormPlacement::beside) return forward_beside(run, out, h, pass, saved);
   Tensor u = run.saved.alloc(DType::f32, {h.rows(), h.cols()});
   forward_attention(run, u, h, pass, saved);
   forward_ffn(run, out, u, pass, saved);
@@ -83,24 +109,53 @@ void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& sav
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Saved& saved) {
   sublayer_forward(run, u, h, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
-                   saved.attention_in, [&](Tensor y, Tensor x) {
-                     if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
-                     else if (conv) conv->forward(run, y, x, pass, layer, saved.conv);
-                     else attention.forward(run, y, x, pass, layer, saved.attention);
-                   });
+                   saved.attention_in,
+                   [&](Tensor y, Tensor x) { mix_forward(run, y, x, pass, saved); });
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
   sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
                    saved.ffn_in,
                    [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); });
-  if (layer_scale.present()) ops::scale(run, out, out, number_of(run, layer_scale));
+  scale_layer(run, out);
+}
+
+// What attention sees the FFN sees too: it is kept once.
+void Block::forward_beside(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
+  const Tensor x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+  saved.attention_in.x = saved.ffn_in.x = x;
+  attn_norm.forward(run, x, h, saved.attention_in.norm);
+  ArenaScope scope(run.scratch);
+  const Tensor y = run.scratch.alloc(DType::f32, {h.rows(), h.cols()});
+  mix_forward(run, y, x, pass, saved);
+  add_dropped(run, out, h, y, pass.key_of(layer, Site::attention_dropout));
+  ffn.forward(run, y, x, h, pass, saved.ffn);
+  add_dropped(run, out, out, y, pass.key_of(layer, Site::ffn_dropout));
+  scale_layer(run, out);
+}
+
+void Block::backward_beside(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
+                            const Saved& saved) {
+  ArenaScope scope(run.scratch);
+  const auto stream = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
+  const bool own = run.compute != DType::f32 || dropout > 0 || residual != 1;
+  Tensor dy = dh;  // of one sublayer, then of the other
+  if (own) dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
+  const Tensor dx = stream(), dother = stream(), x = saved.attention_in.x;
+  if (own) dropped_backward(run, dy, dh, pass.key_of(layer, Site::ffn_dropout));
+  ffn.backward(run, dx, {}, dy, x, pass, coef, saved.ffn);
+  if (own) dropped_backward(run, dy, dh, pass.key_of(layer, Site::attention_dropout));
+  mix_backward(run, dother, dy, x, pass, saved);
+  ops::add(run, dx, dx, dother);
+  attn_norm.backward(run, dother, dx, saved.attention_in.norm);
+  ops::add(run, dh, dh, dother);
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
   ArenaScope scope(run.scratch);
-  if (layer_scale.present()) ops::scale(run, dh, dh, number_of(run, layer_scale));
+  scale_layer(run, dh);
+  if (placement == NormPlacement::beside) return backward_beside(run, dh, pass, coef, saved);
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm
   if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
   sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
@@ -110,9 +165,7 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   if (ffn.norms) ops::add(run, dh, dh, du);
   sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                     saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
-                      if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
-                      else if (conv) conv->backward(run, dx, dy, x, pass, saved.conv);
-                      else attention.backward(run, dx, dy, x, pass, saved.attention);
+                      mix_backward(run, dx, dy, x, pass, saved);
                     });
 }
 

@@ -13,14 +13,15 @@ namespace moe {
 // post:   u = attn_norm(h + s drop(attn(h)));  h' = ffn_norm(u + s drop(ffn(u)))
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
+// beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
 // and, with a scale c of the layer, h' times c.
 // attn being linear attention, or a gated convolution, in layers that have it.
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
-  float residual = 1;  // s
-  Norm attn_norm, ffn_norm;
+  float residual = 1;                               // s
+  Norm attn_norm, ffn_norm;                         // beside one another they have the first alone
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // where norms are before and behind
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
@@ -43,13 +44,24 @@ struct Block {
 
   // out, h [N,D] f32, different memory
   void forward(Run&, Tensor out, Tensor h, const Pass&, Saved&);
-  // Its halves: u from h, out from u.  u [N,D] f32; different memory
+  // Its halves, where the FFN stands behind attention: u from h, out from u.  u [N,D] f32;
+  // different memory
   void forward_attention(Run&, Tensor u, Tensor h, const Pass&, Saved&);
   void forward_ffn(Run&, Tensor out, Tensor u, const Pass&, Saved&);
   // dh [N,D] f32: on entry the gradient of the block's output, on return of its input
   void backward(Run&, Tensor dh, const Pass&, const RoutingLosses& coef, const Saved&);
 
  private:
+  void forward_beside(Run&, Tensor out, Tensor h, const Pass&, Saved&);
+  void backward_beside(Run&, Tensor dh, const Pass&, const RoutingLosses& coef, const Saved&);
+  // Attention, or what stands in its place.  y [N,D] f32; dx [N,D] f32; x, dy [N,D] A
+  void mix_forward(Run&, Tensor y, Tensor x, const Pass&, Saved&);
+  void mix_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
+  // sum = h + s drop(y), y being changed; and back: dy = s drop(dsum).  sum, h [N,D] f32, which may
+  // be the same; y, dy [N,D]
+  void add_dropped(Run&, Tensor sum, Tensor h, Tensor y, RngKey dropout_key) const;
+  void dropped_backward(Run&, Tensor dy, Tensor dsum, RngKey dropout_key) const;
+  void scale_layer(Run&, Tensor x) const;
   template <class F>
   void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, std::optional<Norm>& out_norm,
                         RngKey dropout_key, SublayerSaved&, F&& body);

@@ -319,6 +319,8 @@ void validate(const ModelConfig& c) {
   need_positive(c.expert_width, "the expert width");
   if (c.shared_experts < 0)
     fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
+  if (c.branch_norms && c.norm_placement == NormPlacement::beside)
+    fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
   if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
     fail_usage("branches with norms of their own have shared experts without a gate beside them");
   if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");

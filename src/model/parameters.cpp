@@ -267,7 +267,8 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
   }
-  list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
+  if (c.norm_placement != NormPlacement::beside)
+    list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
   if (c.norm_placement == NormPlacement::both) {
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
     list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");

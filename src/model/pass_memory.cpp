@@ -154,6 +154,9 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
 }
 
 int64_t saved_block(const Sizes& s, int64_t layer) {
+  if (s.c.norm_placement == NormPlacement::beside)  // what both sublayers see
+    return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) +
+           saved_ffn(s, s.c.is_moe(layer));
   // what a norm behind a sublayer sees
   const int64_t normed = s.c.norm_placement == NormPlacement::pre ? 0 : s.stream();
   const int64_t norms = s.c.norm_placement == NormPlacement::both ? 2 : 1;
@@ -253,7 +256,7 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
-  // dx, and dsum or what came of the norm; dy
+  // dx, and dsum or what came of the norm, or the other sublayer's dx; dy
   const bool pre = s.c.norm_placement == NormPlacement::pre,
              output = s.c.norm_placement == NormPlacement::output ||
                       s.c.norm_placement == NormPlacement::both,

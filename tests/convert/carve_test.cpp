@@ -471,6 +471,10 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.layers.every = 0;
   has(refused(o), "every:0");
+  ModelConfig beside = dense->config();
+  beside.norm_placement = NormPlacement::beside;
+  has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
+      "stand beside its attention");
   ModelConfig learned = dense->config();
   learned.positions = Positions::learned;
   o = options("cmoe", 1, 2, 6);

@@ -139,6 +139,18 @@ std::vector<Case> architectures() {
   c.dropout = 0.2f;
   list.push_back({.name = "norms of what sublayers give", .config = c, .random = true});
   c = routed("mixtral", 4, 2);
+  c.norm = NormKind::layer;
+  c.norm_placement = NormPlacement::beside;
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  c.dense_first = 1;
+  c.multipliers = {.residual = 0.25f, .logits = 1.7f};
+  list.push_back({.name = "FFNs beside attention, LayerNorms without bias", .config = c});
+  c.multipliers = {};
+  c.dropout = 0.2f;
+  c.layer_scale = true;
+  list.push_back({.name = "FFNs beside attention, dropped", .config = c, .random = true});
+  c = routed("mixtral", 4, 2);
   c.head_width = 6;
   c.rotary_width = 4;
   c.nope_layers = {1};

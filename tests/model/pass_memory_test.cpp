@@ -69,6 +69,8 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;
   expect_foretold("dense", c, {.tokens = 1024, .loss = true});
+  c.norm_placement = NormPlacement::beside;
+  expect_foretold("an FFN beside attention", c, {.tokens = 1024, .loss = true});
   c.qk_norm = QkNorm::head;
   c.attention_gate = true;
   c.norm_placement = NormPlacement::both;

@@ -165,6 +165,18 @@ class TwinModel {
                post = c_.norm_placement == NormPlacement::post;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
+    const auto layer_scaled = [&](const Matrix<T>& out) {
+      const std::vector<T>* scale = maybe(name + "layer_scale");
+      return scale ? scaled(out, static_cast<float>(value_of((*scale)[0]))) : out;
+    };
+    if (c_.norm_placement == NormPlacement::beside) {
+      const auto added = [&](const Matrix<T>& y, uint64_t s) {
+        return scaled(drop(y, site(s)), c_.multipliers.residual);
+      };
+      const Matrix<T> x = norm(h, name + "norm1"),
+                      with_attention = add(h, added(mixed(x, name, layer), 0));
+      return layer_scaled(add(with_attention, added(ffn(x, h, name + "ffn.", layer, site(2)), 1)));
+    }
     const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, uint64_t s) {
       const std::string behind = name + of + (both ? "_out" : "");
       const Matrix<T> sum =
@@ -176,8 +188,7 @@ class TwinModel {
     const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", 0);
     const Matrix<T> out = joined(
         u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2", 1);
-    const std::vector<T>* scale = maybe(name + "layer_scale");
-    return scale ? scaled(out, static_cast<float>(value_of((*scale)[0]))) : out;
+    return layer_scaled(out);
   }
 
   // Queries or keys of all heads, normalised, the first `turning` numbers of a head rotated;

@@ -79,6 +79,9 @@ TEST(Memory, IsWhatShapesForetell) {
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
   expect_foretold("shared, post-norm", c, DType::f32, false);
+  c.norm_placement = NormPlacement::beside;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_foretold("experts beside attention", c, dtype, false);
   c.norm_placement = NormPlacement::both;
   c.attention_gate = true;
   c.linear = {

@@ -205,6 +205,12 @@ constexpr NameRow kGlm4Names[] = {
     {Part::dense_ffn, ParamKind::up, kGateUp, Layout::fused_of_one},
 };
 
+// Cohere's: neighbours are turned.
+constexpr NameRow kCohereNames[] = {
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}", Layout::paired},
+    {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}", Layout::paired},
+};
+
 // StarCoder2's: FFNs without gates.
 constexpr NameRow kStarcoder2Names[] = {
     {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.c_fc.{w}", Layout::bank_of_one},
@@ -521,6 +527,8 @@ const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {},
 const TensorNames kAriaTensors = {"Aria", kAriaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kPhi3Tensors = {"Phi-3", kPhi3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGlm4Tensors = {"GLM-4", kGlm4Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kCohereTensors = {"Cohere",      kCohereNames, kTiedHeadName,
+                                    kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHeadName, {},
                                         {},           kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};

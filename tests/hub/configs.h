@@ -171,6 +171,23 @@ void add_dense_families(Add&& add) {
     c.qk_norm = QkNorm::head;
     c.qk_norm_turned = c.attention_bias = c.attention_out_bias = true;
   });
+  const auto cohere = [](ModelConfig& c) {
+    c.norm = NormKind::layer;
+    c.norm_placement = NormPlacement::beside;
+    c.multipliers.logits = 16;
+    c.tied = true;
+  };
+  add("cohere", "dense", cohere);
+  add("cohere", "dense",
+      [&](ModelConfig& c) { cohere(c), c.attention_bias = c.attention_out_bias = true; });
+  add("cohere2", "dense", [&](ModelConfig& c) {
+    cohere(c);
+    c.width = c.heads * c.head_width;
+    c.layers = 4;
+    c.attention_window = 5;
+    c.window_layers = {0, 1, 2};
+    c.nope_layers = {3};
+  });
   const auto layer_norms = [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_bias = c.attention_bias = true;

@@ -324,6 +324,56 @@ TEST(DenseFamilies, StableLm) {
   EXPECT_FAILS(parse(with(json, "head_dim", 128)), "do not make up the width");
 }
 
+// The sizes of Command R7B.
+Json cohere2() {
+  Json json = sizes("cohere2", 256000, 4096, 32, 32, 8, 14336);
+  for (const char* key : {"rms_norm_eps", "tie_word_embeddings"}) json.erase(key);
+  json["layer_norm_eps"] = 1e-5;
+  json["logit_scale"] = 0.25;
+  json["attention_bias"] = json["use_parallel_embedding"] = false;
+  json["sliding_window"] = 4096;
+  json["sliding_window_pattern"] = json["layer_switch"] = 4;
+  json["rotary_pct"] = 1.0;
+  json["position_embedding_type"] = "rope_gptj";
+  json["order_of_interleaved_layers"] = "local_attn_first";
+  for (const char* key : {"use_embedding_sharing", "use_gated_activation", "use_parallel_block"})
+    json[key] = true;
+  return json;
+}
+
+TEST(DenseFamilies, Cohere) {
+  const int64_t attention = 2 * 4096 * 4096 + 2 * 1024 * 4096, ffn = 3 * int64_t{4096} * 14336;
+  const ModelConfig c =
+      expect_numbers(cohere2(), int64_t{256000} * 4096 + 4096 + 32 * (attention + ffn + 4096));
+  EXPECT_EQ(c.norm_placement, NormPlacement::beside);
+  EXPECT_TRUE(c.norm == NormKind::layer && !c.norm_bias && c.tied);
+  EXPECT_EQ(c.multipliers.logits, 4);
+  EXPECT_EQ(c.window_layers.size(), 24u);
+  EXPECT_EQ(c.attention(3).rotary_width, 0);
+  EXPECT_EQ(c.attention(4).rotary_width, 128);
+  expect_needed(cohere2(), {"layer_norm_eps", "logit_scale", "sliding_window", "attention_bias",
+                            "sliding_window_pattern"});
+  expect_refused(cohere2(), {{"use_parallel_block", false},
+                             {"use_gated_activation", false},
+                             {"rotary_pct", 0.5},
+                             {"use_qk_norm", true}});
+  // A factor that is no power of two stays what it is.
+  const ModelConfig third = parse(with(cohere2(), "logit_scale", 0.3));
+  EXPECT_EQ(parse(parse_json(config_to_json(third), "x")).multipliers.logits,
+            third.multipliers.logits);
+  // The first ones: all layers turn and see all.
+  Json first = with(cohere2(), "model_type", "cohere");
+  for (const char* key : {"sliding_window", "sliding_window_pattern"}) first.erase(key);
+  first["model_max_length"] = 131072;
+  first["use_qk_norm"] = false;
+  const ModelConfig f = expect_numbers(first, count_params(c).total());
+  EXPECT_TRUE(f.attention_window == 0 && f.nope_layers.empty());
+  // With a norm of its own before the FFN it is another model.
+  ModelConfig behind = f;
+  behind.norm_placement = NormPlacement::pre;
+  EXPECT_EQ(architecture_of(behind).model_type, "moe_cpp");
+}
+
 TEST(DenseFamilies, Starcoder2) {
   Json json = sizes("starcoder2", 49152, 3072, 30, 24, 2, 12288);
   for (const char* key : {"rms_norm_eps", "tie_word_embeddings"}) json.erase(key);

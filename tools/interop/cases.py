@@ -484,6 +484,15 @@ CASES |= {
         dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.5),
     ),
     "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
+    "cohere": ("CohereConfig", dict(DENSE, pad_token_id=None, logit_scale=0.25)),
+    "cohere-bias": (
+        "CohereConfig",
+        dict(DENSE, pad_token_id=None, logit_scale=0.3, attention_bias=True),
+    ),
+    "cohere2": (
+        "Cohere2Config",
+        dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
+    ),
     "youtu": (
         "YoutuConfig",
         {
@@ -524,6 +533,9 @@ NOT_FOR_LLAMA_CPP = {
     "granite_swa": "its attention has sinks",
     "exaone4": "norms are of what sublayers give",
     "exaone4-whole": "norms are of what sublayers give",
+    "cohere": "beside attention",
+    "cohere-bias": "beside attention",
+    "cohere2": "beside attention",
     "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",

@@ -157,6 +157,8 @@ constexpr Architecture kArchitectures[] = {
     family<kHunYuanDense>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", kHunYuanTensors),
     family<kStableLm>("stablelm", "StableLmForCausalLM", kLlamaTensors),
     family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
+    family<kCohere>("cohere", "CohereForCausalLM", kCohereTensors),
+    family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,

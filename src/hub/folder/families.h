@@ -236,6 +236,16 @@ inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
                                                   {"add_classification_head", "false"}};
 inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
                                               {"use_parallel_residual", "false"}};
+// What published configs say that transformers' code does not ask (huggingface
+// CohereLabs/c4ai-command-r7b-12-2024, CohereLabs/c4ai-command-r-v01).
+inline constexpr FamilyKey kCohereKeys[] = {
+    {"use_qk_norm", "false"},
+    {"use_parallel_block", "true"},
+    {"use_gated_activation", "true"},
+    {"layer_norm_bias", "false"},
+    {"rotary_pct", "1"},
+    {"position_embedding_type", "\"rope_gptj\""},
+    {"order_of_interleaved_layers", "\"local_attn_first\""}};
 inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
 // What published configs say that transformers' code does not ask (huggingface
 // microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
@@ -274,6 +284,9 @@ inline constexpr const char* kStarcoder2Unread[] = {
     "residual_dropout",          "embedding_dropout",
     "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
     "layer_norm_epsilon",        "rms_norm_eps"};
+inline constexpr const char* kCohereUnread[] = {"model_max_length", "layer_switch",
+                                                "use_embedding_sharing", "use_parallel_embedding",
+                                                "_sliding_window_pattern"};
 // What its first configs said a second time, and how its weights were drawn.
 inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_scale",
                                               "block_norm_eps", "block_out_init_scale",
@@ -305,7 +318,9 @@ struct Family {
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
   const char* eps_key = "rms_norm_eps";
-  bool layer_norms = false;  // norms are LayerNorms with biases
+  bool layer_norms = false;  // norms are LayerNorms
+  bool norm_biases = true;   // with biases
+  bool logit_scale = false;  // logits are times "logit_scale"
   bool plain_ffn = false;    // FFNs have no gates
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
@@ -685,6 +700,29 @@ inline constexpr Family kStarcoder2 = {.biases = FamilyBiases::use_all,
                                        .tied_unless_said = true,
                                        .keys = kStarcoder2Keys,
                                        .unread = kStarcoder2Unread};
+// (transformers:cohere/modeling_cohere.py, cohere2/modeling_cohere2.py)
+inline constexpr Family kCohere = {.biases = FamilyBiases::flag,
+                                   .placement = NormPlacement::beside,
+                                   .eps_key = "layer_norm_eps",
+                                   .layer_norms = true,
+                                   .norm_biases = false,
+                                   .logit_scale = true,
+                                   .tied_unless_said = true,
+                                   .keys = kCohereKeys,
+                                   .unread = kCohereUnread};
+inline constexpr Family kCohere2 = {.biases = FamilyBiases::flag,
+                                    .head_width = HeadWidth::even,
+                                    .window = FamilyWindow::listed,
+                                    .every_key = "sliding_window_pattern",
+                                    .rotary = FamilyRotary::windowed,
+                                    .placement = NormPlacement::beside,
+                                    .eps_key = "layer_norm_eps",
+                                    .layer_norms = true,
+                                    .norm_biases = false,
+                                    .logit_scale = true,
+                                    .tied_unless_said = true,
+                                    .keys = kCohereKeys,
+                                    .unread = kCohereUnread};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

@@ -376,6 +376,18 @@ void visit_multipliers(Visitor& v, Config& c) {
   v.number("logits_scaling", c.multipliers.logits, 0);
 }
 
+// Cohere's (transformers:cohere/modeling_cohere.py): here logits are divided.
+constexpr const char* kLogitScale = "logit_scale";
+
+void read_logit_scale(const JsonReader& reader, ModelConfig& c) {
+  const double scale = reader.get_in<double>(kLogitScale, 1 / FLT_MAX, 1 / FLT_MIN);
+  c.multipliers.logits = static_cast<float>(1 / scale);
+}
+
+void write_logit_scale(Json& json, const ModelConfig& c) {
+  json[kLogitScale] = 1 / static_cast<double>(c.multipliers.logits);
+}
+
 // Trinity's (transformers:afmoe/modeling_afmoe.py).
 constexpr const char* kMup = "mup_enabled";
 
@@ -408,7 +420,7 @@ void read_keys(const JsonReader& reader, const Family& f) {
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.layer_norms) c.norm = NormKind::layer;
-  c.norm_bias = f.layer_norms;
+  c.norm_bias = f.layer_norms && f.norm_biases;
   c.norm_placement = f.placement;
   c.norm_offset = f.norm_offset();
   c.gated = !f.plain_ffn;
@@ -465,6 +477,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.logit_scale) read_logit_scale(reader, c);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
   visit_extras(fields, c);
@@ -489,6 +502,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.latent()) write_latents(json, c);
   if (f.indexed) write_indexers(json, c, f);
   if (f.multipliers) visit_multipliers(fields, c);
+  if (f.logit_scale) write_logit_scale(json, c);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
@@ -510,9 +524,12 @@ namespace {
 
 std::string why_not_norms(const ModelConfig& c, const Family& f) {
   if (f.layer_norms)
-    return c.norm != NormKind::layer || !c.norm_bias || c.norm_placement != f.placement
+    return c.norm == NormKind::layer && c.norm_bias == f.norm_biases &&
+                   c.norm_placement == f.placement
+               ? ""
+           : f.norm_biases
                ? "its norms are not LayerNorms with biases before each sublayer"
-               : "";
+               : "its norms are not LayerNorms without biases, each before attention and an FFN";
   if (c.norm == NormKind::rms && c.norm_placement == f.placement) return "";
   return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
          : f.placement == NormPlacement::both
@@ -556,6 +573,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
   } else if (!f.multipliers) {
     Multipliers others = c.multipliers;
+    if (f.logit_scale) others.logits = 1;
     if (f.mup && others.embedding == root_of_width(c)) others.embedding = 1;
     if (!others.none()) return "it has multipliers";
   }

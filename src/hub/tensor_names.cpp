@@ -205,8 +205,8 @@ constexpr NameRow kGlm4Names[] = {
     {Part::dense_ffn, ParamKind::up, kGateUp, Layout::fused_of_one},
 };
 
-// Cohere's: neighbours are turned.
-constexpr NameRow kCohereNames[] = {
+// Cohere's and Helium's: neighbours are turned.
+constexpr NameRow kPairedNames[] = {
     {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}", Layout::paired},
     {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}", Layout::paired},
 };
@@ -527,7 +527,9 @@ const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {},
 const TensorNames kAriaTensors = {"Aria", kAriaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kPhi3Tensors = {"Phi-3", kPhi3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGlm4Tensors = {"GLM-4", kGlm4Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
-const TensorNames kCohereTensors = {"Cohere",      kCohereNames, kTiedHeadName,
+const TensorNames kCohereTensors = {"Cohere",      kPairedNames, kTiedHeadName,
+                                    kRotaryTables, {},           kHuggingFaceNames};
+const TensorNames kHeliumTensors = {"Helium",      kPairedNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHeadName, {},
                                         {},           kHuggingFaceNames};

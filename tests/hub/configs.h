@@ -171,6 +171,10 @@ void add_dense_families(Add&& add) {
     c.qk_norm = QkNorm::head;
     c.qk_norm_turned = c.attention_bias = c.attention_out_bias = true;
   });
+  add("helium", "dense", [](ModelConfig& c) {
+    c.width = c.heads * c.head_width;
+    c.attention_bias = true;
+  });
   const auto cohere = [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_placement = NormPlacement::beside;

@@ -374,6 +374,21 @@ TEST(DenseFamilies, Cohere) {
   EXPECT_EQ(architecture_of(behind).model_type, "moe_cpp");
 }
 
+TEST(DenseFamilies, Helium) {
+  Json json = sizes("helium", 64000, 2560, 24, 20, 20, 7040);
+  json["head_dim"] = 128;
+  json["rms_norm_eps"] = 1e-8;
+  json["attention_bias"] = json["mlp_bias"] = false;
+  const ModelConfig c =
+      expect_numbers(json, 2 * int64_t{64000} * 2560 + 2560 +
+                               24 * (4 * 2560 * 2560 + 3 * int64_t{2560} * 7040 + 2 * 2560));
+  EXPECT_EQ(c.norm_eps, 1e-8f);
+  EXPECT_TRUE(parse(with(json, "attention_bias", true)).attention_bias);
+  EXPECT_FALSE(parse(with(json, "attention_bias", true)).attention_out_bias);
+  expect_refused(json, {{"mlp_bias", true}});
+  EXPECT_FAILS(parse(with(json, "head_dim", 64)), "do not make up the width");
+}
+
 TEST(DenseFamilies, Starcoder2) {
   Json json = sizes("starcoder2", 49152, 3072, 30, 24, 2, 12288);
   for (const char* key : {"rms_norm_eps", "tie_word_embeddings"}) json.erase(key);

@@ -484,6 +484,7 @@ CASES |= {
         dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.5),
     ),
     "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
+    "helium": ("HeliumConfig", dict(DENSE, head_dim=12, attention_bias=True)),
     "cohere": ("CohereConfig", dict(DENSE, pad_token_id=None, logit_scale=0.25)),
     "cohere-bias": (
         "CohereConfig",

@@ -159,6 +159,7 @@ constexpr Architecture kArchitectures[] = {
     family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
     family<kCohere>("cohere", "CohereForCausalLM", kCohereTensors),
     family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
+    family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,

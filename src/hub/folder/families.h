@@ -246,6 +246,7 @@ inline constexpr FamilyKey kCohereKeys[] = {
     {"rotary_pct", "1"},
     {"position_embedding_type", "\"rope_gptj\""},
     {"order_of_interleaved_layers", "\"local_attn_first\""}};
+inline constexpr FamilyKey kHeliumKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
 // What published configs say that transformers' code does not ask (huggingface
 // microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
@@ -723,6 +724,10 @@ inline constexpr Family kCohere2 = {.biases = FamilyBiases::flag,
                                     .tied_unless_said = true,
                                     .keys = kCohereKeys,
                                     .unread = kCohereUnread};
+// Its projection back is as wide as the model, and never has a bias (transformers:helium/
+// modeling_helium.py).
+inline constexpr Family kHelium = {
+    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::even, .keys = kHeliumKeys};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

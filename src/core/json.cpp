@@ -177,6 +177,18 @@ Json read_json(const std::string& path, size_t max_bytes) {
   return parse_json(read_text(path, max_bytes), path, max_bytes);
 }
 
+namespace {
+
+template <class AnyJson>
+std::string dumped_on_one_line(const AnyJson& json) {
+  return json.dump(-1, ' ', false, AnyJson::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string one_line_json(const Json& json) { return dumped_on_one_line(json); }
+std::string one_line_json(const OrderedJson& json) { return dumped_on_one_line(json); }
+
 double shortest_decimal(float x) {
   const double decimal = std::strtod(fmt::format("{}", x).c_str(), nullptr);
   return static_cast<float>(decimal) == x ? decimal : static_cast<double>(x);
@@ -208,9 +220,7 @@ T JsonReader::get(std::string_view key) const {
   T out{};
   if (!read(value, out))
     fail("{}: \"{}\" must be {}, this is {}", where_, printable(key), kWanted<T>,
-         value.is_primitive()
-             ? printable(value.dump(-1, ' ', false, Json::error_handler_t::replace))
-             : type_of(value));
+         value.is_primitive() ? printable(one_line_json(value)) : type_of(value));
   return out;
 }
 template bool JsonReader::get<bool>(std::string_view) const;

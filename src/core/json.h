@@ -36,6 +36,11 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& where,
                                size_t max_bytes = kJsonMaxBytes, size_t first_line = 1);
 Json read_json(const std::string& path, size_t max_bytes = kJsonMaxBytes);
 
+// How a value is written wherever it goes out: on one line, keys in the order that the value has
+// them in. Bytes that are no UTF-8 become U+FFFD.
+std::string one_line_json(const Json&);
+std::string one_line_json(const OrderedJson&);
+
 // The shortest decimal that reads back as the same float, for writing one: 0.01f is written 0.01,
 // not 0.009999999776482582.
 double shortest_decimal(float x);

@@ -13,7 +13,6 @@
 #include "core/nearest.h"
 #include "hub/tensor_map.h"
 #include "serve/caller.h"
-#include "serve/json_text.h"
 #include "serve/messages.h"
 #include "serve/page.h"
 #include "serve/responses.h"
@@ -234,7 +233,7 @@ void Api::answer(Exchange& exchange, int status, const std::string& type, std::s
 }
 
 void Api::answer(Exchange& exchange, const Json& json) {
-  answer(exchange, 200, "application/json", json_text(json));
+  answer(exchange, 200, "application/json", one_line_json(json));
 }
 
 void Api::refuse(Exchange& exchange, const ApiError& e) {

@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/memory.h"
-#include "serve/json_text.h"
 
 namespace moe::serve {
 namespace {
@@ -36,20 +35,22 @@ Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text
 }  // namespace
 
 std::string body_of(const ApiError& e) {
-  return json_text({{"error",
-                     {{"message", e.message},
-                      {"type", type_of(e.status)},
-                      {"param", or_null(e.param)},
-                      {"code", or_null(e.code)}}}});
+  const Json body = {{"error",
+                      {{"message", e.message},
+                       {"type", type_of(e.status)},
+                       {"param", or_null(e.param)},
+                       {"code", or_null(e.code)}}}};
+  return one_line_json(body);
 }
 
 std::string messages_body_of(const ApiError& e) {
   // Clients look for these words, and shorten what they send.
   const bool too_long = e.code == "context_length_exceeded";
-  return json_text({{"type", "error"},
-                    {"error",
-                     {{"type", messages_type_of(e.status)},
-                      {"message", too_long ? "prompt is too long: " + e.message : e.message}}}});
+  const Json body = {{"type", "error"},
+                     {"error",
+                      {{"type", messages_type_of(e.status)},
+                       {"message", too_long ? "prompt is too long: " + e.message : e.message}}}};
+  return one_line_json(body);
 }
 
 std::string body_of(const ApiError& e, std::string_view path) {

@@ -3,8 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "serve/json_text.h"
-
 namespace moe::serve {
 namespace {
 

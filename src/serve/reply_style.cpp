@@ -5,15 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "serve/json_text.h"
-
 namespace moe::serve {
 namespace {
 
 class CompletionStyle : public ReplyStyle {
  public:
-  std::string whole(const Json& reply) override { return json_text(reply); }
-  std::string chunk(const Json& chunk) override { return event(json_text(chunk)); }
+  std::string whole(const Json& reply) override { return one_line_json(reply); }
+  std::string chunk(const Json& chunk) override { return event(one_line_json(chunk)); }
   std::string end() override { return event("[DONE]"); }
   std::string failure(const ApiError& e) override { return event(body_of(e)); }
 
@@ -34,7 +32,7 @@ std::unique_ptr<ReplyStyle> completion_style() { return std::make_unique<Complet
 std::string BlockStyle::whole(const Json& reply) {
   take(reply, "message");
   enter(Block::none);
-  return ordered_json_text(object());
+  return one_line_json(object());
 }
 
 std::string BlockStyle::chunk(const Json& chunk) {
@@ -52,7 +50,7 @@ std::string BlockStyle::sent() { return std::exchange(events_, {}); }
 
 void BlockStyle::send(const OrderedJson& data) {
   events_ += fmt::format("event: {}\ndata: {}\n\n", data.at("type").get<std::string>(),
-                         ordered_json_text(data));
+                         one_line_json(data));
 }
 
 BlockStyle::Usage BlockStyle::usage_of(const Json& usage) {

@@ -15,8 +15,4 @@ std::optional<OrderedJson> json_of(std::string_view text) {
   }
 }
 
-std::string one_line_json(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 }  // namespace moe

@@ -66,7 +66,5 @@ void take_by_marks(std::string_view reply, const Mark (&marks)[N], bool whole, O
 
 // The value that a text is in JSON.
 std::optional<OrderedJson> json_of(std::string_view text);
-// On one line; bytes that are no character become U+FFFD.
-std::string one_line_json(const OrderedJson&);
 
 }  // namespace moe

@@ -119,7 +119,7 @@ Dialogues dialogues_of(const Tokenizer& tokenizer) {
   const Json config = config_of(tokenizer);
   const auto found = config.find(kTemplate);
   if (found == config.end() || found->is_null()) return Dialogues::none;
-  const std::string text = found->dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = one_line_json(*found);
   return text.find(kMessageBegin) != std::string::npos &&
                  text.find(kMessageEnd) != std::string::npos
              ? Dialogues::chatml

@@ -93,11 +93,10 @@ bool JsonlReader::next(Document& document) {
 }
 
 std::string jsonl_line(std::span<const Message> messages) {
-  using Ordered = nlohmann::ordered_json;  // the role comes first, as people write it
-  Ordered list = Ordered::array();
+  OrderedJson list = OrderedJson::array();  // the role comes first, as people write it
   for (const Message& message : messages)
     list.push_back({{"role", message.role}, {"content", message.content}});
-  return Ordered{{"messages", list}}.dump(-1, ' ', false, Ordered::error_handler_t::replace) + "\n";
+  return one_line_json(OrderedJson{{"messages", list}}) + "\n";
 }
 
 bool is_jsonl(std::string_view path) {

@@ -61,6 +61,13 @@ TEST(ParseJson, TheOrderOfKeysIsKeptWhereItIsAskedFor) {
   EXPECT_NO_THROW(parse(wide(kJsonMostOrderedKeys + 1)));
 }
 
+TEST(OneLineJson, KeepsTheOrderThatTheValueHas) {
+  const char* text = "{\"b\": [1, \"x\\ny\"], \"a\": null}";
+  EXPECT_EQ(one_line_json(parse(text)), "{\"a\":null,\"b\":[1,\"x\\ny\"]}");
+  EXPECT_EQ(one_line_json(parse_ordered_json(text, "x.json")), "{\"b\":[1,\"x\\ny\"],\"a\":null}");
+  EXPECT_EQ(one_line_json(Json("a\xff")), "\"a\xEF\xBF\xBD\"");
+}
+
 TEST(ParseJson, FromAFile) {
   TempFolder folder;
   put(folder / "a.json", "{\"a\": }");

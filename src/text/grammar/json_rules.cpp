@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/json.h"
 #include "text/utf8.h"
 
 namespace moe::grammar {
@@ -62,9 +63,7 @@ void take_out(std::vector<Unit>& units, const std::string& bytes) {
   }
 }
 
-std::string written(const std::string& name) {
-  return OrderedJson(name).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
+std::string written(const std::string& name) { return one_line_json(OrderedJson(name)); }
 
 // The characters of a string as `written` writes it, without its quotes.
 std::vector<std::string> units_of(const std::string& written) {
@@ -167,7 +166,7 @@ RuleId JsonRules::exactly(const OrderedJson& value) {
       members.push_back({name, exactly(element), true});
     return object(members, {});
   }
-  return b_->rule({b_->text(value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace))});
+  return b_->rule({b_->text(one_line_json(value))});
 }
 
 RuleId JsonRules::array(const std::vector<RuleId>& first, std::optional<RuleId> rest, uint32_t min,

@@ -19,6 +19,7 @@ using Calls = std::optional<std::vector<ToolCall>>;
 using std::string_view;
 
 constexpr string_view kPythonTag = "<|python_tag|>";
+constexpr size_t kMostOpenings = 32;  // of calls, before one mark that closes them
 
 // ---- what stands in a call ----------------------------------------------------------------------
 
@@ -236,7 +237,11 @@ class CallTaker {
       return TakenCalls{{std::move(found->call)}, found->end};
     }
     const string_view closing = family_.end.empty() ? family_.begin : family_.end;
-    if (end_ < body) end_ = std::min(text_.find(closing, body), text_.size());
+    if (end_ < body) {
+      end_ = std::min(text_.find(closing, body), text_.size());
+      openings_ = 0;
+    }
+    if (!worth_reading(body)) return std::nullopt;
     Calls calls = family_.read(text_.substr(body, end_ - body));
     if (!calls) return std::nullopt;
     const size_t behind =
@@ -245,10 +250,22 @@ class CallTaker {
   }
 
  private:
+  // Each opening before one closing mark is read up to there. Of more than kMostOpenings, which
+  // only a text has that is made for it, the last one alone, so that the time stays linear in the
+  // text.
+  bool worth_reading(size_t body) {
+    if (++openings_ <= kMostOpenings) return true;
+    if (openings_ == kMostOpenings + 1)
+      last_ = text_.rfind(family_.begin, end_ - family_.begin.size()) + family_.begin.size();
+    return body == last_;
+  }
+
   const Family& family_;
   string_view text_;
   std::optional<MarkedCalls> marked_;
-  size_t end_ = 0;  // where the mark stands that closes what was read last
+  size_t end_ = 0;       // where the mark stands that closes what was read last
+  size_t openings_ = 0;  // marks before it that were read and opened no call
+  size_t last_ = 0;      // where the last of them ends, once there are too many
 };
 
 // Where `mark` begins in text[from, ...), or may begin at its end.

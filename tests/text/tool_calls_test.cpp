@@ -196,6 +196,28 @@ TEST(ToolCalls, WhatIsNoCallStaysContent) {
   }
 }
 
+// A call may begin within one that is none, but each opening is read up to the mark that closes it,
+// so that of very many only the last is.
+TEST(ToolCalls, ManyOpeningsAreSoonRead) {
+  const auto openings = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += "<function_calls>f(a='x ";
+    return text;
+  };
+  const auto calls = [&](int count, const std::string& call) {
+    return names_of(parse_reply(ToolCallForm::olmo3, openings(count) + call));
+  };
+  const std::vector<std::string> plain = {"g{}"}, inside = {R"(g{"a":"<function_calls>"})"};
+  const std::string within = "<function_calls>g(a=\"<function_calls>\")</function_calls>";
+  EXPECT_EQ(calls(3, "<function_calls>g()</function_calls>"), plain);
+  EXPECT_EQ(calls(40, "<function_calls>g()</function_calls>"), plain);
+  EXPECT_EQ(calls(3, within), inside);
+  EXPECT_EQ(calls(40, within), std::vector<std::string>());
+  // What was behind one closing mark says nothing of the next.
+  EXPECT_EQ(calls(40, within + within), inside);
+  EXPECT_EQ(parse_reply(ToolCallForm::olmo3, openings(5'000)).content, openings(5'000));
+}
+
 TEST(ToolCalls, NothingOfACallIsShownBeforeItIsWhole) {
   for (const Reply& reply : replies())
     for (size_t size = 0; size <= reply.text.size(); ++size) {

@@ -24,24 +24,25 @@ int64_t room_for_reply(int64_t context, int64_t max_tokens) {
 class ReplyView {
  public:
   ReplyView(const ReplySyntax& syntax, const EmitText& emit, const EmitText& think)
-      : syntax_(syntax), emit_(emit), think_(think) {}
+      : reader_(syntax), emit_(emit), think_(think) {}
 
   bool add(const std::string& piece) {
     text_ += piece;
-    return show(parse_reply_so_far(syntax_, text_));
+    const ReplyReader::Certain certain = reader_.read(text_);
+    return show(certain.thought, certain.content);
   }
-  bool show(const ParsedReply& reply) {
-    const bool on = give(think_, reply.thought, thought_);
-    return give(emit_, reply.content, content_) && on;
+  bool show(std::string_view thought, std::string_view content) {
+    const bool on = give(think_, thought, thought_);
+    return give(emit_, content, content_) && on;
   }
 
  private:
-  static bool give(const EmitText& to, const std::string& all, size_t& given) {
+  static bool give(const EmitText& to, std::string_view all, size_t& given) {
     const std::string fresh = take_new(all, given);
     return fresh.empty() || !to || to(fresh);
   }
 
-  ReplySyntax syntax_;
+  ReplyReader reader_;
   const EmitText &emit_, &think_;
   std::string text_;
   size_t content_ = 0, thought_ = 0;  // bytes given
@@ -125,7 +126,7 @@ Reply Dialogue::reply(const EmitText& emit, const KeepReading& keep, const EmitT
   ParsedReply parsed{.content = generated.text};
   if (syntax.parses()) {
     parsed = parse_reply(syntax, generated.text);
-    view.show(parsed);
+    view.show(parsed.thought, parsed.content);
   }
   ++replies_;
   turns_.push_back({"assistant", parsed.content, parsed.thought});

@@ -200,12 +200,18 @@ bool ReplyWriter::parses() const { return form_.chat && syntax().parses(); }
 // Whether how many tokens a thought took can be told.
 bool ReplyWriter::tells_thoughts() const { return form_.chat && syntax().tags != nullptr; }
 
-// What a text that is parsed is for the client; of a choice under way what is certain of it.
+// What a whole text that is parsed is for the client.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
-  if (form_.forced)
-    return choice.ended ? parse_forced(form_.call_name, choice.text) : ParsedReply();
-  return choice.ended ? parse_reply(syntax(), choice.text)
-                      : parse_reply_so_far(syntax(), choice.text);
+  return form_.forced ? parse_forced(form_.call_name, choice.text)
+                      : parse_reply(syntax(), choice.text);
+}
+
+// Of a choice under way what will stay.
+ReplyReader::Certain ReplyWriter::certain(Choice& choice) const {
+  if (!parses()) return {.content = choice.text};
+  if (form_.forced) return {};
+  if (choice.reader == nullptr) choice.reader = std::make_shared<ReplyReader>(syntax());
+  return choice.reader->read(choice.text);
 }
 
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {
@@ -248,10 +254,11 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
   const bool first = !choice.begun;
   if (form_.echo && form_.logprobs && choice.all.ids.empty() && !choice.ended) return nullptr;
   ParsedReply parts;
-  if (parses()) parts = parsed(choice);
-  if (!choice.ended) parts.calls.clear();
-  const std::string text = take_new(parses() ? parts.content : choice.text, choice.shown),
-                    thought = take_new(parts.thought, choice.shown_thought);
+  if (choice.ended) parts = parses() ? parsed(choice) : ParsedReply{.content = choice.text};
+  const ReplyReader::Certain now =
+      choice.ended ? ReplyReader::Certain{parts.thought, parts.content} : certain(choice);
+  const std::string text = take_new(now.content, choice.shown),
+                    thought = take_new(now.thought, choice.shown_thought);
   if (text.empty() && thought.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
       choice.unsent_logprobs.empty())
     return nullptr;

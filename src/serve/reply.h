@@ -1,6 +1,7 @@
 // Replies in OpenAI's form, whole and in the chunks of a stream.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ struct Choice {
   TextProgress all;  // its logprobs, routing and ids; its text stays empty
   Generated end;     // once it has ended
   bool ended = false;
-  bool begun = false;        // a stream has sent something of it
+  bool begun = false;  // a stream has sent something of it
+  // Of a stream whose text is parsed: what was read of it.
+  std::shared_ptr<ReplyReader> reader = {};
   size_t shown = 0;          // bytes of the content that a stream has sent
   size_t shown_thought = 0;  // likewise
   TokenRouting unsent;       // of a stream
@@ -57,6 +60,7 @@ class ReplyWriter {
   bool tells_thoughts() const;
   int64_t thought_tokens(const Choice&) const;
   ParsedReply parsed(const Choice&) const;
+  ReplyReader::Certain certain(Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;
   Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,
                 int64_t& offset) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,33 +37,60 @@ inline std::optional<std::string_view> take_until(std::string_view& text, std::s
 }
 
 // A reply of rows of text and marks, `marks` a table whose rows have a `text`: takes apart from the
-// first to the last what stands between marks, on_text(text, ended), where there is some, and each
-// mark, on_mark(row). Of a reply under way (`whole` false) the end that may become a mark is left
-// out, and the text before it is not `ended`.
-template <class Mark, size_t N, class OnText, class OnMark>
-void take_by_marks(std::string_view reply, const Mark (&marks)[N], bool whole, OnText&& on_text,
-                   OnMark&& on_mark) {
-  size_t from = 0;  // of the text that no mark has ended
-  for (size_t at = reply.find('<'); at != std::string_view::npos; at = reply.find('<', at)) {
-    const Mark* mark = std::find_if(marks, marks + N, [&](const Mark& each) {
-      return reply.substr(at).starts_with(each.text);
-    });
-    if (mark == marks + N) {
-      ++at;
-      continue;
+// first to the last what stands between marks, on_text(text), perhaps in several pieces, and each
+// mark, on_mark(row). What may become a mark at the end is kept until it is one, or none.
+template <class Mark, size_t N>
+class MarkReader {
+ public:
+  explicit MarkReader(const Mark (&marks)[N]) : marks_(marks) {}
+
+  template <class OnText, class OnMark>
+  void add(std::string_view piece, OnText&& on_text, OnMark&& on_mark) {
+    held_ += piece;
+    looked_ += static_cast<int64_t>(held_.size());
+    const std::string_view text = held_;
+    size_t from = 0;  // of the text that no mark has ended
+    for (size_t at = text.find('<'); at != std::string_view::npos; at = text.find('<', at)) {
+      const Mark* mark = std::find_if(marks_, marks_ + N, [&](const Mark& each) {
+        return text.substr(at).starts_with(each.text);
+      });
+      if (mark == marks_ + N) {
+        ++at;
+        continue;
+      }
+      if (at > from) on_text(text.substr(from, at - from));
+      on_mark(*mark);
+      from = at += mark->text.size();
     }
-    if (at > from) on_text(reply.substr(from, at - from), true);
-    on_mark(*mark);
-    from = at += mark->text.size();
+    const std::string_view rest = text.substr(from);
+    const size_t kept = part_at_end_of(rest);
+    if (kept < rest.size()) on_text(rest.substr(0, rest.size() - kept));
+    held_.erase(0, held_.size() - kept);
   }
-  std::string_view rest = reply.substr(from);
-  if (const size_t at = rest.rfind('<'); !whole && at != std::string_view::npos &&
-                                         std::any_of(marks, marks + N, [&](const Mark& each) {
-                                           return each.text.starts_with(rest.substr(at));
-                                         }))
-    rest = rest.substr(0, at);
-  if (!rest.empty()) on_text(rest, whole);
-}
+  // Nothing follows.
+  template <class OnText>
+  void end(OnText&& on_text) {
+    if (!held_.empty()) on_text(std::string_view(held_));
+    held_.clear();
+  }
+  // Bytes, each as often as it was looked at.
+  int64_t looked() const { return looked_; }
+
+ private:
+  // How many bytes may become a mark.
+  size_t part_at_end_of(std::string_view text) const {
+    const size_t at = text.rfind('<');
+    const bool part =
+        at != std::string_view::npos && std::any_of(marks_, marks_ + N, [&](const Mark& each) {
+          return each.text.starts_with(text.substr(at));
+        });
+    return part ? text.size() - at : 0;
+  }
+
+  const Mark (&marks_)[N];
+  std::string held_;
+  int64_t looked_ = 0;
+};
 
 // The value that a text is in JSON.
 std::optional<OrderedJson> json_of(std::string_view text);

@@ -4,7 +4,9 @@
 #include "text/harmony.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "text/call_text.h"
 
@@ -40,10 +42,11 @@ string_view recipient_in(string_view field) {
   return {};
 }
 
-// Where no message has begun: whether this is text of no header, however it goes on.
-bool is_plain(string_view text) {
-  const string_view word = next_word(text);
-  return !word.empty() && !word.starts_with(kTo) && !kTo.starts_with(word);
+// Where no message has begun: whether a first word that begins so is of no header, however it goes
+// on.
+bool is_plain(string_view begin) {
+  const string_view word = begin.substr(0, kTo.size());
+  return !word.empty() && !kTo.starts_with(word.substr(0, word.find_first_of(kHeaderBlanks)));
 }
 
 void append(std::string& to, bool& new_part, string_view text) {
@@ -53,21 +56,58 @@ void append(std::string& to, bool& new_part, string_view text) {
   to += text;
 }
 
-class Reader {
+class HarmonyReader : public ChannelReader {
  public:
+  void add(string_view piece) override {
+    marks_.add(
+        piece, [&](string_view text) { take(text); },
+        [&](const MarkText& mark) {
+          take(mark.mark);
+          new_text_ = true;
+        });
+  }
+  // The last message has no mark that ends it.
+  void end() override {
+    marks_.end([&](string_view text) { take(text); });
+    end_message(Place::role);
+  }
+  int64_t looked() const override { return marks_.looked() + header_.looked(); }
+
+ private:
+  enum class Place {
+    role,       // where a header may begin, or plain text
+    started,    // behind <|start|>: a header begins
+    channel,    // behind <|channel|>
+    constrain,  // behind <|constrain|>
+    body,       // behind <|message|>
+    plain       // in text that no header opened
+  };
+
+  // A piece of what stands between two marks.
   void take(string_view text) {
-    if (place_ == Place::role && is_plain(text)) place_ = Place::plain;
+    const bool first = std::exchange(new_text_, false);
     switch (place_) {
       case Place::role:
-      case Place::started: role_ = text; return;
-      case Place::channel: channel_ = text; return;
+        keep(role_, text, first);
+        if (first) header_ = GrowingTrim(kHeaderBlanks);
+        if (!is_plain(string_view(role_).substr(header_.begin(role_)))) return;
+        place_ = Place::plain;
+        append(reply_.content, new_content_, role_);
+        return;
+      case Place::started: keep(role_, text, first); return;
+      case Place::channel: keep(channel_, text, first); return;
       case Place::constrain: return;
       case Place::plain: append(reply_.content, new_content_, text); return;
       case Place::body:
-        body_ = text;
-        show();
+        // What is for a tool is a call, or not, once it is whole.
+        if (calls_.empty()) show(text);
+        else keep(body_, text, first);
         return;
     }
+  }
+  static void keep(std::string& to, string_view text, bool first) {
+    if (first) to.clear();
+    to += text;
   }
 
   void take(Mark mark) {
@@ -87,23 +127,6 @@ class Reader {
     }
   }
 
-  // The last message has no mark that ends it.
-  ParsedReply whole() {
-    end_message(Place::role);
-    return std::move(reply_);
-  }
-  ParsedReply so_far() { return std::move(reply_); }
-
- private:
-  enum class Place {
-    role,       // where a header may begin, or plain text
-    started,    // behind <|start|>: a header begins
-    channel,    // behind <|channel|>
-    constrain,  // behind <|constrain|>
-    body,       // behind <|message|>
-    plain       // in text that no header opened
-  };
-
   void begin_body() {
     if (place_ == Place::body || place_ == Place::plain) end_message(Place::role);
     string_view field = channel_;
@@ -116,42 +139,31 @@ class Reader {
     new_thought_ = new_content_ = true;
   }
 
-  // What is for a tool is a call, or not, once it is whole.
-  void show() {
-    if (!calls_.empty()) return;
-    if (thinks_) append(reply_.thought, new_thought_, body_);
-    else append(reply_.content, new_content_, body_);
-    body_ = {};
+  void show(string_view text) {
+    if (thinks_) append(reply_.thought, new_thought_, text);
+    else append(reply_.content, new_content_, text);
   }
 
   void end_message(Place next) {
     if (place_ == Place::body && !calls_.empty()) {
-      if (auto call = tool_call(calls_, body_)) {
-        reply_.calls.push_back(std::move(*call));
-      } else {
-        calls_ = {};
-        show();
-      }
+      if (auto call = tool_call(calls_, body_)) reply_.calls.push_back(std::move(*call));
+      else show(body_);
     }
     place_ = next;
-    role_ = channel_ = body_ = calls_ = {};
+    for (std::string* each : {&role_, &channel_, &body_, &calls_}) each->clear();
     new_content_ = true;
   }
 
-  ParsedReply reply_;
+  MarkReader<MarkText, std::size(kMarks)> marks_{kMarks};
   Place place_ = Place::role;
-  string_view role_, channel_, body_, calls_;  // of the message under way; calls_: the tool's name
+  std::string role_, channel_, body_, calls_;  // of the message under way; calls_: the tool's name
+  GrowingTrim header_{kHeaderBlanks};          // of role_, where no message has begun
+  bool new_text_ = true;                       // a mark has ended what stood before
   bool thinks_ = false, new_thought_ = true, new_content_ = true;
 };
 
 }  // namespace
 
-ParsedReply parse_harmony(string_view text, bool whole) {
-  Reader reader;
-  take_by_marks(
-      text, kMarks, whole, [&](string_view inside, bool) { reader.take(inside); },
-      [&](const MarkText& mark) { reader.take(mark.mark); });
-  return whole ? reader.whole() : reader.so_far();
-}
+std::unique_ptr<ChannelReader> harmony_reader() { return std::make_unique<HarmonyReader>(); }
 
 }  // namespace moe

@@ -2,15 +2,14 @@
 // calls of tools, one the answer (openai/harmony, docs/format.md).
 #pragma once
 
-#include <string_view>
+#include <memory>
 
 #include "text/tool_calls.h"
 
 namespace moe {
 
-// What is in a reply behind "<|start|>assistant", the mark that ended it gone. Of one under way
-// (`whole` false) what is certain whatever follows, without calls that are not whole. Text outside
-// of messages is content. Never fails.
-ParsedReply parse_harmony(std::string_view text, bool whole);
+// Of a reply behind "<|start|>assistant", the mark that ended it gone. Text outside of messages is
+// content. Never fails.
+std::unique_ptr<ChannelReader> harmony_reader();
 
 }  // namespace moe

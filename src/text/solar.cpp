@@ -3,7 +3,9 @@
 // NAME<|tool_call:args|>{...}<|tool_call:end|>, one behind the other.
 #include "text/solar.h"
 
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "text/call_text.h"
 
@@ -46,31 +48,57 @@ void take_calls(string_view text, ParsedReply& reply) {
   }
 }
 
-// `ended`: a mark follows, or nothing more can.
-void take_part(SolarPart part, string_view text, bool ended, ParsedReply& reply) {
-  switch (part) {
-    case SolarPart::role: return;
-    case SolarPart::none:
-      if (!trimmed(text).empty()) append_part(reply.content, text);
-      return;
-    case SolarPart::content: append_part(reply.content, text); return;
-    case SolarPart::thought: append_part(reply.thought, text); return;
-    case SolarPart::calls:
-      if (ended) take_calls(text, reply);
-      return;
+class SolarReader : public ChannelReader {
+ public:
+  void add(string_view piece) override {
+    marks_.add(
+        piece, [&](string_view text) { take(text); },
+        [&](const SolarMark& mark) {
+          end_text();
+          part_ = mark.opens;
+        });
   }
-}
+  void end() override {
+    marks_.end([&](string_view text) { take(text); });
+    end_text();
+  }
+  int64_t looked() const override { return marks_.looked(); }
+
+ private:
+  // A piece of what stands between two marks.
+  void take(string_view text) {
+    switch (part_) {
+      case SolarPart::role: return;
+      case SolarPart::none:
+        // White space alone is nothing.
+        kept_ += text;
+        if (!begun_ && trimmed(text).empty()) return;
+        show(reply_.content, kept_);
+        kept_.clear();
+        return;
+      case SolarPart::content: show(reply_.content, text); return;
+      case SolarPart::thought: show(reply_.thought, text); return;
+      case SolarPart::calls: kept_ += text; return;
+    }
+  }
+  void show(std::string& to, string_view text) {
+    if (std::exchange(begun_, true)) to += text;
+    else append_part(to, text);
+  }
+  void end_text() {
+    if (part_ == SolarPart::calls) take_calls(kept_, reply_);
+    kept_.clear();
+    begun_ = false;
+  }
+
+  MarkReader<SolarMark, std::size(kSolarMarks)> marks_{kSolarMarks};
+  SolarPart part_ = SolarPart::none;
+  std::string kept_;    // what cannot be shown yet
+  bool begun_ = false;  // something of this text was shown
+};
 
 }  // namespace
 
-ParsedReply parse_solar(string_view text, bool whole) {
-  ParsedReply reply;
-  SolarPart part = SolarPart::none;
-  take_by_marks(
-      text, kSolarMarks, whole,
-      [&](string_view inside, bool ended) { take_part(part, inside, ended, reply); },
-      [&](const SolarMark& mark) { part = mark.opens; });
-  return reply;
-}
+std::unique_ptr<ChannelReader> solar_reader() { return std::make_unique<SolarReader>(); }
 
 }  // namespace moe

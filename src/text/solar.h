@@ -2,15 +2,14 @@
 // one calls of tools.
 #pragma once
 
-#include <string_view>
+#include <memory>
 
 #include "text/tool_calls.h"
 
 namespace moe {
 
-// What is in a reply behind "<|begin|>assistant", the mark that ended it gone. Of one under way
-// (`whole` false) what is certain whatever follows. Text outside of messages is content. Never
-// fails.
-ParsedReply parse_solar(std::string_view text, bool whole);
+// Of a reply behind "<|begin|>assistant", the mark that ended it gone. Text outside of messages is
+// content. Never fails.
+std::unique_ptr<ChannelReader> solar_reader();
 
 }  // namespace moe

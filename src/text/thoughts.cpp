@@ -18,13 +18,6 @@ constexpr ThoughtTags kThoughtTags[] = {
     {"<|channel>thought", "<channel|>"},            // Gemma 4
 };
 
-// `text` without what may become `tag` at its end.
-string_view without_part_of(string_view text, string_view tag) {
-  for (size_t size = std::min(tag.size() - 1, text.size()); size > 0; --size)
-    if (text.ends_with(tag.substr(0, size))) return text.substr(0, text.size() - size);
-  return text;
-}
-
 // Where a reply has its thought.
 struct ThoughtPlace {
   enum class State {
@@ -39,41 +32,29 @@ struct ThoughtPlace {
 };
 
 // A model may write the tag once more that the prompt opened.
-ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool whole) {
+ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool whole,
+                              ThoughtSearch& search) {
   using enum ThoughtPlace::State;
-  const auto& [open_tag, close_tag] = *syntax.tags;
-  const string_view shown = trimmed_left(text);
+  const string_view open_tag = syntax.tags->open, close_tag = syntax.tags->close;
+  const size_t first = search.begin.begin(text);
+  const string_view shown = text.substr(first);
   const bool opened = shown.starts_with(open_tag);
   if (!opened && !whole && open_tag.starts_with(shown)) return {.state = undecided};
   if (!opened && !syntax.in_thought) return {};
-  const size_t begin = opened ? text.size() - shown.size() + open_tag.size() : 0;
-  const size_t end = text.find(close_tag, begin);
-  if (end == string_view::npos) return {open, begin, text.size(), text.size()};
+  const size_t begin = opened ? first + open_tag.size() : 0;
+  const size_t end = search.end.in(text, begin);
+  if (!search.end.found()) return {open, begin, whole ? text.size() : end, text.size()};
   return {closed, begin, end, end + close_tag.size()};
 }
 
-ParsedReply read_reply(const ReplySyntax& syntax, string_view text, bool whole) {
-  static const ToolArguments kNone;
-  const ToolArguments& arguments = syntax.arguments == nullptr ? kNone : *syntax.arguments;
-  const auto read_rest = [&](string_view rest) {
-    return whole ? parse_reply(syntax.calls, rest, arguments)
-                 : parse_reply_so_far(syntax.calls, rest);
-  };
-  if (syntax.tags == nullptr) return read_rest(text);
-  const ThoughtPlace at = place_of_thought(syntax, text, whole);
-  if (at.state == ThoughtPlace::State::none) return read_rest(text);
-  if (at.state == ThoughtPlace::State::undecided) return {};
-  const bool closed = at.state == ThoughtPlace::State::closed;
-  if (!syntax.apart) {
-    ParsedReply reply = closed ? read_rest(text.substr(at.behind)) : ParsedReply();
-    reply.content.insert(0, text.substr(0, at.behind));
-    return reply;
-  }
-  ParsedReply reply = closed ? read_rest(trimmed_left(text.substr(at.behind))) : ParsedReply();
-  string_view thought = text.substr(at.begin, at.end - at.begin);
-  if (!closed && !whole) thought = without_part_of(thought, syntax.tags->close);
-  reply.thought = trimmed(thought);
-  return reply;
+ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text) {
+  ThoughtSearch search{.end = GrowingSearch(syntax.tags->close)};
+  return place_of_thought(syntax, text, true, search);
+}
+
+// Channels have thoughts of their own, and no tags.
+bool has_tags(const ReplySyntax& syntax) {
+  return syntax.tags != nullptr && reply_channels(syntax.calls) == nullptr;
 }
 
 }  // namespace
@@ -92,15 +73,71 @@ const ThoughtTags* opens_thought(string_view prompt) {
 }
 
 ParsedReply parse_reply(const ReplySyntax& syntax, string_view text) {
-  return read_reply(syntax, text, true);
+  static const ToolArguments kNone;
+  const ToolArguments& arguments = syntax.arguments == nullptr ? kNone : *syntax.arguments;
+  const auto read_rest = [&](string_view rest) {
+    return parse_reply(syntax.calls, rest, arguments);
+  };
+  if (!has_tags(syntax)) return read_rest(text);
+  const ThoughtPlace at = place_of_thought(syntax, text);
+  if (at.state == ThoughtPlace::State::none) return read_rest(text);
+  const bool closed = at.state == ThoughtPlace::State::closed;
+  if (!syntax.apart) {
+    ParsedReply reply = closed ? read_rest(text.substr(at.behind)) : ParsedReply();
+    reply.content.insert(0, text.substr(0, at.behind));
+    return reply;
+  }
+  ParsedReply reply = closed ? read_rest(trimmed_left(text.substr(at.behind))) : ParsedReply();
+  reply.thought = trimmed(text.substr(at.begin, at.end - at.begin));
+  return reply;
 }
 
 ParsedReply parse_reply_so_far(const ReplySyntax& syntax, string_view text) {
-  return read_reply(syntax, text, false);
+  ReplyReader reader(syntax);
+  const ReplyReader::Certain certain = reader.read(text);
+  return {.content = std::string(certain.content), .thought = std::string(certain.thought)};
 }
 
 size_t thought_bytes(const ReplySyntax& syntax, string_view text) {
-  return syntax.tags == nullptr ? 0 : place_of_thought(syntax, text, true).behind;
+  return syntax.tags == nullptr ? 0 : place_of_thought(syntax, text).behind;
+}
+
+ReplyReader::ReplyReader(const ReplySyntax& syntax)
+    : syntax_(syntax),
+      search_{.end = GrowingSearch(has_tags(syntax) ? syntax.tags->close : string_view())},
+      content_(syntax.calls) {
+  if (const ReplyChannels* channels = reply_channels(syntax.calls)) channels_ = channels->reader();
+}
+
+// The content from there on; what stands before is content too unless thoughts are apart.
+ReplyReader::Certain ReplyReader::read_rest(string_view text, size_t from) {
+  const size_t size = content_.certain(text.substr(from));
+  return {.content = syntax_.apart ? text.substr(from, size) : text.substr(0, from + size)};
+}
+
+ReplyReader::Certain ReplyReader::read(string_view text) {
+  if (channels_ != nullptr) {
+    channels_->add(text.substr(given_));
+    given_ = text.size();
+    return {channels_->reply().thought, channels_->reply().content};
+  }
+  if (!has_tags(syntax_)) return read_rest(text, 0);
+  const ThoughtPlace at = place_of_thought(syntax_, text, false, search_);
+  if (at.state == ThoughtPlace::State::none) return read_rest(text, 0);
+  if (at.state == ThoughtPlace::State::undecided) return {};
+  const bool closed = at.state == ThoughtPlace::State::closed;
+  if (!syntax_.apart)
+    return closed ? read_rest(text, at.behind) : Certain{.content = text.substr(0, at.behind)};
+  Certain certain = closed ? read_rest(text, rest_.begin(text, at.behind)) : Certain();
+  const size_t begin = thought_.begin(text.substr(0, at.end), at.begin),
+               end = thought_.end(text, at.end);
+  if (end > begin) certain.thought = text.substr(begin, end - begin);
+  return certain;
+}
+
+int64_t ReplyReader::looked() const {
+  return (channels_ == nullptr ? 0 : channels_->looked()) + search_.begin.looked() +
+         search_.end.looked() + thought_.looked() + rest_.looked() + content_.looked();
 }
 
 }  // namespace moe

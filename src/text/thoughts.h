@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "text/tool_calls.h"
@@ -37,6 +39,38 @@ ParsedReply parse_reply(const ReplySyntax&, std::string_view text);
 // Of a reply under way what is certain whatever follows: thought and content of the whole reply
 // begin with these.
 ParsedReply parse_reply_so_far(const ReplySyntax&, std::string_view text);
+
+// How far the looking for a thought has come.
+struct ThoughtSearch {
+  GrowingTrim begin{kReplySpace};
+  GrowingSearch end;
+};
+
+// The same of a reply that grows: it keeps what can no longer change, so that reading a reply piece
+// by piece takes a time linear in its length.
+class ReplyReader {
+ public:
+  explicit ReplyReader(const ReplySyntax&);
+
+  // Views of the text that was given, or of this, until it is read on.
+  struct Certain {
+    std::string_view thought, content;
+  };
+  // `text`: the reply so far, which begins with what it was before.
+  Certain read(std::string_view text);
+  // Bytes, each as often as it was looked at.
+  int64_t looked() const;
+
+ private:
+  Certain read_rest(std::string_view text, size_t from);
+
+  ReplySyntax syntax_;
+  std::unique_ptr<ChannelReader> channels_;  // null: a form without
+  size_t given_ = 0;                         // bytes that it was given
+  ThoughtSearch search_;
+  GrowingTrim thought_{kReplySpace}, rest_{kReplySpace};
+  ContentReader content_;
+};
 // The bytes of a whole reply to where its thought has ended, tags among them; 0: it has none.
 size_t thought_bytes(const ReplySyntax&, std::string_view text);
 

@@ -18,6 +18,7 @@ namespace {
 using Calls = std::optional<std::vector<ToolCall>>;
 using std::string_view;
 
+constexpr string_view kThinkOpen = "<think>", kThinkClose = "</think>";
 constexpr string_view kPythonTag = "<|python_tag|>";
 constexpr size_t kMostOpenings = 32;  // of calls, before one mark that closes them
 
@@ -179,11 +180,10 @@ const Family* family_of(ToolCallForm form) {
 
 // Behind a thought that opens the reply; nothing while it goes on.
 std::optional<size_t> behind_thought(string_view text) {
-  constexpr string_view kOpen = "<think>", kClose = "</think>";
-  if (!trimmed_left(text).starts_with(kOpen)) return 0;
-  const size_t end = text.find(kClose);
+  if (!trimmed_left(text).starts_with(kThinkOpen)) return 0;
+  const size_t end = text.find(kThinkClose);
   if (end == string_view::npos) return std::nullopt;
-  return end + kClose.size();
+  return end + kThinkClose.size();
 }
 
 // What stands around the calls, without the marks and white space beside them.
@@ -268,29 +268,17 @@ class CallTaker {
   size_t last_ = 0;      // where the last of them ends, once there are too many
 };
 
-// Where `mark` begins in text[from, ...), or may begin at its end.
-size_t mark_or_part(string_view text, string_view mark, size_t from) {
-  if (mark.empty()) return text.size();
-  const size_t found = text.find(mark, from);
-  if (found != string_view::npos) return found;
-  for (size_t size = std::min(mark.size() - 1, text.size() - from); size > 0; --size)
-    if (text.ends_with(mark.substr(0, size))) return text.size() - size;
-  return text.size();
+// Of a form without marks: whether a reply that begins so may become a call.
+bool may_be_call(string_view begin) {
+  return begin.empty() || begin.starts_with('{') || begin.starts_with(kPythonTag) ||
+         kPythonTag.starts_with(begin);
 }
 
-// How many bytes of a reply under way are content whatever follows.
-size_t content_prefix(const Family* family, string_view text) {
-  const std::optional<size_t> from = behind_thought(text);
-  if (family == nullptr || !from) return text.size();
-  if (family->begin.empty()) {
-    const string_view begin = trimmed_left(text);
-    const bool may_call = begin.empty() || begin.starts_with('{') ||
-                          begin.starts_with(kPythonTag) || kPythonTag.starts_with(begin);
-    return may_call ? 0 : text.size();
-  }
-  const size_t mark =
-      std::min(mark_or_part(text, family->begin, *from), mark_or_part(text, family->group, *from));
-  return trimmed_right(text.substr(0, mark)).size();
+ParsedReply read_channels(const ReplyChannels& channels, string_view text, bool whole) {
+  const std::unique_ptr<ChannelReader> reader = channels.reader();
+  reader->add(text);
+  if (whole) reader->end();
+  return reader->reply();
 }
 
 }  // namespace
@@ -301,9 +289,9 @@ ToolCallForm tool_call_form(string_view jinja) {
   return ToolCallForm::none;
 }
 
-std::string take_new(const std::string& all, size_t& given) {
+std::string take_new(string_view all, size_t& given) {
   if (all.size() <= given) return "";
-  return all.substr(std::exchange(given, all.size()));
+  return std::string(all.substr(std::exchange(given, all.size())));
 }
 
 std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
@@ -319,7 +307,8 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
 }
 
 ParsedReply parse_reply(ToolCallForm form, string_view text, const ToolArguments& arguments) {
-  if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, true);
+  if (const ReplyChannels* channels = reply_channels(form))
+    return read_channels(*channels, text, true);
   const Family* family = family_of(form);
   const std::optional<size_t> from = behind_thought(text);
   if (family == nullptr || !from) return {.content = std::string(text)};
@@ -343,15 +332,37 @@ ParsedReply parse_reply(ToolCallForm form, string_view text, const ToolArguments
 }
 
 ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
-  if (const ReplyChannels* channels = reply_channels(form)) return channels->parse(text, false);
-  return {.content = std::string(text.substr(0, content_prefix(family_of(form), text)))};
+  if (const ReplyChannels* channels = reply_channels(form))
+    return read_channels(*channels, text, false);
+  return {.content = std::string(text.substr(0, ContentReader(form).certain(text)))};
+}
+
+ContentReader::ContentReader(ToolCallForm form)
+    : known_(family_of(form) != nullptr),
+      marked_(known_ && !family_of(form)->begin.empty()),
+      begin_(known_ ? family_of(form)->begin : ""),
+      group_(known_ ? family_of(form)->group : ""),
+      thought_end_(kThinkClose) {}
+
+size_t ContentReader::certain(string_view text) {
+  if (!known_) return text.size();
+  const size_t begin = trim_.begin(text);
+  if (!marked_) return may_be_call(text.substr(begin)) ? 0 : text.size();
+  size_t from = 0;
+  if (text.substr(begin).starts_with(kThinkOpen)) {
+    from = thought_end_.in(text) + kThinkClose.size();
+    if (!thought_end_.found()) return text.size();
+  }
+  // One after the other: each moves on.
+  const size_t call = begin_.in(text, from), group = group_.in(text, from);
+  return trim_.end(text, std::min(call, group));
 }
 
 const ReplyChannels* reply_channels(ToolCallForm form) {
   static const std::map<ToolCallForm, ReplyChannels> table = {
       {ToolCallForm::harmony,
-       {{"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", parse_harmony}},
-      {ToolCallForm::solar, {{"<|flush|>", "<|calls|>"}, "<|end|>", "<|content|>", parse_solar}},
+       {{"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", harmony_reader}},
+      {ToolCallForm::solar, {{"<|flush|>", "<|calls|>"}, "<|end|>", "<|content|>", solar_reader}},
   };
   const auto found = table.find(form);
   return found == table.end() ? nullptr : &found->second;

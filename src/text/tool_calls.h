@@ -2,11 +2,15 @@
 // own, which its chat template tells.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/call_text.h"
+#include "text/growing_search.h"
 #include "text/tool_arguments.h"
 
 namespace moe {
@@ -60,13 +64,48 @@ ParsedReply parse_reply(ToolCallForm form, std::string_view text,
 // whole reply begin with these, its calls with those that are whole already.
 ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text);
 
+// How much of a reply that grows is content whatever follows, in a form without channels. Looks at
+// each byte a bounded number of times.
+class ContentReader {
+ public:
+  explicit ContentReader(ToolCallForm form);
+
+  // Bytes of the reply so far, which begins with what it was before.
+  size_t certain(std::string_view text);
+  // Bytes, each as often as it was looked at.
+  int64_t looked() const {
+    return begin_.looked() + group_.looked() + thought_end_.looked() + trim_.looked();
+  }
+
+ private:
+  bool known_, marked_;  // calls have a form, and marks
+  GrowingSearch begin_, group_, thought_end_;
+  GrowingTrim trim_{kReplySpace};
+};
+
+// Reads a reply in channels as it comes, in pieces of any size.
+class ChannelReader {
+ public:
+  virtual ~ChannelReader() = default;
+  virtual void add(std::string_view piece) = 0;
+  // Nothing follows: what is under way is whole.
+  virtual void end() = 0;
+  // Bytes, each as often as it was looked at.
+  virtual int64_t looked() const = 0;
+  // What is certain of the reply; it only grows. Calls are those that are whole.
+  const ParsedReply& reply() const { return reply_; }
+
+ protected:
+  ParsedReply reply_;
+};
+
 // A form may write thoughts, content and calls into channels, each a message of its own. A reply in
 // such a form is parsed even where no tools are offered.
 struct ReplyChannels {
   std::vector<std::string> stops;  // end a reply
   std::string message_end;         // ends a message behind which the reply goes on
   std::string content_begin;       // opens a reply that is content and nothing else
-  ParsedReply (*parse)(std::string_view text, bool whole);
+  std::unique_ptr<ChannelReader> (*reader)();
 };
 // Null of a form without channels.
 const ReplyChannels* reply_channels(ToolCallForm form);
@@ -87,7 +126,7 @@ const ForcedCall* forced_call(ToolCallForm form);
 ParsedReply parse_forced(std::string_view name, std::string_view object);
 
 // What of `all` has not been given yet; `given` bytes of it then have.
-std::string take_new(const std::string& all, size_t& given);
+std::string take_new(std::string_view all, size_t& given);
 
 // A call, where the name is one word and the arguments are an object in JSON.
 std::optional<ToolCall> tool_call(std::string_view name, std::string_view arguments);

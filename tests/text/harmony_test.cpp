@@ -71,7 +71,7 @@ std::vector<std::string> names_of(const ParsedReply& reply) {
 
 TEST(Harmony, ThoughtsContentAndCallsComeApart) {
   for (const Case& c : cases()) {
-    const ParsedReply parsed = parse_harmony(c.text, true);
+    const ParsedReply parsed = parse_reply(ToolCallForm::harmony, c.text);
     EXPECT_EQ(parsed.thought, c.thought) << c.text;
     EXPECT_EQ(parsed.content, c.content) << c.text;
     EXPECT_EQ(names_of(parsed), c.calls) << c.text;
@@ -81,17 +81,20 @@ TEST(Harmony, ThoughtsContentAndCallsComeApart) {
 TEST(Harmony, AReplyUnderWayShowsOnlyWhatStays) {
   for (const Case& c : cases())
     for (size_t size = 0; size <= c.text.size(); ++size) {
-      const ParsedReply so_far = parse_harmony(c.text.substr(0, size), false);
+      const ParsedReply so_far = parse_reply_so_far(ToolCallForm::harmony, c.text.substr(0, size));
       EXPECT_TRUE(c.content.starts_with(so_far.content)) << c.text << " up to " << size;
       EXPECT_TRUE(c.thought.starts_with(so_far.thought)) << c.text << " up to " << size;
       EXPECT_LE(so_far.calls.size(), c.calls.size()) << c.text << " up to " << size;
     }
-  const auto content = [](const char* text) { return parse_harmony(text, false).content; };
+  const auto content = [](const char* text) {
+    return parse_reply_so_far(ToolCallForm::harmony, text).content;
+  };
   EXPECT_EQ(content("<|channel|>final<|message|>It is"), "It is");
   EXPECT_EQ(content("<|channel|>final<|message|>It is <|en"), "It is ");
   EXPECT_EQ(content("Plain te"), "Plain te") << "of a model that writes no channels";
   EXPECT_EQ(content(" t"), "") << "to=NAME may come of it";
-  EXPECT_EQ(parse_harmony("<|channel|>analysis<|message|>Hm", false).thought, "Hm");
+  EXPECT_EQ(parse_reply_so_far(ToolCallForm::harmony, "<|channel|>analysis<|message|>Hm").thought,
+            "Hm");
 }
 
 // As gpt-oss writes dialogues: the last reply of one that is to be learned ends with <|return|>.

@@ -59,7 +59,7 @@ const std::vector<Case>& cases() {
 
 TEST(Solar, PartsAreToldApart) {
   for (const Case& c : cases()) {
-    const ParsedReply reply = parse_solar(c.text, true);
+    const ParsedReply reply = parse_reply(ToolCallForm::solar, c.text);
     EXPECT_EQ(reply.thought, c.thought) << c.text;
     EXPECT_EQ(reply.content, c.content) << c.text;
     EXPECT_EQ(names_of(reply), c.calls) << c.text;
@@ -69,13 +69,14 @@ TEST(Solar, PartsAreToldApart) {
 TEST(Solar, WhatIsShownOfAReplyUnderWayIsHowItBegins) {
   for (const Case& c : cases())
     for (size_t size = 0; size <= c.text.size(); ++size) {
-      const ParsedReply so_far = parse_solar(std::string_view(c.text).substr(0, size), false);
+      const ParsedReply so_far =
+          parse_reply_so_far(ToolCallForm::solar, std::string_view(c.text).substr(0, size));
       EXPECT_TRUE(c.thought.starts_with(so_far.thought)) << c.text << " up to " << size;
       EXPECT_TRUE(c.content.starts_with(so_far.content)) << c.text << " up to " << size;
       EXPECT_LE(so_far.calls.size(), c.calls.size());
     }
-  EXPECT_EQ(parse_solar("<|content|>It is <|en", false).content, "It is ");
-  EXPECT_EQ(parse_solar("<|think|>Hm", false).thought, "Hm");
+  EXPECT_EQ(parse_reply_so_far(ToolCallForm::solar, "<|content|>It is <|en").content, "It is ");
+  EXPECT_EQ(parse_reply_so_far(ToolCallForm::solar, "<|think|>Hm").thought, "Hm");
 }
 
 // The end of a thought ends no reply.

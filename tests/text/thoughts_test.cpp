@@ -107,6 +107,44 @@ TEST(Thoughts, ComeApartFromContentAndCalls) {
   }
 }
 
+// In pieces of any size it is read as at once.
+TEST(Thoughts, AReplyIsReadPieceByPiece) {
+  for (const Case& c : cases())
+    for (const size_t piece : {1, 2, 7}) {
+      ReplyReader reader(c.syntax);
+      for (size_t size = 0; size < c.text.size(); size += piece) {
+        const std::string part = c.text.substr(0, size + piece);
+        const ReplyReader::Certain certain = reader.read(part);
+        const ParsedReply at_once = parse_reply_so_far(c.syntax, part);
+        EXPECT_EQ(certain.thought, at_once.thought) << part;
+        EXPECT_EQ(certain.content, at_once.content) << part;
+      }
+    }
+}
+
+// Each byte is looked at so often as a mark is long, at most, and not anew with each token.
+TEST(Thoughts, AReplyUnderWayIsReadInLinearTime) {
+  using enum ToolCallForm;
+  const auto many = [](const std::string& part) {
+    std::string text;
+    while (text.size() < 2'000) text += part;
+    return text;
+  };
+  const std::string channel = "<|channel|>final<|message|>";
+  for (const ToolCallForm form : {none, hermes, llama3, mistral, kimi, qwen3_coder, harmony, solar})
+    for (const std::string begin : {"", "<think>", "<think>a</think>", "<|content|>", "a ", "to"})
+      for (const std::string& text :
+           {begin + many("word "), begin + many(" "), begin + many("<tool_cal"),
+            begin + many("</thin"), begin + many("[TOOL_"), begin + many("<|chan"),
+            begin + many("<|end|>"), channel + many("word <|en"), " to=functions.f" + many("a ")})
+        for (const bool apart : {true, false}) {
+          ReplyReader reader({.calls = form, .tags = kTags, .apart = apart});
+          for (size_t size = 1; size <= text.size(); ++size)
+            reader.read(std::string_view(text).substr(0, size));
+          EXPECT_LE(reader.looked(), 20 * std::ssize(text)) << text.substr(0, 40);
+        }
+}
+
 // Cut anywhere, a reply shows nothing that it would have to take back, and in the end all.
 TEST(Thoughts, AReplyUnderWayShowsOnlyWhatStays) {
   for (const Case& c : cases()) {

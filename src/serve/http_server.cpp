@@ -34,6 +34,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
+std::string_view path_of(std::string_view target) { return target.substr(0, target.find('?')); }
+
 std::string head_of(int status, std::string_view type, const Headers& headers) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: moe\r\nContent-Type: {}\r\n", status,
@@ -235,7 +237,8 @@ void Connection::fail_reading(const boost::system::error_code& error) {
 
 void Connection::refuse(int status, const std::string& message) {
   keep_alive_ = false;
-  const std::string body = host_.error_body(status, message);
+  const std::string target(parser_->get().target());
+  const std::string body = host_.error_body(status, message, path_of(target));
   put(head_of(status, "application/json",
               {{"Content-Length", std::to_string(body.size())}, {"Connection", "close"}}) +
           "\r\n" + body,
@@ -247,7 +250,7 @@ void Connection::hand_over() {
   HttpRequest request;
   request.method = std::string(message.method_string());
   const std::string target(message.target());
-  request.path = target.substr(0, target.find('?'));
+  request.path = path_of(target);
   for (const auto& field : message)
     request.headers.emplace_back(lower({field.name_string().data(), field.name_string().size()}),
                                  std::string(field.value()));

@@ -51,8 +51,10 @@ class HttpServer {
  public:
   // Called in the thread of run() for each request, which it answers then or later.
   using Handler = std::function<void(std::shared_ptr<Exchange>)>;
-  // What a request that is no HTTP, too long or too slow is answered: JSON.
-  using ErrorBody = std::function<std::string(int status, const std::string& message)>;
+  // What a request that is no HTTP, too long or too slow is answered: JSON. The path is empty where
+  // it did not come to be read.
+  using ErrorBody =
+      std::function<std::string(int status, const std::string& message, std::string_view path)>;
 
   // Listens from now on. Fails naming the address where it cannot.
   HttpServer(const HttpOptions&, Handler, ErrorBody);

@@ -79,8 +79,8 @@ struct Server::Parts {
       : options(given),
         http(
             http_options(given), [this](std::shared_ptr<Exchange> e) { api.handle(std::move(e)); },
-            [](int status, const std::string& message) {
-              return body_of({status, message});
+            [](int status, const std::string& message, std::string_view path) {
+              return body_of({status, message}, path);
             }),
         chat(chat_template_with(given.template_kwargs, *loaded.tokenizer)),
         runner(*loaded.model, run, cache_tokens, session),

@@ -31,8 +31,8 @@ class HttpServerTest : public ::testing::Test {
   explicit HttpServerTest(const HttpOptions& options = small_options())
       : server_(
             options, [this](std::shared_ptr<Exchange> e) { handle(std::move(e)); },
-            [](int status, const std::string& message) {
-              return std::to_string(status) + " " + message;
+            [](int status, const std::string& message, std::string_view path) {
+              return std::to_string(status) + " " + std::string(path) + " " + message;
             }),
         thread_([this] { server_.run(); }) {}
   ~HttpServerTest() override {
@@ -193,7 +193,7 @@ TEST_F(HttpServerTest, AClosedDoorLetsNobodyIn) {
 TEST(HttpServer, SaysWhereItCannotListen) {
   HttpOptions options = small_options();
   const auto nothing = [](std::shared_ptr<Exchange>) {};
-  const auto no_body = [](int, const std::string&) { return std::string(); };
+  const auto no_body = [](int, const std::string&, std::string_view) { return std::string(); };
   const serve::HttpServer first(options, nothing, no_body);
   options.port = first.port();
   EXPECT_FAILS(serve::HttpServer(options, nothing, no_body),

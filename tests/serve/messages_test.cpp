@@ -325,5 +325,29 @@ TEST(Messages, AreRefusedInTheirForm) {
   EXPECT_EQ(Json::parse(s.get("/v1/messages", "x-api-key: one\r\n").body)["type"], "error");
 }
 
+// Whoever refuses, HTTP's own part among them.
+TEST(Messages, HaveNoErrorInAnotherForm) {
+  serve::ServeOptions options;
+  options.max_body = 1024;
+  ServedModel s(options);
+  const auto type_of = [&](const char* method, const char* path, const std::string& body,
+                           int status) {
+    const HttpReply reply = HttpClient(s.server->port()).ask(method, path, body);
+    EXPECT_EQ(reply.status, status) << path << reply.body;
+    const Json json = Json::parse(reply.body);
+    EXPECT_EQ(json.value("type", ""), "error") << json;
+    return json["error"]["type"].get<std::string>();
+  };
+  const std::string invalid = "invalid_request_error", large(2000, 'x');
+  EXPECT_EQ(type_of("POST", "/v1/messages", large, 413), "request_too_large");
+  EXPECT_EQ(type_of("POST", "/v1/messages?beta=true", large, 413), "request_too_large");
+  EXPECT_EQ(type_of("POST", "/v1/messages", "{\"max", 400), invalid);
+  EXPECT_EQ(type_of("DELETE", "/v1/messages", "", 405), invalid);
+  EXPECT_EQ(type_of("POST", "/v1/messages/batches", "{}", 404), "not_found_error");
+  const HttpReply other = HttpClient(s.server->port()).ask("POST", "/v1/completions", large);
+  EXPECT_EQ(other.status, 413);
+  EXPECT_FALSE(Json::parse(other.body).contains("type"));
+}
+
 }  // namespace
 }  // namespace moe::test::messages_test

@@ -92,6 +92,11 @@ void ChatBody::set_variable(const char* name, const OrderedJson& value) {
   if (variables.is_object() && !variables.contains(name)) variables[name] = value;
 }
 
+// Qwen's, GLM's and most others' name, and DeepSeek's and Granite's.
+void ChatBody::think(bool wanted) {
+  for (const char* name : {"enable_thinking", "thinking"}) set_variable(name, wanted);
+}
+
 std::string ChatBody::text() const {
   OrderedJson body = body_, messages = OrderedJson::array();
   for (const Said& said : messages_) {

@@ -39,6 +39,8 @@ class ChatBody {
   void set(const char* key, OrderedJson value) { body_[key] = std::move(value); }
   // Of the chat template; what the request says itself stands before it.
   void set_variable(const char* name, const OrderedJson& value);
+  // Whether the template is to have the model think, under the names that templates know.
+  void think(bool wanted);
 
   // The body of the chat completion.
   std::string text() const;

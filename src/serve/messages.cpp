@@ -94,6 +94,21 @@ void add_output_config(const RequestField& request, ChatBody& chat) {
                                {"json_schema", {{"schema", format.at("schema").object().json}}}});
 }
 
+// {"type": "enabled", "budget_tokens": N}, "adaptive" or "disabled": whether the template has the
+// model think. Of a budget the template decides, as nothing here ends a thought.
+void add_thinking(const RequestField& request, ChatBody& chat) {
+  if (request.find("thinking") == nullptr) return;
+  const RequestField thinking = request.at("thinking").object();
+  const RequestField type = thinking.at("type");
+  type.only({"enabled", "disabled", "adaptive"});
+  if (const OrderedJson* budget = thinking.find("budget_tokens")) {
+    if (!budget->is_number_integer() || budget->get<int64_t>() < 1)
+      fail_usage("thinking.budget_tokens must be a whole number of 1 or above");
+    if (type.text() == "enabled") chat.set_variable("thinking_budget", *budget);
+  }
+  if (type.text() != "adaptive") chat.think(type.text() == "enabled");
+}
+
 class MessagesStyle : public BlockStyle {
  public:
   explicit MessagesStyle(int64_t prompt_tokens) : prompt_tokens_(prompt_tokens) {}
@@ -198,6 +213,7 @@ ChatBody messages_as_chat(const OrderedJson& request) {
   add_messages(fields, chat);
   add_tools_and_choice(fields, chat);
   add_output_config(fields, chat);
+  add_thinking(fields, chat);
   for (const auto& [own, key] :
        {std::pair("max_tokens", "max_tokens"), std::pair("stop_sequences", "stop")})
     if (fields.find(own) != nullptr) chat.set(key, *fields.find(own));

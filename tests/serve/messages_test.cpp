@@ -43,7 +43,8 @@ TEST(Messages, BecomeAChatCompletion) {
   EXPECT_EQ(chat, Json::parse(R"({
     "model": "claude", "max_tokens": 99, "temperature": 0.5, "top_p": 0.9, "top_k": 4,
     "stream": true, "stream_options": {"include_usage": true}, "stop": ["END"],
-    "chat_template_kwargs": {"reasoning_effort": "low"},
+    "chat_template_kwargs": {"reasoning_effort": "low", "thinking_budget": 1024,
+                             "enable_thinking": true, "thinking": true},
     "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
     "tools": [{"type": "function", "function":
       {"name": "f", "description": "Finds", "parameters": {"type": "object"}}}],
@@ -323,6 +324,35 @@ TEST(Messages, AreRefusedInTheirForm) {
   refused(with(kAsk, {{"messages", {{{"role", "user"}, {"content", std::string(1100, 'x')}}}}}),
           400, invalid, "prompt is too long: ");
   EXPECT_EQ(Json::parse(s.get("/v1/messages", "x-api-key: one\r\n").body)["type"], "error");
+}
+
+// A template that opens a thought unless it is told not to.
+constexpr const char* kThinks =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
+    "{% else %}<think>\n{% endif %}{% endif %}";
+
+TEST(Messages, ThinkOrNotAsTheyAreTold) {
+  ServedModel s({}, kThinks);
+  const auto first_block = [&](const Json& more) {
+    const Json content = s.ask("/v1/messages", with(kAsk, more))["content"];
+    return content.empty() ? "none" : content[0]["type"].get<std::string>();
+  };
+  const Json off = {{"thinking", {{"type", "disabled"}}}};
+  EXPECT_EQ(first_block(Json::object()), "thinking");
+  EXPECT_EQ(first_block({{"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}}}),
+            "thinking");
+  EXPECT_EQ(first_block(off), "text");
+  // What the request says of the template itself stands before it.
+  EXPECT_EQ(first_block(with(off, {{"chat_template_kwargs", {{"enable_thinking", true}}}})),
+            "thinking");
+  for (const Json& wrong : {Json("off"), Json{{"type", "never"}}, Json{{"budget_tokens", 1}},
+                            Json{{"type", "enabled"}, {"budget_tokens", "many"}}}) {
+    const HttpReply reply = s.post("/v1/messages", with(kAsk, {{"thinking", wrong}}));
+    EXPECT_EQ(reply.status, 400) << wrong;
+    EXPECT_NE(reply.body.find("thinking"), std::string::npos) << reply.body;
+  }
 }
 
 // Whoever refuses, HTTP's own part among them.

@@ -18,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Proxies cut a stream that is silent for longer; few wait for less than half a minute.
+constexpr double kQuietSeconds = 10;
+
 double seconds_since(Clock::time_point from) {
   return std::chrono::duration<double>(Clock::now() - from).count();
 }
@@ -76,9 +79,26 @@ class Job : public std::enable_shared_from_this<Job> {
   }
 
  private:
-  bool wanted() const {
-    return !failed_ && !exchange_->gone() &&
-           seconds_since(began_) < static_cast<double>(context_.max_seconds);
+  // The engine asks before each step, for texts too that wait for their turn: what a stream says
+  // while nothing is written is said here.
+  bool wanted() {
+    const bool on = !failed_ && !exchange_->gone() &&
+                    seconds_since(began_) < static_cast<double>(context_.max_seconds);
+    if (on && form_.stream) {
+      try {
+        keep_open();
+      } catch (...) {  // as in on_end()
+        fail(std::current_exception());
+      }
+    }
+    return on && !failed_;
+  }
+
+  // A chat's stream begins as soon as its prompt is accepted, and none is silent for long.
+  void keep_open() {
+    if (form_.chat && !streaming_)
+      for (Choice& choice : all_) show(choice);
+    else if (seconds_since(last_sent_) > kQuietSeconds) send_events(style_->ping());
   }
 
   void on_progress(size_t i, const TextProgress& p) {
@@ -109,6 +129,7 @@ class Job : public std::enable_shared_from_this<Job> {
   }
   void send_events(std::string events) {
     if (events.empty()) return;
+    last_sent_ = Clock::now();
     if (!std::exchange(streaming_, true))
       exchange_->begin(200, "text/event-stream", {{"Cache-Control", "no-cache"}});
     exchange_->write(std::move(events));
@@ -165,7 +186,8 @@ class Job : public std::enable_shared_from_this<Job> {
   ReplyWriter writer_;
   std::shared_ptr<ReplyStyle> style_;
   Clock::time_point began_ = Clock::now();
-  std::vector<Clock::time_point> last_;  // of each choice, when its last token came
+  Clock::time_point last_sent_ = began_;  // when a stream's last event went
+  std::vector<Clock::time_point> last_;   // of each choice, when its last token came
   std::vector<Choice> all_;
   size_t left_ = 0;
   bool streaming_ = false, failed_ = false;

@@ -115,6 +115,7 @@ class MessagesStyle : public BlockStyle {
   std::string failure(const ApiError& e) override {
     return "event: error\ndata: " + messages_body_of(e) + "\n\n";
   }
+  std::string ping() override { return "event: ping\ndata: {\"type\":\"ping\"}\n\n"; }
 
  protected:
   void begin() override { send({{"type", "message_start"}, {"message", object()}}); }

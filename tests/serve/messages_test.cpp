@@ -220,6 +220,7 @@ TEST(Messages, AStreamIsEventsOfBlocks) {
   EXPECT_EQ(events[16]["delta"], Json({{"stop_reason", "tool_use"}, {"stop_sequence", nullptr}}));
   EXPECT_EQ(events[16]["usage"]["input_tokens"], 6);
   EXPECT_EQ(events[16]["usage"]["cache_read_input_tokens"], 64);
+  EXPECT_EQ(named_events_of(style->ping())[0]["type"], "ping");
   const Json failure = named_events_of(style->failure({500, "no"}))[0];
   EXPECT_EQ(failure,
             Json::parse(R"({"type": "error", "error": {"type": "api_error", "message": "no"}})"));

@@ -88,6 +88,8 @@ TEST(Server, ChatsByTheTemplate) {
                        {{"messages", messages}, {"max_tokens", 12}, {"seed", 3}, {"stream", true}})
                     .body);
   EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
+  // It goes when the prompt is accepted, before there is any text.
+  EXPECT_EQ(events[0]["choices"][0]["delta"]["content"], "");
   std::string joined;
   for (const Json& event : events) joined += event["choices"][0]["delta"].value("content", "");
   EXPECT_EQ(chat["choices"][0]["message"]["content"], joined);

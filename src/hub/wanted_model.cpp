@@ -106,8 +106,10 @@ FieldList fields(WantedModel& w) {
   list.add("dense_width", w.dense_width,
            "FFN width of dense layers; default: 4 D (GELU) or 8/3 D (SwiGLU)")
       .also({"intermediate_size", "n_inner"});
-  list.add_choice("activation", w.activation, activation_names(),
-                  "silu, gelu, gelu_tanh, relu, sigmoid, or swiglu_oai, gpt-oss's clamped one")
+  list.add_choice(
+          "activation", w.activation, activation_names(),
+          "silu, gelu, gelu_tanh, relu, relu2 (its square), sigmoid, or swiglu_oai, gpt-oss's "
+          "clamped one")
       .also({"hidden_act"});
   list.add_choice("qk_norm", w.qk_norm, kQkNorms,
                   "none, head or full: RMSNorm of queries and keys");
@@ -149,8 +151,8 @@ void set_losses(RoutingOptions& options, WantedModel w) {
 }
 
 const std::vector<std::string>& activation_names() {
-  static const std::vector<std::string> names = {"silu", "gelu",       "gelu_tanh",
-                                                 "relu", "swiglu_oai", "sigmoid"};
+  static const std::vector<std::string> names = {"silu",       "gelu",    "gelu_tanh", "relu",
+                                                 "swiglu_oai", "sigmoid", "relu2"};
   return names;
 }
 

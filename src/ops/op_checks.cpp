@@ -146,6 +146,11 @@ void check_ffn_act_forward(const Tensor& hidden, const Tensor& gate, const Tenso
        {{"weight", weight}, {"up", up}});
 }
 
+void check_device_act(const char* op, Act act) {
+  if (act == Act::relu2)
+    fail("{}: the square of ReLU (relu2) is not computed on a GPU; leave out the device", op);
+}
+
 void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor& hidden,
                             const Tensor& dweight, const Tensor& dhidden, const Tensor& gate,
                             const Tensor& up, const Tensor& weight) {

@@ -234,7 +234,7 @@ TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
 TEST(MakeConfig, TakesEveryActivation) {
   RunOptions o;
   const std::string help = fields(o).at("activation").help;
-  for (const char* name : {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid"}) {
+  for (const char* name : {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"}) {
     EXPECT_NE(help.find(name), std::string::npos) << name;
     const ModelConfig c = Line({"--activation", name}).config();
     EXPECT_EQ(activation_names().at(static_cast<size_t>(c.act)), name);

@@ -169,7 +169,8 @@ TEST(Config, EveryChoiceSurvives) {
   each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post);
   each(&ModelConfig::positions, Positions::rope, Positions::learned);
   each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full);
-  each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu);
+  each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu,
+       ops::Act::relu2);
   for (auto member : {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias,
                       &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
     each(member, false, true);

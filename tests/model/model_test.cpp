@@ -224,6 +224,12 @@ std::vector<Case> architectures() {
   c.linear_layers = {0, 1};
   c.act = ops::Act::sigmoid;
   list.push_back({.name = "linear attention everywhere", .config = c});
+  if (device_of_tests == nullptr) {
+    ModelConfig squares = routed("mixtral", 4, 2);
+    squares.gated = false;
+    squares.act = ops::Act::relu2;
+    list.push_back({.name = "squares of ReLU", .config = squares});
+  }
   c = gpt(routed("nanomoe", 4, 2));
   c.act = ops::Act::relu;
   c.dropout = 0.2f;

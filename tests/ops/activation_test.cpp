@@ -15,10 +15,13 @@ namespace {
 
 using ops::Act;
 
-constexpr Act kActs[] = {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu, Act::swiglu_oai};
+constexpr Act kActs[] = {Act::silu, Act::gelu,       Act::gelu_tanh,
+                         Act::relu, Act::swiglu_oai, Act::relu2};
+
+bool runs_here(Act act) { return act != Act::relu2 || device_of_tests == nullptr; }
 
 std::string describe_case(Act act, DType dtype, int64_t cols, bool gated, bool weighted) {
-  const char* names[] = {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai"};
+  const char* names[] = {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"};
   return label(names[static_cast<int>(act)], {dtype}, cols) + (gated ? ", gated" : "") +
          (weighted ? ", weighted" : "");
 }
@@ -85,6 +88,7 @@ TEST(FfnAct, ForwardAndBackwardAgreeWithTwin) {
       for (DType dtype : kFloats)
         for (bool gated : {false, true})
           for (bool weighted : {false, true}) {
+            if (!runs_here(act)) continue;
             const std::string what = describe_case(act, dtype, cols, gated, weighted);
             moe::Run run(2);
             Arena arena;
@@ -132,7 +136,8 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
   fill(x, extremes);
   fill(ones, std::vector<double>(10, 1));
   for (Act act : kActs) {
-    if (act == Act::swiglu_oai) continue;  // it is held at 7
+    // the one is held at 7, and the other grows as a square
+    if (act == Act::swiglu_oai || act == Act::relu2) continue;
     ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), act);
     ops::ffn_act_backward(run, Tensor(), dx, arena.alloc(DType::f32, {1, 10}), Tensor(), ones,
                           Tensor(), x, Tensor(), act);
@@ -149,6 +154,33 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
     EXPECT_TRUE(std::isnan(get(y, 0, 3)));
     fill(x, extremes);
   }
+}
+
+TEST(FfnAct, SquareOfReluIsRefusedOnAGpu) {
+  if (device_of_tests == nullptr) GTEST_SKIP() << "no GPU here";
+  moe::Run run(1);
+  Arena arena;
+  const Tensor x = draw(arena, DType::f32, {2, 8}, 1);
+  EXPECT_THROW(ops::ffn_act_forward(run, x, Tensor(), x, Tensor(), Act::relu2), Error);
+}
+
+TEST(FfnAct, SquareOfReluByHand) {
+  if (!runs_here(Act::relu2)) GTEST_SKIP() << "it is not computed on a GPU";
+  moe::Run run(1);
+  Arena arena;
+  const Tensor x = arena.alloc(DType::f32, {1, 4}), y = arena.alloc(DType::f32, {1, 4}),
+               dx = arena.alloc(DType::f32, {1, 4}), ones = arena.alloc(DType::f32, {1, 4});
+  fill(x, {-3, 0, 1.5, NAN});
+  fill(ones, std::vector<double>(4, 1));
+  ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), Act::relu2);
+  EXPECT_EQ(get(y, 0, 0), 0);
+  EXPECT_EQ(get(y, 0, 1), 0);
+  EXPECT_EQ(get(y, 0, 2), 2.25);
+  EXPECT_TRUE(std::isnan(get(y, 0, 3)));
+  ops::ffn_act_backward(run, Tensor(), dx, y, Tensor(), ones, Tensor(), x, Tensor(), Act::relu2);
+  EXPECT_EQ(get(dx, 0, 0), 0);
+  EXPECT_EQ(get(dx, 0, 1), 0);
+  EXPECT_EQ(get(dx, 0, 2), 3);
 }
 
 // Where the gate and what is beside it are held.

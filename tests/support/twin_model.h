@@ -362,6 +362,7 @@ class TwinModel {
         return T(0.5) * x *
                (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
       case ops::Act::relu: return value_of(x) > 0 ? x : T{};
+      case ops::Act::relu2: return value_of(x) > 0 ? x * x : T{};
       case ops::Act::swiglu_oai: {
         const T m = value_of(x) > 7 ? T(7.0) : x;
         return m * twin::sigmoid(T(1.702) * m);

@@ -182,6 +182,7 @@ T activate(T x, ops::Act act) {
       return T(0.5) * x *
              (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
     case ops::Act::relu: return x > T(0.0) ? x : T(0.0);
+    case ops::Act::relu2: return x > T(0.0) ? x * x : T(0.0);
     case ops::Act::swiglu_oai: {
       const T m = x > T(7.0) ? T(7.0) : x;
       return m / (T(1.0) + exp(T(-1.702) * m));
@@ -216,6 +217,7 @@ inline double activate_slope(double x, ops::Act act) {
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * k * (1 + 3 * 0.044715 * x * x);
     }
     case ops::Act::relu: return x > 0 ? 1 : 0;
+    case ops::Act::relu2: return x > 0 ? 2 * x : 0;
     case ops::Act::swiglu_oai: {
       const double s = 1 / (1 + std::exp(-1.702 * x));
       return x > 7 ? 0 : s * (1 + 1.702 * x * (1 - s));

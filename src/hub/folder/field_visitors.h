@@ -28,8 +28,8 @@ inline const std::vector<std::string> kPlacementNames = {"pre", "post", "output"
 inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
 inline const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
 // as transformers calls them
-inline const std::vector<std::string> kActNames = {"silu", "gelu",       "gelu_pytorch_tanh",
-                                                   "relu", "swiglu_oai", "sigmoid"};
+inline const std::vector<std::string> kActNames = {
+    "silu", "gelu", "gelu_pytorch_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"};
 // Other names that it has for the same functions.
 inline const std::vector<std::string> kOtherActNames = {"swish", "gelu_new", "gelu_fast"};
 inline constexpr ops::Act kOtherActs[] = {ops::Act::silu, ops::Act::gelu_tanh, ops::Act::gelu_tanh};

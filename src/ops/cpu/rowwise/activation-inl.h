@@ -2,7 +2,8 @@
 // x s with s = 1/(1+e^-x): s (1 + x (1 - s)); gelu x Phi(x): Phi + x phi(x), phi the normal
 // density; gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2
 // (1 - t^2) k (1 + 0.134145 x^2); relu: [x > 0]; swiglu_oai m s with m = min(x, 7), s =
-// 1/(1+e^(-1.702 m)): [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 - s).
+// 1/(1+e^(-1.702 m)): [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 - s);
+// relu2 max(x, 0)^2: 2 max(x, 0).
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ROWWISE_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -60,6 +61,10 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
     const VF32 s = Sigmoid(d, x);
     if (slope != nullptr) *slope = hn::Mul(s, hn::Sub(one, s));
     return s;
+  } else if constexpr (act == Act::relu2) {
+    const VF32 m = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // keeps NaN
+    if (slope != nullptr) *slope = hn::Add(m, m);
+    return hn::Mul(m, m);
   } else {
     if (slope != nullptr) *slope = hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), one);
     return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);  // keeps NaN
@@ -93,6 +98,7 @@ HWY_INLINE void WithAct(Act act, F&& f) {
     case Act::relu: return f(Of<Act::relu>());
     case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
     case Act::sigmoid: return f(Of<Act::sigmoid>());
+    case Act::relu2: return f(Of<Act::relu2>());
   }
 }
 

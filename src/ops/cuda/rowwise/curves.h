@@ -69,6 +69,7 @@ void with_act(Act act, F&& f) {
     case Act::relu: return f(Of<Act::relu>());
     case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
     case Act::sigmoid: return f(Of<Act::sigmoid>());
+    case Act::relu2: break;  // refused before (check_device_act)
   }
 }
 
@@ -83,6 +84,7 @@ __device__ inline float hidden_of(Act act, bool gated, float gate, float up) {
     case Act::gelu_tanh: return of(Of<Act::gelu_tanh>());
     case Act::relu: return of(Of<Act::relu>());
     case Act::swiglu_oai: return of(Of<Act::swiglu_oai>());
+    case Act::relu2:  // refused before (check_device_act)
     case Act::sigmoid: break;
   }
   return of(Of<Act::sigmoid>());

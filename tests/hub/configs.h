@@ -209,6 +209,11 @@ void add_dense_families(Add&& add) {
     c.act = ops::Act::gelu_tanh;
     c.attention_window = 9;
   });
+  add("arcee", "dense", [](ModelConfig& c) {
+    c.gated = false;
+    c.act = ops::Act::relu2;
+    c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+  });
 }
 
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.

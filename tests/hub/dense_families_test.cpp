@@ -416,6 +416,22 @@ TEST(DenseFamilies, Starcoder2) {
   EXPECT_EQ(architecture_of(half).model_type, "moe_cpp");
 }
 
+TEST(DenseFamilies, Arcee) {
+  Json json = sizes("arcee", 128004, 2560, 36, 20, 4, 18432);
+  json["hidden_act"] = "relu2";
+  json["head_dim"] = 128;
+  json["attention_bias"] = json["mlp_bias"] = false;
+  // of a layer q and o, k and v, up and down, and two norms; those of the model around them
+  const int64_t layer = 2 * 2560 * 2560 + 2 * 512 * 2560 + 2 * 18432 * 2560 + 2 * 2560;
+  const ModelConfig c = expect_numbers(json, 36 * layer + 2 * int64_t{128004} * 2560 + 2560);
+  EXPECT_EQ(c.act, ops::Act::relu2);
+  EXPECT_FALSE(c.gated || c.ffn_bias || c.attention_bias);
+  expect_refused(json, {{"hidden_act", "silu"}});
+  ModelConfig other = c;
+  other.act = ops::Act::relu;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+}
+
 TEST(DenseFamilies, Youtu) {
   Json json = sizes("youtu", 128256, 2048, 32, 16, 16, 6144);
   for (const auto& [key, x] : {std::pair{"kv_lora_rank", 512},

@@ -135,6 +135,10 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   starcoder.act = ops::Act::gelu_tanh;
   starcoder.gated = false;
   all.push_back({"starcoder2", starcoder});
+  ModelConfig arcee = dense_config();
+  arcee.act = ops::Act::relu2;
+  arcee.gated = false;
+  all.push_back({"arcee", arcee});
 }
 
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {

@@ -494,6 +494,7 @@ CASES |= {
         "Cohere2Config",
         dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
     ),
+    "arcee": ("ArceeConfig", DENSE),
     "youtu": (
         "YoutuConfig",
         {

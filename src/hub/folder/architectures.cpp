@@ -160,6 +160,7 @@ constexpr Architecture kArchitectures[] = {
     family<kCohere>("cohere", "CohereForCausalLM", kCohereTensors),
     family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
     family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
+    family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,

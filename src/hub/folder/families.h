@@ -323,6 +323,7 @@ struct Family {
   bool norm_biases = true;   // with biases
   bool logit_scale = false;  // logits are times "logit_scale"
   bool plain_ffn = false;    // FFNs have no gates
+  bool relu2 = false;        // their activation is the square of ReLU and no other
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
@@ -728,6 +729,9 @@ inline constexpr Family kCohere2 = {.biases = FamilyBiases::flag,
 // modeling_helium.py).
 inline constexpr Family kHelium = {
     .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::even, .keys = kHeliumKeys};
+// (transformers:arcee/modeling_arcee.py)
+inline constexpr Family kArcee = {
+    .biases = FamilyBiases::flag_later, .plain_ffn = true, .relu2 = true};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

@@ -424,6 +424,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.norm_placement = f.placement;
   c.norm_offset = f.norm_offset();
   c.gated = !f.plain_ffn;
+  if (f.relu2 && c.act != ops::Act::relu2)
+    refuse(reader, "hidden_act", "only the square of ReLU is of this family, \"relu2\"");
   if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
   c.attention_out_bias = f.out_bias() && c.attention_bias;
   if (f.biases == FamilyBiases::use_all) c.ffn_bias = c.attention_bias;
@@ -579,6 +581,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   }
   if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
   if (c.gated == f.plain_ffn) return c.gated ? "its FFNs have gates" : "its FFNs have no gates";
+  if (f.relu2 && c.act != ops::Act::relu2) return "its activation is no square of ReLU";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm && !(f.qk_norm_flag && c.qk_norm == QkNorm::none))
     return f.qk_norm == QkNorm::none   ? "queries and keys are normalised"

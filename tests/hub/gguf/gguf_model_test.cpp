@@ -167,7 +167,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
     const bool paired = std::set<std::string>{"llama",      "deepseek",     "smollm3", "granite",
-                                              "granitemoe", "ernie4_5-moe", "glm4"}
+                                              "granitemoe", "ernie4_5-moe", "glm4",    "arcee"}
                             .contains(name);
     const bool fused = name == "bailingmoe2";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,

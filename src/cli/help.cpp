@@ -84,8 +84,7 @@ Command make_command() {
   Command command{std::make_unique<CLI::App>(kWhatItIs, "moe"), {}};
   CLI::App& app = *command.app;
   app.get_formatter()->label("SUBCOMMAND", "VERB");
-  app.set_help_flag("-h,--help", "tell what the verb takes, or this");
-  app.set_version_flag("--version", version, "the version, and what this machine computes with");
+  app.set_help_flag("-h,--help", "show this help");  // which the verbs take over
   app.require_subcommand(1);
   for (const Verb& verb : verbs()) {
     CLI::App* sub = app.add_subcommand(verb.name, verb.summary)->group(verb.group);
@@ -94,6 +93,8 @@ Command make_command() {
       sub->footer(fmt::format("Examples:\n{}{}{}", examples,
                               sub->get_footer().empty() ? "" : "\n\n", sub->get_footer()));
   }
+  app.set_help_flag("-h,--help", "show this help, or VERB's");
+  app.set_version_flag("--version", version, "the version, and what this machine computes with");
   app.footer(kFirstSteps);  // last, as what is added takes it over
   const auto narrow = std::make_shared<CLI::Formatter>(
       *std::static_pointer_cast<CLI::Formatter>(app.get_formatter()));

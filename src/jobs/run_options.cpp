@@ -98,6 +98,9 @@ FieldList fields(RunOptions& o) {
       .path();
   list.add(file_fields(o));
   list.add(fields(o.model));
+  FieldList steps = train.take({"context", "batch", "accumulate", "steps", "minutes"});
+  steps.at("minutes").group = steps.at("steps").group;  // where users look for it
+  list.add(std::move(steps));
   list.add(train.in_group("Training"));
   list.add(
       train.take({"tune", "lora_rank", "lora_alpha", "lora_shared", "tune_tokens", "hot_share"}));
@@ -108,7 +111,7 @@ FieldList fields(RunOptions& o) {
                        "the reference",
                        kModelIs))
       .path();
-  list.add(train.take({"teacher_weight", "dpo_beta", "minutes"}));
+  list.add(train.take({"teacher_weight", "dpo_beta"}));
   list.group("");
   add_memory_limits(list, o.memory);
   list.add(train.in_group(""));

@@ -34,12 +34,20 @@ TEST(Help, IsWhatTheFlagPrints) {
   EXPECT_EQ(ok({"help", "bench", "peak"}).out, ok({"bench", "peak", "--help"}).out);
 }
 
+TEST(Help, TheTimeOfARunStandsBesideItsSteps) {
+  const std::string help = ok({"train", "--help"}).out;
+  const size_t steps = help.find("\n  --steps ");
+  ASSERT_NE(steps, std::string::npos);
+  EXPECT_TRUE(help.substr(help.find('\n', steps + 1)).starts_with("\n  --minutes "));
+}
+
 // Each is a line of its verb, and has no flag that the verb has not.
 TEST(Help, ExamplesUseWhatThereIs) {
   int lines_seen = 0;
   for (const Verb& verb : verbs()) {
     const std::string help = ok({"help", verb.name}).out;
     EXPECT_EQ(help.find("First steps"), std::string::npos) << verb.name;
+    has(help, "show this help\n");
     const size_t at = help.find("Examples:\n");
     if (at == std::string::npos) continue;
     std::istringstream lines(help.substr(help.find('\n', at) + 1));
@@ -60,8 +68,8 @@ TEST(Help, ExamplesUseWhatThereIs) {
 TEST(Help, TheFirstScreenIsForANewcomer) {
   const std::string screen = ok({"--help"}).out;
   for (const Verb& verb : verbs()) has(screen, std::string("\n  ") + verb.name + " ");
-  for (const char* part :
-       {"moe train --preset tiny", "moe generate", "moe help VERB", "MODEL is a folder", ".gguf"})
+  for (const char* part : {"moe train --preset tiny", "moe generate", "moe help VERB",
+                           "MODEL is a folder", ".gguf", "show this help, or VERB's"})
     has(screen, part);
   EXPECT_EQ(screen.find("build/"), std::string::npos)
       << "the usage line names the command, not where it lies";

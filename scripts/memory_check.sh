@@ -30,7 +30,7 @@ measure() {
     tail -3 err >&2
     exit 1
   fi
-  foretold=$(sed -n 's/^memory: \([0-9.]*\) \([KMGT]iB\) foretold.*/\1 \2/p' err | awk '
+  foretold=$(sed -n 's/^memory: \([0-9.]*\) \([KMGT]iB\) estimated.*/\1 \2/p' err | awk '
     {
       k = $2 == "KiB" ? 1 : $2 == "MiB" ? 1024 : $2 == "GiB" ? 1048576 : 1073741824
       if ($1 * k > most) most = $1 * k

@@ -145,7 +145,7 @@ int64_t MemoryNeed::total() const {
 std::string describe(const MemoryNeed& need, int64_t taken) {
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string text =
-      fmt::format("{} foretold: taken already {}", size(taken + need.total()), size(taken));
+      fmt::format("{} estimated: taken already {}", size(taken + need.total()), size(taken));
   for (const MemoryNeed::Part& part : need.parts)
     text += fmt::format(", {} {}", part.name, size(part.bytes));
   return text;

@@ -44,7 +44,7 @@ struct MemoryNeed {
   void add(const MemoryNeed& other);
   int64_t total() const;
 };
-// "312 MiB foretold: taken 14 MiB, weights 102 MiB, ...", what is held already being the first
+// "312 MiB estimated: taken 14 MiB, weights 102 MiB, ...", what is held already being the first
 // part. `taken`: taken_memory().
 std::string describe(const MemoryNeed&, int64_t taken);
 

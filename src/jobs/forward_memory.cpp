@@ -16,7 +16,7 @@ void add_memory(FieldList& list, MemoryOptions& o, bool packs) {
 
 void add_show_memory(FieldList& list, bool& show) {
   list.add("show_memory", show,
-           "say on standard error how much memory is foretold, by part; pages of mapped files do "
+           "say on standard error how much memory is estimated, by part; pages of mapped files do "
            "not count");
 }
 

@@ -74,7 +74,7 @@ TEST_F(Memory, EveryVerbForetells) {
     const CommandResult r = moe_command(words);
     EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
     EXPECT_NE(r.err.find("memory: "), std::string::npos) << words[0] << ": " << r.err;
-    EXPECT_NE(r.err.find(" foretold: taken already "), std::string::npos)
+    EXPECT_NE(r.err.find(" estimated: taken already "), std::string::npos)
         << words[0] << ": " << r.err;
     remove_new();
   }

@@ -106,7 +106,7 @@ TEST(MemoryNeed, AddsUpByName) {
   ASSERT_EQ(need.parts.size(), 2u);
   EXPECT_EQ(need.total(), 121 * kMiB);
   EXPECT_EQ(describe(need, 14 * kMiB),
-            "135 MiB foretold: taken already 14.0 MiB, weights 101 MiB, packed 20.0 MiB");
+            "135 MiB estimated: taken already 14.0 MiB, weights 101 MiB, packed 20.0 MiB");
 }
 
 TEST(CheckMemory, RefusesWhatDoesNotFitAndSaysWhatToLower) {

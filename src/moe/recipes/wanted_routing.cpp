@@ -32,7 +32,8 @@ FieldList fields(WantedRouting& w) {
   list.add("experts", w.experts, "routed experts a layer; default: the recipe's")
       .also({"num_experts", "num_local_experts", "n_routed_experts"});
   list.add("top_k", w.top_k,
-           "experts a token takes (where experts choose: on average); default: the recipe's")
+           "experts a token takes (where experts choose: on average), not tokens to sample from; "
+           "default: the recipe's")
       .also({"num_experts_per_tok"});
   list.add("capacity_factor", w.capacity_factor,
            "buffer of an expert in training, for recipes that drop; where experts choose, how many "

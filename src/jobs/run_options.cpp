@@ -106,9 +106,8 @@ FieldList fields(RunOptions& o) {
       train.take({"tune", "lora_rank", "lora_alpha", "lora_shared", "tune_tokens", "hot_share"}));
   list.group("Recovering and fine-tuning");
   list.add("teacher", o.teacher,
-           fmt::format("a model of the same vocabulary ({}), whose predictions are learned too: "
-                       "the loss is (1 - w) ce + w KL(teacher || model); of preference pairs it is "
-                       "the reference",
+           fmt::format("a model of the same vocabulary ({}) to learn from; of preference pairs the "
+                       "reference (docs/training.md)",
                        kModelIs))
       .path();
   list.add(train.take({"teacher_weight", "dpo_beta"}));

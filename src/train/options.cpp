@@ -153,13 +153,8 @@ void add_tuning(FieldList& list, TrainOptions& o) {
   list.group("Recovering and fine-tuning");
   list.add_choice(
       "tune", o.tune, kTunes,
-      "what is trained: all; router: the routers with their biases and scales; lora: "
-      "low-rank adapters of the matrices of attention and FFNs, which "
-      "stay as they are in their file; OUT is then an adapter as PEFT has it, which "
-      "every command takes as a model; lora+router, lora+norms, lora+router+norms: these "
-      "beside the adapters, as they are; experts:hot: adapters only "
-      "of the experts that this text uses most, which is measured first. The rest "
-      "stays as @from has it");
+      "what is trained, the rest staying as @from has it: all, router, lora, lora+router, "
+      "lora+norms, lora+router+norms or experts:hot (docs/training.md)");
   list.add("lora_rank", o.lora_rank, "rank of an adapter");
   list.add("lora_alpha", o.lora_alpha, "an adapter counts alpha / rank times");
   list.add("lora_shared", o.lora_shared,
@@ -173,7 +168,8 @@ void add_tuning(FieldList& list, TrainOptions& o) {
            "with @tune experts:hot: of each layer the fewest experts that together get this share "
            "of the rows are trained; above 0 and at most 1");
   list.add("hot", value_of(o.hot), "").recorded_only();
-  list.add("teacher_weight", o.teacher_weight, "that w, above 0 and at most 1");
+  list.add("teacher_weight", o.teacher_weight,
+           "w of the loss (1 - w) ce + w KL(teacher || model), above 0 and at most 1");
   list.add("dpo_beta", o.dpo_beta,
            "of preference pairs: how strongly the trained model is held to the reference, which is "
            "@teacher, else the model as @from has it; the loss of a pair is -log sigmoid(beta x "

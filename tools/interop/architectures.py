@@ -101,7 +101,7 @@ def randomise(model):
 def for_llama_cpp(sizes):
     """Widths that its blocks divide, and no YaRN whose ends are not rounded, which it rounds."""
     sizes = {
-        key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) else size
+        key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) or key == "head_dim" else size
         for key, size in sizes.items()
     }
     if not sizes.get("rope_parameters", {}).get("truncate", True):

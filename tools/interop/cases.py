@@ -543,4 +543,4 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa-still": "in layer 0 nothing turns",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
-EVEN = {24: 32, 40: 64, 48: 64}
+EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

@@ -6,6 +6,7 @@
 
 #include "api/call.h"
 #include "api/options.h"
+#include "core/json.h"
 #include "infer/memory_plan.h"
 #include "jobs/replies.h"
 #include "options/read.h"
@@ -74,8 +75,7 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
         generate(session, *m.loaded.tokenizer, ids, asked, [&](const std::string& piece) {
           return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0;
         });
-    if (json != nullptr)
-      *json = given(generate_reply(text, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (json != nullptr) *json = given(one_line_json(generate_reply(text, out)));
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "api/call.h"
 #include "api/options.h"
+#include "core/json.h"
 #include "infer/generate.h"
 #include "jobs/replies.h"
 #include "options/common.h"
@@ -140,10 +141,7 @@ moe_status moe_session_generate(moe_session* session, const char* prompt, size_t
     Generated out = generate(s.session, tokenizer, text, asked, [&](const std::string& piece) {
       return on_text == nullptr || on_text(user, piece.data(), piece.size()) == 0;
     });
-    char* reply =
-        json == nullptr
-            ? nullptr
-            : given(generate_reply(said, out).dump(-1, ' ', false, Json::error_handler_t::replace));
+    char* reply = json == nullptr ? nullptr : given(one_line_json(generate_reply(said, out)));
     text.insert(text.end(), out.ids.begin(), out.ids.end());
     s.ids = std::move(text);
     s.promise();

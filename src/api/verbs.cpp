@@ -84,9 +84,7 @@ moe_status moe_train(const char* options, moe_on_step on_step, void* user, char*
     if (!training.is_done() && training.must_fit()) training.fit(0, stop);
     const TrainSummary summary =
         training.is_done() ? training.done() : training.run(callbacks, stop);
-    if (json != nullptr)
-      *json = given(
-          train_reply(training, summary).dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (json != nullptr) *json = given(one_line_json(train_reply(training, summary)));
   });
 }
 }

@@ -224,7 +224,7 @@ void Chat::say(const Ask& reply) {
                  {"accepted", g.accepted},
                  {"let_go", r.let_go}};
     if (!r.thought.empty()) line["reasoning_content"] = r.thought;
-    fmt::print("{}", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}", one_line_json(line));
   }
   fmt::print("\n");
   std::fflush(stdout);

@@ -13,6 +13,7 @@
 
 #include "cli/flags.h"
 #include "cli/verbs.h"
+#include "core/json.h"
 
 namespace moe::cli {
 namespace {
@@ -36,9 +37,7 @@ std::string human_seconds(double s) {
   return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
 }
 
-void print_json(const Json& json) {
-  fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+void print_json(const Json& json) { fmt::print("{}\n", one_line_json(json)); }
 
 std::string PeakShare::describe(double rate) {
   if (rate > peak_) peak_ = 0;

@@ -4,15 +4,12 @@
 #include <array>
 #include <cfloat>
 
+#include "hub/folder/field_visitors.h"
 #include "hub/folder/styles.h"
 #include "hub/tensor_map.h"
 
 namespace moe {
 namespace {
-
-// In the order of the enums' values.
-const std::vector<std::string> kQkNorms = {"none", "head", "full"};
-const std::vector<std::string> kNormPlacements = {"pre", "post", "output", "both", "beside"};
 
 // The coefficients of the auxiliary losses; canonical, so that one number means the same in every
 // recipe.
@@ -111,9 +108,9 @@ FieldList fields(WantedModel& w) {
           "silu, gelu, gelu_tanh, relu, relu2 (its square), sigmoid, or swiglu_oai, gpt-oss's "
           "clamped one")
       .also({"hidden_act"});
-  list.add_choice("qk_norm", w.qk_norm, kQkNorms,
+  list.add_choice("qk_norm", w.qk_norm, kQkNormNames,
                   "none, head or full: RMSNorm of queries and keys");
-  list.add_choice("norm_placement", w.norm_placement, kNormPlacements,
+  list.add_choice("norm_placement", w.norm_placement, kPlacementNames,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
                   "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h))");
   list.add("bias", w.bias, "true or false: biases in norms, attention and experts (gpt2)");

@@ -68,7 +68,7 @@ FieldList fields(GenerateOptions& o) {
   list.add("tokens", o.max_tokens, "tokens to write").also({"n", "max_new_tokens"});
   list.add("temperature", s.temperature, "0: always the most likely token");
   list.add("top_k", s.top_k,
-           "sample from the k most likely tokens only, whatever experts they take; 0: off");
+           "sample from the k most likely tokens only (tokens, not experts); 0: off");
   list.add("top_p", s.top_p,
            "only the most likely tokens that together have this probability; 1: off");
   list.add("min_p", s.min_p,

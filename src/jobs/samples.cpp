@@ -108,7 +108,7 @@ void TrainingSamples::after_step(int64_t step,
   const Generated sample = write(tokens_);
   if (sample.finish == "interrupted" || !writes) return;
   const Json line = {{"step", step}, {"prompt", asked_.prompt}, {"text", sample.text}};
-  file_->append(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  file_->append(one_line_json(line));
   file_->sync();
   tell(fmt::format("sample: step {}: {}", step, escaped(asked_.prompt + sample.text)));
 }

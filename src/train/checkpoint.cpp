@@ -18,6 +18,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/nearest.h"
 #include "formats/safetensors.h"
 #include "hub/adapter.h"
@@ -566,18 +567,17 @@ void save_checkpoint(const std::string& folder, const Trainer& trainer, Model& m
     if (layout.is_of_first_copy()) save_model(folder, model, tokenizer, DType::f32, {{"step", at}});
     return;
   }
-  write_safetensors(
-      trainer_path(folder, step), items,
-      {{"moe_trainer", std::string(kFormat)},
-       {"step", at},
-       {"tokens", std::to_string(trainer.tokens_seen())},
-       {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
-       {"options", to_json(fields(options)).dump()},
-       {"from", Json(files.from).dump(-1, ' ', false, Json::error_handler_t::replace)},
-       {"teacher", files.teacher},
-       {"held_out", files.held_out},
-       {"sources", to_json(files.sources).dump(-1, ' ', false, Json::error_handler_t::replace)},
-       {"data", to_json(files.data).dump(-1, ' ', false, Json::error_handler_t::replace)}});
+  write_safetensors(trainer_path(folder, step), items,
+                    {{"moe_trainer", std::string(kFormat)},
+                     {"step", at},
+                     {"tokens", std::to_string(trainer.tokens_seen())},
+                     {"progress", Json{{"seconds", trainer.seconds()}}.dump()},
+                     {"options", to_json(fields(options)).dump()},
+                     {"from", one_line_json(Json(files.from))},
+                     {"teacher", files.teacher},
+                     {"held_out", files.held_out},
+                     {"sources", one_line_json(to_json(files.sources))},
+                     {"data", one_line_json(to_json(files.data))}});
   save_tuned(folder, trainer, model, tokenizer, files.from, {{"step", at}});
   remove_others(folder, step);
 }

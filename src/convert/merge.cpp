@@ -134,6 +134,8 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the width of a head (head_dim)", c.head_width);
   of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
   of_base("rope theta (rope_theta)", c.rope_theta);
+  of_base("how queries grow (llama_4_scaling_beta)",
+          fmt::format("{} every {}", c.query_growth.beta, c.query_growth.context));
   of_base("the attention window (sliding_window)", c.attention_window);
   of_base("the layers with a window (layer_types)", listed(c.window_layers));
   of_base("the context (max_position_embeddings)", c.context);

@@ -143,9 +143,13 @@ void Attention::projection_backward(Run& run, Tensor dx, bool accumulate, Tensor
 
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
-  if (shape.rotary_width > 0)
-    ops::rope_acc(run, {queries, keys}, shape.key_width,
-                  shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
+  if (shape.rotary_width == 0) return;
+  if (shape.queries_grow) {
+    ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, inverse);
+    return ops::rope_acc(run, {keys}, shape.key_width, pass.cos_sin, inverse);
+  }
+  ops::rope_acc(run, {queries, keys}, shape.key_width,
+                shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
 }
 
 void Attention::norm_turned(Run& run, Saved& saved) {

@@ -226,6 +226,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .value_norm = value_norm,
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
+          .queries_grow = query_growth.present(),
           .score_factor = factor,
           .latent = latent,
           .top = sparse.top,
@@ -255,6 +256,26 @@ void validate_longrope(const ModelConfig& c) {
       fail_usage("longrope has {} factors, but {} pairs of a head turn in layer {}; give one each",
                  c.rope_scaling.short_factors.size(), pairs, layer);
   }
+}
+
+}  // namespace
+
+namespace {
+
+// The factor is part of what queries are turned by, so all of a head has to turn, in every layer by
+// the same.
+void validate_query_growth(const ModelConfig& c) {
+  const QueryGrowth& g = c.query_growth;
+  if (!g.present()) return;
+  if (!(g.beta > 0 && std::isfinite(g.beta)) || g.context < 1)
+    fail_usage("queries grow by {} each time that {} tokens are behind them; both must be above 0",
+               g.beta, g.context);
+  if (c.positions != Positions::rope || c.rotary_width > 0 || !c.nope_layers.empty() ||
+      c.latent.present() || c.window_rope_theta > 0 ||
+      c.rope_scaling.kind == RopeScaling::Kind::longrope)
+    fail_usage(
+        "queries can grow with their positions only where all of a head turns, in all layers by "
+        "the same frequencies, without latents and longrope");
 }
 
 }  // namespace
@@ -294,6 +315,7 @@ void validate(const ModelConfig& c) {
         c.attention_window);
   validate_rotary(c);
   validate_longrope(c);
+  validate_query_growth(c);
   validate_multipliers(c.multipliers);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");

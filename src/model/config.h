@@ -56,6 +56,15 @@ struct RopeScaling {
   float share = 1;       // proportional: of pairs that turn
 };
 
+// Queries of far tokens are multiplied by 1 + beta ln(1 + floor(position / context)), so that
+// scores stay apart among many keys (Ministral 3; transformers:ministral3/modeling_ministral3.py).
+struct QueryGrowth {
+  float beta = 0;       // 0: queries are as they are
+  int64_t context = 0;  // tokens before the first step
+
+  bool present() const { return beta != 0 || context != 0; }
+};
+
 // Attention whose keys and values are made of few numbers that a token keeps, the same for all
 // heads (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 struct LatentAttention {
@@ -118,6 +127,7 @@ struct AttentionShape {
   bool value_norm = false;      // values are divided by their root mean square, head by head
   bool norm_turned = false;     // norms of queries and keys see them as they are turned
   bool window_turns = false;    // by the frequencies of layers with a window (window_rope_theta)
+  bool queries_grow = false;    // with their positions (QueryGrowth)
   float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
   int64_t top = 0;  // so many of the keys before it a token sees, chosen ones; 0: all
@@ -184,6 +194,7 @@ struct ModelConfig {
   float rope_theta = 10000;
   RopeScaling rope_scaling;
   float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
+  QueryGrowth query_growth;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_turned = false;         // of queries and keys as they are turned, not before
   bool value_norm = false;             // of values too, without a weight

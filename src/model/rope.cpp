@@ -118,6 +118,30 @@ ops::CosSinTable cos_sin_of(Run& run, Arena& memory, const Batch& batch,
           put(std::as_const(slot), DType::i32, {std::ssize(slot)})};
 }
 
+ops::CosSinTable grown_cos_sin(Run& run, Arena& memory, const Batch& batch,
+                               const ops::RopeFrequencies& usual, const QueryGrowth& growth) {
+  Run& here = run.device == nullptr ? run : run.on_cpu();
+  const ArenaScope scope(here.scratch);
+  const ops::CosSinTable plain = ops::cos_sin_table(here, here.scratch, batch.positions, usual);
+  const int64_t count = plain.table.rows(), width = plain.table.cols();
+  const std::vector<int32_t> slot(plain.slot.as<int32_t>(),
+                                  plain.slot.as<int32_t>() + plain.slot.numel());
+  std::vector<int32_t> position(static_cast<size_t>(count));
+  for (size_t n = 0; n < slot.size(); ++n)
+    position[static_cast<size_t>(slot[n])] = batch.positions[n];
+  std::vector<float> grown(plain.table.as<float>(), plain.table.as<float>() + count * width);
+  for (size_t i = 0; i < grown.size(); ++i) {
+    const int64_t steps = position[i / static_cast<size_t>(width)] / growth.context;
+    grown[i] *= static_cast<float>(1 + static_cast<double>(growth.beta) *
+                                           std::log1p(static_cast<double>(steps)));
+  }
+  const auto put = [&](const auto& from, DType dtype, std::initializer_list<int64_t> shape) {
+    return Tensor(memory.put(std::span(from)).data(), dtype, shape);
+  };
+  return {put(std::as_const(grown), DType::f32, {count, width}),
+          put(slot, DType::i32, {std::ssize(slot)})};
+}
+
 float score_factor(const RopeScaling& s) {
   if (s.kind != RopeScaling::Kind::yarn || s.factor <= 1) return 1;
   const double m =

@@ -20,6 +20,11 @@ ops::CosSinTable cos_sin_of(Run&, Arena& memory, const Batch&, const ops::RopeFr
                             const ops::RopeFrequencies& stretched,
                             const std::vector<bool>& stretch);
 
+// What queries turn by where they grow: the usual table, each row times the factor of its position.
+// Views into `memory`.
+ops::CosSinTable grown_cos_sin(Run&, Arena& memory, const Batch&, const ops::RopeFrequencies& usual,
+                               const QueryGrowth&);
+
 // Of a proportional scaling: how many of a head's pairs turn, the first ones.
 int64_t turning_pairs(const RopeScaling&, int64_t head_width);
 

@@ -83,6 +83,8 @@ struct Pass {
   ops::CosSinTable cos_sin = {};
   // The same of layers whose window has frequencies of its own; absent where none has.
   ops::CosSinTable window_cos_sin = {};
+  // The same of queries that grow with their positions; absent where none do.
+  ops::CosSinTable query_cos_sin = {};
   // [N,K] i32: the keys that sparse attention sees, as ops::choose_keys has them, of the last layer
   // that chose. Model::prepare makes the room; absent where every token sees all before it.
   Tensor kept = {};

@@ -233,6 +233,14 @@ inline std::vector<NamedConfig> small_families() {
   add("llama", "dense",
       [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
   add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
+  add("ministral3", "dense", [](ModelConfig& c) {
+    c.head_width = 4;
+    c.query_growth = {.beta = 0.1f, .context = 8};
+  });
+  add("ministral3", "dense", [](ModelConfig& c) {
+    c.query_growth = {.beta = 0.2f, .context = 4};
+    c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 4};
+  });
   add("qwen2", "dense", [](ModelConfig& c) { c.attention_bias = c.tied = true; });
   add("qwen3", "dense",
       [](ModelConfig& c) { c.qk_norm = QkNorm::head, c.head_width = 6, c.attention_window = 9; });

@@ -374,6 +374,58 @@ TEST(DenseFamilies, Cohere) {
   EXPECT_EQ(architecture_of(behind).model_type, "moe_cpp");
 }
 
+// The sizes of Ministral 3 8B, the rotary parameters in transformers 5's words.
+Json ministral3() {
+  Json json = sizes("ministral3", 131072, 4096, 34, 32, 8, 14336);
+  json["head_dim"] = 128;
+  json["max_position_embeddings"] = 262144;
+  json["sliding_window"] = nullptr;
+  json.erase("rope_theta");
+  json["rope_parameters"] = {{"rope_type", "yarn"},
+                             {"type", "yarn"},
+                             {"rope_theta", 1000000.0},
+                             {"factor", 16.0},
+                             {"original_max_position_embeddings", 16384},
+                             {"max_position_embeddings", 262144},
+                             {"beta_fast", 32.0},
+                             {"beta_slow", 1.0},
+                             {"mscale", 1.0},
+                             {"mscale_all_dim", 1.0},
+                             {"llama_4_scaling_beta", 0.1}};
+  return json;
+}
+
+TEST(DenseFamilies, Ministral3) {
+  const int64_t attention = 2 * 4096 * 4096 + 2 * 1024 * 4096, ffn = 3 * int64_t{4096} * 14336;
+  const ModelConfig c = expect_numbers(
+      ministral3(), 2 * int64_t{131072} * 4096 + 4096 + 34 * (attention + ffn + 2 * 4096));
+  EXPECT_EQ(c.query_growth.beta, 0.1f);
+  EXPECT_EQ(c.query_growth.context, 16384);
+  EXPECT_EQ(c.rope_scaling.attention_factor, 1);
+  for (const char* key : {"llama_4_scaling_beta", "original_max_position_embeddings"}) {
+    Json json = ministral3();
+    json["rope_parameters"].erase(key);
+    EXPECT_FAILS(parse(json), key);
+  }
+  // Not scaled, and of other contexts than frequencies are scaled from.
+  Json plain = ministral3();
+  plain["rope_parameters"] = {{"rope_type", "default"},
+                              {"rope_theta", 10000.0},
+                              {"original_max_position_embeddings", 64},
+                              {"llama_4_scaling_beta", 0.25}};
+  EXPECT_EQ(expect_numbers(plain, count_params(c).total()).query_growth.context, 64);
+  ModelConfig other = c;
+  other.query_growth.context = 64;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  const ModelConfig read = parse(parse_json(config_to_json(other), "x"));
+  EXPECT_TRUE(read.query_growth.context == 64 && read.query_growth.beta == 0.1f);
+  other = c;
+  other.query_growth = {};
+  EXPECT_EQ(architecture_of(other).model_type, "llama");
+  // A family without the key does not take it.
+  EXPECT_FAILS(parse(with(ministral3(), "model_type", "mistral")), "llama_4_scaling_beta");
+}
+
 TEST(DenseFamilies, Helium) {
   Json json = sizes("helium", 64000, 2560, 24, 20, 20, 7040);
   json["head_dim"] = 128;
@@ -504,8 +556,12 @@ TEST(DenseFamilies, TextsOfModelsOfPictures) {
   EXPECT_EQ(m.model_type, "mistral");
   EXPECT_EQ(count_params(m).total(), 23572403200);
   EXPECT_EQ(m.attention_window, 0);
-  EXPECT_FAILS(parse(within("mistral3", with(mistral, "model_type", "ministral3"), of_pictures)),
-               "the text of \"mistral3\" is \"ministral3\"; only \"mistral\" is read of it");
+  const ModelConfig n =
+      parse(within("mistral3", without(ministral3(), "tie_word_embeddings"), of_pictures));
+  EXPECT_EQ(n.model_type, "ministral3");
+  EXPECT_EQ(n.query_growth.context, 16384);
+  EXPECT_FAILS(parse(within("mistral3", with(mistral, "model_type", "qwen2"), of_pictures)),
+               "the text of \"mistral3\" is \"qwen2\", which is not read of it");
   EXPECT_EQ(config_to_json(parse(within("aria", without(aria(), "tie_word_embeddings"),
                                         {{"projector_patch_to_query_dict", {{"1225", 128}}}}))),
             config_to_json(parse(aria())));

@@ -111,6 +111,23 @@ TEST(Session, OfTwoSetsOfFrequenciesTurnsByItsCapacity) {
   EXPECT_TRUE(same_rows(last_hidden({first, ids}), last_hidden({ids}), DType::f32));
 }
 
+// By where a token stands in its text, however many are read at once.
+TEST(Session, QueriesGrowTokenByTokenAsInOnePiece) {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  const auto still = fresh(config);
+  config.query_growth = {.beta = 0.6f, .context = 8};
+  const auto model = fresh(config);
+  moe::Run run(2, DType::f32);
+  const Ids ids = drawn_ids(40);
+  Session whole(*model, run, 40), single(*model, run, 40), plain(*still, run, 40);
+  const std::vector<float> want = copy(whole.prefill(ids));
+  std::vector<float> got;
+  for (size_t i = 0; i < ids.size(); ++i) got = copy(single.decode(std::span(ids).subspan(i, 1)));
+  EXPECT_TRUE(same_rows(got, want, DType::f32));
+  EXPECT_FALSE(same_rows(copy(plain.prefill(ids)), want, DType::f32));
+}
+
 ModelConfig linear_config() {
   ModelConfig config = plain_config();
   config.init.std = 0.3f;

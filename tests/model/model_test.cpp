@@ -129,6 +129,8 @@ std::vector<Case> architectures() {
                     .attention_factor = 1.25f};
   list.push_back(
       {.name = "a window of two tokens, rotary frequencies scaled by YaRN", .config = c});
+  c.query_growth = {.beta = 0.7f, .context = 2};
+  list.push_back({.name = "queries that grow, in a window, scaled by YaRN", .config = c});
   c = routed("mixtral", 4, 2);
   c.attention_window = 3;
   c.window_layers = {1};

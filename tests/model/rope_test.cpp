@@ -105,6 +105,40 @@ TEST(Rope, LongTextsStretchFromTheirFirstTokenOn) {
   }
 }
 
+TEST(Rope, QueriesGrowAtEveryContextBehindThem) {
+  moe::Run run(1);
+  const ops::RopeFrequencies usual = rope_frequencies(4, 10000, {});
+  const std::vector<int32_t> ids(6), positions = {9, 10, 19, 20, 35, 9};
+  const std::vector<int64_t> bounds = {0, 6};
+  const Batch batch{ids, positions, bounds};
+  const ops::CosSinTable plain = ops::cos_sin_table(run, run.saved, positions, usual),
+                         grown = grown_cos_sin(run, run.saved, batch, usual, {0.5f, 10});
+  const double steps[] = {0, 1, 1, 2, 3, 0};
+  for (int64_t n = 0; n < 6; ++n)
+    for (int64_t c = 0; c < 4; ++c) {
+      const float was = plain.table.row<float>(plain.slot.as<int32_t>()[n])[c];
+      EXPECT_FLOAT_EQ(grown.table.row<float>(grown.slot.as<int32_t>()[n])[c],
+                      was * static_cast<float>(1 + 0.5 * std::log(1 + steps[n])))
+          << n;
+    }
+}
+
+TEST(Rope, QueriesThatCannotGrowAreRefused) {
+  ModelConfig c;
+  c.query_growth = {0.1f, 16};
+  EXPECT_NO_THROW(validate(c));
+  const auto refused = [&](auto change) {
+    ModelConfig other = c;
+    change(other);
+    EXPECT_THROW(validate(other), Error);
+  };
+  refused([](ModelConfig& m) { m.query_growth.context = 0; });
+  refused([](ModelConfig& m) { m.query_growth.beta = 0; });
+  refused([](ModelConfig& m) { m.rotary_width = 2; });
+  refused([](ModelConfig& m) { m.nope_layers = {0}; });
+  refused([](ModelConfig& m) { m.positions = Positions::learned; });
+}
+
 // The plain case is the formula itself, whose bits every model so far depends on.
 TEST(Rope, PlainFrequenciesArePowersOfTheta) {
   for (int64_t width : {2, 6, 64, 128}) {

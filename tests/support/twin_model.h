@@ -199,6 +199,7 @@ class TwinModel {
     if (!norm_and_rotate) return y;
     if (!c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
     turn(y, turning, in_window);
+    if (which[0] == 'q') grow(y);
     if (c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
     return y;
   }
@@ -233,6 +234,17 @@ class TwinModel {
           a = a0 * T(rope.factor * std::cos(angle)) - b0 * T(rope.factor * std::sin(angle));
           b = b0 * T(rope.factor * std::cos(angle)) + a0 * T(rope.factor * std::sin(angle));
         }
+  }
+
+  // Queries times 1 + beta ln(1 + floor(position / context)).
+  void grow(Matrix<T>& q) const {
+    const QueryGrowth& g = c_.query_growth;
+    if (g.context == 0) return;
+    for (size_t n = 0; n < q.size(); ++n) {
+      const double steps =
+          std::floor(static_cast<double>(in_->positions[n]) / static_cast<double>(g.context));
+      for (T& x : q[n]) x *= T(1 + static_cast<double>(g.beta) * std::log(1 + steps));
+    }
   }
 
   int64_t head_width(bool in_window) const {

@@ -484,6 +484,37 @@ CASES |= {
         dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.5),
     ),
     "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
+    "ministral3": (
+        "Ministral3Config",
+        dict(
+            DENSE,
+            head_dim=16,
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=4.0,
+                original_max_position_embeddings=64,
+                beta_fast=32.0,
+                beta_slow=1.0,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+                llama_4_scaling_beta=0.3,
+            ),
+        ),
+    ),
+    "ministral3-unscaled": (
+        "Ministral3Config",
+        dict(
+            DENSE,
+            head_dim=16,
+            rope_parameters=dict(
+                rope_type="default",
+                rope_theta=10000.0,
+                original_max_position_embeddings=32,
+                llama_4_scaling_beta=0.3,
+            ),
+        ),
+    ),
     "helium": ("HeliumConfig", dict(DENSE, head_dim=12, attention_bias=True)),
     "cohere": ("CohereConfig", dict(DENSE, pad_token_id=None, logit_scale=0.25)),
     "cohere-bias": (
@@ -535,6 +566,8 @@ NOT_FOR_LLAMA_CPP = {
     "granite_swa": "its attention has sinks",
     "exaone4": "norms are of what sublayers give",
     "exaone4-whole": "norms are of what sublayers give",
+    "ministral3": "queries grow with their positions",
+    "ministral3-unscaled": "queries grow with their positions",
     "cohere": "beside attention",
     "cohere-bias": "beside attention",
     "cohere2": "beside attention",

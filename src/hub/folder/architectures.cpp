@@ -110,6 +110,7 @@ constexpr Architecture kArchitectures[] = {
      true},
     family<kLlama>("llama", "LlamaForCausalLM", kLlamaTensors),
     family<kMistral>("mistral", "MistralForCausalLM", kLlamaTensors),
+    family<kMinistral3>("ministral3", "Ministral3ForCausalLM", kLlamaTensors),
     family<kQwen2>("qwen2", "Qwen2ForCausalLM", kLlamaTensors),
     family<kQwen3>("qwen3", "Qwen3ForCausalLM", kLlamaTensors),
     family<kMixtral>("mixtral", "MixtralForCausalLM", kMixtralTensors),
@@ -194,6 +195,8 @@ constexpr TextWithin kTextWithin[] = {
     {"qwen3_vl", "qwen3", R"({"use_sliding_window": false})"},
     {"mistral3", "mistral", R"({"sliding_window": null, "tie_word_embeddings": false})",
      "text_config", "mistral"},
+    {"mistral3", "ministral3", R"({"sliding_window": null, "tie_word_embeddings": false})",
+     "text_config", "ministral3"},
     {"aria", "aria_text", R"({"tie_word_embeddings": false})"},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
@@ -218,10 +221,14 @@ std::string usual_model_type(const JsonReader& config) {
   return type == "kimi_k2" ? "deepseek_v3" : type;
 }
 
-const TextWithin* find_text_within(std::string_view model_type) {
-  for (const TextWithin& row : kTextWithin)
-    if (row.model_type == model_type) return &row;
-  return nullptr;
+const TextWithin* find_text_within(std::string_view model_type, std::string_view own_type) {
+  const TextWithin* first = nullptr;
+  for (const TextWithin& row : kTextWithin) {
+    if (row.model_type != model_type) continue;
+    if (row.own_type.empty() || row.own_type == own_type) return &row;
+    if (first == nullptr) first = &row;
+  }
+  return first;
 }
 
 std::span<const Architecture> architectures() { return kArchitectures; }
@@ -245,6 +252,8 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.phimoe && c.head_bias) return "its head has a bias";
   if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)
     return "long texts turn by other frequencies";
+  if (!known.query_growth && c.query_growth.present())
+    return "its queries grow with their positions";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
   if (c.full.present()) return "layers without a window have heads of their own";

@@ -47,10 +47,10 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// What a model has of the parts that only Gemma 4 or only Phi's models have, but for those that are
-// known; empty when it has none.
+// What a model has of the parts that only Gemma 4, only Phi's or only Ministral 3's models have,
+// but for those that are known; empty when it has none.
 struct KnownParts {
-  bool gemma4 = false, phimoe = false, longrope = false;
+  bool gemma4 = false, phimoe = false, longrope = false, query_growth = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 
@@ -70,7 +70,9 @@ struct TextWithin {
   const char* key = "text_config";
   std::string_view own_type = {};  // that the config of the text says, if it says one; empty: any
 };
-const TextWithin* find_text_within(std::string_view model_type);
+// Where a model_type has several rows, the one whose text says `own_type`, and the first where that
+// is none of them.
+const TextWithin* find_text_within(std::string_view model_type, std::string_view own_type);
 // The model_type by which other programs know the same model, where a checkpoint says another, or
 // none beside a class that tells.
 std::string usual_model_type(const JsonReader& config);

@@ -35,6 +35,8 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.number("rope_theta", c.rope_theta, 0);
   v.extra("sliding_window", c.attention_window, 0, 1);
   v.layer_list("window_layers", c.window_layers);
+  v.extra("llama_4_scaling_beta", c.query_growth.beta, 0, 0);
+  v.extra("llama_4_scaling_context", c.query_growth.context, 0, 1);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.extra("global_head_dim", c.full.head_width, 0, 1);
   v.extra("num_global_key_value_heads", c.full.kv_heads, 0, 1);

@@ -42,8 +42,8 @@ Json text_config(const JsonReader& reader, const Json& json, const TextWithin& w
     if (!key.ends_with("_token_id")) text[key] = value;
   if (const Json own = text.value("model_type", Json(within.own_type));
       !within.own_type.empty() && own != within.own_type)
-    fail("{}: the text of \"{}\" is {}; only \"{}\" is read of it", reader.where(),
-         within.model_type, printable(own.dump()), within.own_type);
+    fail("{}: the text of \"{}\" is {}, which is not read of it", reader.where(), within.model_type,
+         printable(own.dump()));
   text["model_type"] = within.text_type;
   // What counts for both stands around, and transformers 5 writes the text's own default within.
   for (const char* key : {"tie_word_embeddings", "quantization_config"})
@@ -74,10 +74,18 @@ FolderConfig read_text_model(const JsonReader& reader, const std::string& model_
   return {config, &architecture, mxfp4 ? architecture.mxfp4_names : architecture.names, packing};
 }
 
+// That the config of the text says, if there is one and it says one.
+std::string type_of_text(const Json& json) {
+  const auto text = json.find("text_config");
+  if (text == json.end() || !text->is_object()) return {};
+  const auto type = text->find("model_type");
+  return type != text->end() && type->is_string() ? type->get<std::string>() : std::string();
+}
+
 FolderConfig read_json_config(const Json& json, const std::string& where) {
   const JsonReader reader(json, where);
   const std::string model_type = usual_model_type(reader);
-  const TextWithin* within = find_text_within(model_type);
+  const TextWithin* within = find_text_within(model_type, type_of_text(json));
   if (within == nullptr) return read_text_model(reader, model_type);
   const Json inner = text_config(reader, json, *within);
   reader.refuse_unknown(ignored_config_keys());

@@ -319,11 +319,12 @@ struct Family {
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
   const char* eps_key = "rms_norm_eps";
-  bool layer_norms = false;  // norms are LayerNorms
-  bool norm_biases = true;   // with biases
-  bool logit_scale = false;  // logits are times "logit_scale"
-  bool plain_ffn = false;    // FFNs have no gates
-  bool relu2 = false;        // their activation is the square of ReLU and no other
+  bool layer_norms = false;   // norms are LayerNorms
+  bool norm_biases = true;    // with biases
+  bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
+  bool logit_scale = false;   // logits are times "logit_scale"
+  bool plain_ffn = false;     // FFNs have no gates
+  bool relu2 = false;         // their activation is the square of ReLU and no other
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
@@ -412,6 +413,8 @@ struct Family {
 
 inline constexpr Family kLlama = {.biases = FamilyBiases::flag_later};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
+// (transformers:ministral3/modeling_ministral3.py)
+inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};
 inline constexpr Family kQwen2 = {.biases = FamilyBiases::qkv, .window = FamilyWindow::qwen};
 inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
                                   .head_width = HeadWidth::must,

@@ -310,6 +310,7 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
   if (f.longrope) say_by_contexts(json, c.rope_scaling);
+  if (f.query_growth) write_query_growth(json, c);
   if (f.rotary_share()) json["partial_rotary_factor"] = share;
   if (f.rotary == FamilyRotary::dim)
     json[kRotaryDim] = c.rotary_width > 0 ? c.rotary_width : c.head_width;
@@ -321,6 +322,10 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_rotary(const ModelConfig& c, const Family& f) {
+  if (f.query_growth && !c.query_growth.present()) return "its queries do not grow";
+  const int64_t scaled = c.rope_scaling.original_context;  // one key says both
+  if (f.query_growth && scaled > 0 && scaled != c.query_growth.context)
+    return "its queries grow by another context than the one that frequencies are scaled from";
   const bool part = f.rotary_share() || f.rotary_dim(),
              plain = c.window_rope_theta == c.rope_theta ||
                      (c.window_rope_theta == 0 && c.rope_scaling.kind == RopeScaling::Kind::none);
@@ -475,6 +480,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
+  if (f.query_growth) read_query_growth(reader, c);
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
@@ -564,7 +570,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
-  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe, f.phimoe || f.longrope};
+  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe, f.phimoe || f.longrope,
+                            f.query_growth};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

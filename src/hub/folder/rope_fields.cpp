@@ -15,7 +15,7 @@ using Kind = RopeScaling::Kind;
 constexpr const char *kShare = "partial_rotary_factor",
                      *kFirstContext = "original_max_position_embeddings",
                      *kShortFactor = "short_mscale", *kLongFactor = "long_mscale",
-                     *kFactorOfBoth = "attention_factor";
+                     *kFactorOfBoth = "attention_factor", *kGrowth = "llama_4_scaling_beta";
 
 // The place in the list is the Kind.
 const std::vector<std::string> kKinds = {"default", "linear",       "llama3",
@@ -193,6 +193,8 @@ void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share
   c.rope_theta = rope.has("rope_theta") || !reader.has("rope_theta")
                      ? static_cast<float>(rope.get_in<double>("rope_theta", 0, FLT_MAX))
                      : theta_beside(reader);
+  if (c.query_growth.present())  // the last is not read by the family's code
+    for (const char* key : {kGrowth, kFirstContext, "max_position_embeddings"}) rope.has(key);
   refuse_other_share(rope, share);
   if (reader.has("rope_theta") &&
       static_cast<float>(reader.get<double>("rope_theta")) != c.rope_theta)
@@ -201,6 +203,17 @@ void read_rope_as_written(const JsonReader& reader, ModelConfig& c, double share
 }
 
 }  // namespace
+
+void read_query_growth(const JsonReader& reader, ModelConfig& c) {
+  const JsonReader rope = reader.object("rope_parameters");
+  c.query_growth = {number(rope, kGrowth), rope.get_in<int64_t>(kFirstContext, 1, kMaxSize)};
+}
+
+void write_query_growth(Json& json, const ModelConfig& c) {
+  FieldWriter fields(json["rope_parameters"]);
+  fields.number(kGrowth, c.query_growth.beta, 0);
+  fields.size(kFirstContext, c.query_growth.context, 1);
+}
 
 double read_rotary_share(const JsonReader& reader, std::optional<double> otherwise) {
   const JsonReader of = !reader.has(kShare) && reader.has("rope_parameters")

@@ -17,6 +17,10 @@ namespace moe {
 // `by_contexts`: what turns by frequencies of two lengths is multiplied by one factor, which the
 // contexts give (Phi-3), not by one of each length (Phi-3.5-MoE).
 void read_rope(const JsonReader&, ModelConfig&, double share = 1, bool by_contexts = false);
+// Queries that grow, in "rope_parameters": to be read before the frequencies, which then take their
+// keys as known, and written behind them.
+void read_query_growth(const JsonReader&, ModelConfig&);
+void write_query_growth(Json&, const ModelConfig&);
 // Both forms.
 void write_rope(Json&, const ModelConfig&, double share = 1);
 // Whether a scaling can be said so, and what was written in the words of that.

@@ -205,6 +205,11 @@ constexpr NameRow kGlm4Names[] = {
     {Part::dense_ffn, ParamKind::up, kGateUp, Layout::fused_of_one},
 };
 
+constexpr NameRow kHyperClovaXNames[] = {
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_norm1.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_norm2.weight"},
+};
+
 // Cohere's and Helium's: neighbours are turned.
 constexpr NameRow kPairedNames[] = {
     {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}", Layout::paired},
@@ -527,6 +532,8 @@ const TensorNames kOlmo2Tensors = {"OLMo 2", kOlmo2Names, kTiedHeadName, {}, {},
 const TensorNames kAriaTensors = {"Aria", kAriaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kPhi3Tensors = {"Phi-3", kPhi3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kGlm4Tensors = {"GLM-4", kGlm4Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kHyperClovaXTensors = {"HyperCLOVA X",   kHyperClovaXNames, kTiedHeadName, {}, {},
+                                         kHuggingFaceNames};
 const TensorNames kCohereTensors = {"Cohere",      kPairedNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kHeliumTensors = {"Helium",      kPairedNames, kTiedHeadName,

@@ -85,7 +85,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kQwen35MoeTensors, kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors,
     kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors, kLingTensors, kAfmoeTensors,
     kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors, kIndexedTensors, kPairedIndexedTensors,
-    kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors, kAriaTensors, kCohereTensors, kHeliumTensors;
+    kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors, kAriaTensors, kCohereTensors, kHeliumTensors,
+    kHyperClovaXTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

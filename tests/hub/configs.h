@@ -139,6 +139,12 @@ void add_dense_families(Add&& add) {
   const Multipliers multipliers = {
       .embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
   add("granite", "dense", [&](ModelConfig& c) { c.multipliers = multipliers, c.tied = true; });
+  for (const bool behind : {true, false})
+    add("hyperclovax", "dense", [&](ModelConfig& c) {
+      c.multipliers = multipliers;
+      c.multipliers.logits = 8;
+      if (behind) c.norm_placement = NormPlacement::both;
+    });
   add("granite_swa", "dense", [&](ModelConfig& c) {
     c.multipliers = multipliers;
     c.layers = 3;

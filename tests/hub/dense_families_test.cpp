@@ -162,6 +162,27 @@ TEST(DenseFamilies, Granite) {
   EXPECT_EQ(s.nope_layers, std::vector<int64_t>{4});
 }
 
+// Sizes of a model of 14B.
+TEST(DenseFamilies, HyperClovaX) {
+  Json json = sizes("hyperclovax", 110592, 6144, 38, 48, 8, 14336);
+  for (const auto& [key, x] : {std::pair{"embedding_multiplier", 10.0},
+                               {"residual_multiplier", 1.0},
+                               {"attention_multiplier", 0.0078125},
+                               {"logits_scaling", 0.125}})
+    json[key] = x;
+  json["head_dim"] = 128;
+  json["use_post_norm"] = true;
+  const int64_t layer = 2 * 6144 * 6144 + 2 * 1024 * 6144 + 3 * int64_t{6144} * 14336,
+                rest = 2 * int64_t{110592} * 6144 + 6144;
+  const ModelConfig c = expect_numbers(json, rest + 38 * (layer + 4 * 6144));
+  EXPECT_EQ(c.norm_placement, NormPlacement::both);
+  EXPECT_EQ(c.multipliers.logits, 8);
+  EXPECT_EQ(expect_numbers(with(json, "use_post_norm", false), rest + 38 * (layer + 2 * 6144))
+                .norm_placement,
+            NormPlacement::pre);
+  expect_needed(json, {"use_post_norm", "logits_scaling", "attention_multiplier"});
+}
+
 TEST(DenseFamilies, Glm4) {
   Json json = sizes("glm4", 151552, 4096, 40, 32, 2, 13696);
   json["head_dim"] = 128;

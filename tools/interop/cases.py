@@ -455,6 +455,11 @@ CASES |= {
     ),
     "gemma": ("GemmaConfig", dict(DENSE, head_dim=16)),
     "granite": ("GraniteConfig", DENSE_GRANITE),
+    "hyperclovax": ("HyperCLOVAXConfig", dict(DENSE_GRANITE, logits_scaling=0.125)),
+    "hyperclovax-pre": (
+        "HyperCLOVAXConfig",
+        dict(DENSE_GRANITE, logits_scaling=0.3, use_post_norm=False),
+    ),
     "granite_swa": (
         "GraniteSWAConfig",
         dict(DENSE_GRANITE, num_hidden_layers=4, sliding_window=100),
@@ -566,6 +571,7 @@ NOT_FOR_LLAMA_CPP = {
     "granite_swa": "its attention has sinks",
     "exaone4": "norms are of what sublayers give",
     "exaone4-whole": "norms are of what sublayers give",
+    "hyperclovax": "it has multipliers",
     "ministral3": "queries grow with their positions",
     "ministral3-unscaled": "queries grow with their positions",
     "cohere": "beside attention",

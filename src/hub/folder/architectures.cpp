@@ -148,6 +148,7 @@ constexpr Architecture kArchitectures[] = {
     family<kPhi3>("phi3", "Phi3ForCausalLM", kPhi3Tensors),
     family<kGemma>("gemma", "GemmaForCausalLM", kLlamaTensors),
     family<kGranite>("granite", "GraniteForCausalLM", kLlamaTensors),
+    family<kHyperClovaX>("hyperclovax", "HyperCLOVAXForCausalLM", kHyperClovaXTensors),
     family<kGraniteSwa>("granite_swa", "GraniteSWAForCausalLM", kLlamaTensors),
     family<kGlm4>("glm4", "Glm4ForCausalLM", kGlm4Tensors),
     family<kGlm>("glm", "GlmForCausalLM", kGlm4Tensors),

@@ -318,13 +318,14 @@ struct Family {
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
+  bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
-  bool layer_norms = false;   // norms are LayerNorms
-  bool norm_biases = true;    // with biases
-  bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
-  bool logit_scale = false;   // logits are times "logit_scale"
-  bool plain_ffn = false;     // FFNs have no gates
-  bool relu2 = false;         // their activation is the square of ReLU and no other
+  bool layer_norms = false;            // norms are LayerNorms
+  bool norm_biases = true;             // with biases
+  bool query_growth = false;           // queries grow as "llama_4_scaling_beta" says
+  const char* logit_factor = nullptr;  // logits are times what this key says
+  bool plain_ffn = false;              // FFNs have no gates
+  bool relu2 = false;                  // their activation is the square of ReLU and no other
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
@@ -646,6 +647,13 @@ inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
 
 // Of the following none has experts.
 inline constexpr Family kGranite = {.biases = FamilyBiases::flag_later, .multipliers = true};
+// Granite whose logits are multiplied (transformers:hyperclovax/modeling_hyperclovax.py).
+inline constexpr Family kHyperClovaX = {.biases = FamilyBiases::flag_later,
+                                        .placement = NormPlacement::both,
+                                        .post_norm_flag = true,
+                                        .logit_factor = "logits_scaling",
+                                        .multipliers = true,
+                                        .unread = kResidualDropout};
 inline constexpr Family kGraniteSwa = {.biases = FamilyBiases::flag_later,
                                        .window = FamilyWindow::listed,
                                        .window_every = 4,
@@ -711,7 +719,7 @@ inline constexpr Family kCohere = {.biases = FamilyBiases::flag,
                                    .eps_key = "layer_norm_eps",
                                    .layer_norms = true,
                                    .norm_biases = false,
-                                   .logit_scale = true,
+                                   .logit_factor = "logit_scale",
                                    .tied_unless_said = true,
                                    .keys = kCohereKeys,
                                    .unread = kCohereUnread};
@@ -724,7 +732,7 @@ inline constexpr Family kCohere2 = {.biases = FamilyBiases::flag,
                                     .eps_key = "layer_norm_eps",
                                     .layer_norms = true,
                                     .norm_biases = false,
-                                    .logit_scale = true,
+                                    .logit_factor = "logit_scale",
                                     .tied_unless_said = true,
                                     .keys = kCohereKeys,
                                     .unread = kCohereUnread};

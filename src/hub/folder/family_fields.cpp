@@ -374,23 +374,21 @@ void write_clamped_swiglu(Json& json) {
 }
 
 template <class Visitor, class Config>
-void visit_multipliers(Visitor& v, Config& c) {
+void visit_multipliers(Visitor& v, Config& c, const Family& f) {
   v.number("embedding_multiplier", c.multipliers.embedding, 0);
   v.number("residual_multiplier", c.multipliers.residual, 0);
   v.number("attention_multiplier", c.multipliers.attention, 0);
-  v.number("logits_scaling", c.multipliers.logits, 0);
+  if (!f.logit_factor) v.number("logits_scaling", c.multipliers.logits, 0);
 }
 
-// Cohere's (transformers:cohere/modeling_cohere.py): here logits are divided.
-constexpr const char* kLogitScale = "logit_scale";
-
-void read_logit_scale(const JsonReader& reader, ModelConfig& c) {
-  const double scale = reader.get_in<double>(kLogitScale, 1 / FLT_MAX, 1 / FLT_MIN);
+// Here logits are divided.
+void read_logit_factor(const JsonReader& reader, ModelConfig& c, const char* key) {
+  const double scale = reader.get_in<double>(key, 1 / FLT_MAX, 1 / FLT_MIN);
   c.multipliers.logits = static_cast<float>(1 / scale);
 }
 
-void write_logit_scale(Json& json, const ModelConfig& c) {
-  json[kLogitScale] = 1 / static_cast<double>(c.multipliers.logits);
+void write_logit_factor(Json& json, const ModelConfig& c, const char* key) {
+  json[key] = 1 / static_cast<double>(c.multipliers.logits);
 }
 
 // Trinity's (transformers:afmoe/modeling_afmoe.py).
@@ -422,11 +420,14 @@ void read_keys(const JsonReader& reader, const Family& f) {
   }
 }
 
+constexpr const char* kPostNorm = "use_post_norm";
+
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.layer_norms) c.norm = NormKind::layer;
   c.norm_bias = f.layer_norms && f.norm_biases;
   c.norm_placement = f.placement;
+  if (f.post_norm_flag && !reader.get<bool>(kPostNorm)) c.norm_placement = NormPlacement::pre;
   c.norm_offset = f.norm_offset();
   c.gated = !f.plain_ffn;
   if (f.relu2 && c.act != ops::Act::relu2)
@@ -484,8 +485,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
-  if (f.multipliers) visit_multipliers(fields, c);
-  if (f.logit_scale) read_logit_scale(reader, c);
+  if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
   visit_extras(fields, c);
@@ -509,13 +510,14 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.indexed) write_indexers(json, c, f);
-  if (f.multipliers) visit_multipliers(fields, c);
-  if (f.logit_scale) write_logit_scale(json, c);
+  if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.logit_factor) write_logit_factor(json, c, f.logit_factor);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.phimoe) json[kHeadBias] = c.head_bias;
+  if (f.post_norm_flag) json[kPostNorm] = c.norm_placement == NormPlacement::both;
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
   write_rotary(json, c, f);
@@ -538,7 +540,9 @@ std::string why_not_norms(const ModelConfig& c, const Family& f) {
            : f.norm_biases
                ? "its norms are not LayerNorms with biases before each sublayer"
                : "its norms are not LayerNorms without biases, each before attention and an FFN";
-  if (c.norm == NormKind::rms && c.norm_placement == f.placement) return "";
+  if (c.norm == NormKind::rms && (c.norm_placement == f.placement ||
+                                  (f.post_norm_flag && c.norm_placement == NormPlacement::pre)))
+    return "";
   return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
          : f.placement == NormPlacement::both
              ? "its norms are not RMSNorms before and behind each sublayer"
@@ -582,7 +586,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
   } else if (!f.multipliers) {
     Multipliers others = c.multipliers;
-    if (f.logit_scale) others.logits = 1;
+    if (f.logit_factor) others.logits = 1;
     if (f.mup && others.embedding == root_of_width(c)) others.embedding = 1;
     if (!others.none()) return "it has multipliers";
   }

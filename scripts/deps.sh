@@ -7,6 +7,9 @@
 #                              scripts/wheel.sh)
 #   scripts/deps.sh test       that of build, and what the tests, the fuzzers, the format check, the
 #                              interop checks and the browser check need
+#   scripts/deps.sh arm64      what compiles for 64-bit ARM on another machine and runs it there
+#                              (scripts/arm64_check.sh)
+#   scripts/deps.sh list       installs nothing, prints the packages of build, a line each
 set -euo pipefail
 
 # ocl-icd-opencl-dev: the CMake file of Debian 12's libdnnl-dev asks for OpenCL, the package does
@@ -21,13 +24,16 @@ tests=(
   ccache libgtest-dev libbenchmark-dev pkgconf clang libclang-rt-dev libomp-dev clang-format
   python3-venv chromium chromium-driver python3-selenium
 )
+arm64=(cmake ninja-build ccache g++-aarch64-linux-gnu qemu-user-static)
 
 case ${1:-build} in
   build) wanted=("${build[@]}") ;;
   mpi) wanted=("${build[@]}" "${mpi[@]}") ;;
   package) wanted=("${build[@]}" "${packaging[@]}") ;;
   test) wanted=("${build[@]}" "${mpi[@]}" "${tests[@]}") ;;
-  *) sed -n 2,9p "$0" >&2; exit 2 ;;
+  arm64) wanted=("${arm64[@]}") ;;
+  list) printf '%s\n' "${build[@]}"; exit 0 ;;
+  *) sed -n 2,12p "$0" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

@@ -45,6 +45,7 @@ std::string version() {
       "moe {}\ninstructions: {}\nbf16 products: {}\nsame bits: {}", MOE_VERSION,
       isa.starts_with("AVX3") ? "AVX-512 (" + isa + ")" : isa,
       ops::has_bf16_products() ? "computed in bf16 by this processor"
+      : isa == "NEON"          ? "computed in f32; what an ARM processor has for bf16 is not used"
                                : "computed in f32, as this processor multiplies no bf16",
       !ops::products_keep_row_bits(DType::f32)
           ? "a token's numbers in another batch agree to 1e-5, not in every bit"

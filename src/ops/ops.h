@@ -416,8 +416,8 @@ bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage 
 // tiles: those of one to four rows take vectors, and agree with those of more rows, which keep
 // their bits, to the rounding of bf16.
 bool products_keep_row_bits(DType dtype);
-const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", or the compiler's
-                         // baseline: "SSE2", with Debian 12's Highway "SCALAR"
+const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", on ARM "NEON", or
+                         // the compiler's baseline: "SSE2", with Debian 12's Highway "SCALAR"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the
 // products; bf16 where the machine multiplies it, else f32
 double measure_peak_flops(Run&, DType dtype, double seconds);

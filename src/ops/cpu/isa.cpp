@@ -1,5 +1,7 @@
 #include "ops/cpu/isa.h"
 
+#include "ops/cpu/targets.h"
+
 #include <hwy/highway.h>
 
 #include <cstdlib>
@@ -15,6 +17,10 @@ namespace {
 void apply_cap() {
   const char* cap = std::getenv("MOE_MAX_ISA");
   if (cap == nullptr || *cap == 0) return;
+#if defined(__aarch64__)
+  fail_usage("MOE_MAX_ISA is '{}'; it caps instruction sets of x86-64, and ARM64 has one: unset it",
+             cap);
+#else
   // in Highway a better target has a lower bit
   const std::string_view name = cap;
   if (name == "avx512") {
@@ -33,6 +39,7 @@ void apply_cap() {
         "which leaves products of bf16 out, 'avx2' and 'baseline', which leaves AVX2 out",
         cap);
   }
+#endif
 }
 
 }  // namespace
@@ -40,9 +47,14 @@ void apply_cap() {
 int64_t usable_targets() {
   static const int64_t usable = [] {
     apply_cap();
+#if defined(__aarch64__)
+    // Highway would warn where there is no AES (Raspberry Pi 4), which no kernel uses.
+    return int64_t{HWY_STATIC_TARGET};
+#else
     const int64_t targets = hwy::SupportedTargets();
     hwy::GetChosenTarget().Update(targets);  // asking has taken the cap away
     return targets;
+#endif
   }();
   return usable;
 }

@@ -1,6 +1,6 @@
 // Which instruction set the kernels use. MOE_MAX_ISA in the environment caps it: avx512 leaves AMX
 // out, avx512_vnni products of bf16 too, avx2 AVX-512 too, baseline AVX2 too (tests run every op in
-// the ways that differ); read once, before the first op.
+// the ways that differ); read once, before the first op. On ARM64 there is one set and no cap.
 #pragma once
 
 #include <cstdint>

@@ -70,7 +70,8 @@ uint64_t FoldWords(const uint64_t* p, int64_t n) {
   return folded[0];
 }
 
-const char* TargetHere() { return hwy::TargetName(HWY_TARGET); }
+// Newer versions of Highway have three names for NEON, by what else a compiler may use.
+const char* TargetHere() { return HWY_ARCH_ARM_A64 ? "NEON" : hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops

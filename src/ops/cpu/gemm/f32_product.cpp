@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET > HWY_AVX2
+#if HWY_TARGET > HWY_AVX2 && !HWY_ARCH_ARM_A64
 
 void MultiplyColumns(const ProductShape&, const PackLayout&, float*, const float*, const char*,
                      Span) {}
@@ -30,8 +30,9 @@ void RunRows(const RowProduct&, int64_t, int64_t) {}
 
 #define MOE_UNROLL _Pragma("GCC unroll 8")
 
-// Six rows by so many vectors of sums leave registers for the weights' vectors and a number of x.
-constexpr int kTileRows = 6, kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+// Six rows by so many vectors of sums leave registers for the weights' vectors and a number of x:
+// of 32 registers four, of AVX2's 16 two.
+constexpr int kTileRows = 6, kTileVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 constexpr int64_t kLine = 64;  // bytes
 constexpr int64_t kLanes = hn::MaxLanes(DF32()), kColumns = kTileVectors * kLanes;
 // Inner numbers of which a column of blocks (16 or 24 KB in f32) and a tile's rows stay in the
@@ -300,7 +301,7 @@ bool has_avx512() { return (usable_targets() & HWY_AVX3) != 0; }
 }  // namespace
 
 bool has_f32_products(DType weights) {
-  if ((usable_targets() & (HWY_AVX2 | HWY_AVX3)) == 0) return false;
+  if (!HWY_ARCH_ARM_A64 && (usable_targets() & (HWY_AVX2 | HWY_AVX3)) == 0) return false;
   switch (weights) {
     case DType::f32: return !has_avx512();
     case DType::bf16: return !has_bf16_products();

@@ -309,8 +309,9 @@ void short_conv_forward(Run&, Tensor y, Tensor x, const Param& weight,
 void short_conv_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x,
                          std::span<const int64_t> bounds, ConvAct);
 
-// log_decay[n,h] = -e^a_log[h] log(1 + e^(a[n,h] + dt_bias[h]));  strength[n,h] = 1 / (1 +
-// e^-b[n,h]). all [N,H] f32 but a_log, dt_bias [H] f32
+// log_decay[n,c] = -e^a_log[h] log(1 + e^(a[n,c] + dt_bias[c])), h being the head of c;
+// strength[n,h] = 1 / (1 + e^-b[n,h]).  a, log_decay [N,H], or [N,H*C] of channels, b, strength
+// [N,H], dt_bias as wide as a, a_log [H]; all f32
 void delta_gates_forward(Run&, Tensor log_decay, Tensor strength, Tensor a, Tensor b,
                          const Param& a_log, const Param& dt_bias);
 // da, db, and what the two parameters get; da may be dlog_decay's memory, db dstrength's.
@@ -320,6 +321,9 @@ void delta_gates_backward(Run&, Tensor da, Tensor db, Param& a_log, Param& dt_bi
 // H value heads of Cv, G key heads of C; value head h has the queries and keys of key head h G / H.
 struct DeltaHeads {
   int64_t key_heads, value_heads, key_width, value_width;
+  bool by_channel = false;  // each of a head's C channels has its own decay
+
+  int64_t decays() const { return by_channel ? key_width : 1; }  // of a value head
 };
 // Tokens between two of the states that backward starts from.
 constexpr int64_t kDeltaChunk = 64;
@@ -329,13 +333,16 @@ int64_t delta_chunks(std::span<const int64_t> bounds);
 // modeling_qwen3_next.py, torch_recurrent_gated_delta_rule). With q, k of length 1, q also over
 // sqrt(C), and of each head a matrix S [C,Cv]:
 //   S = e^log_decay S;  S = S + k (strength (v - S^T k))^T;  o = S^T q.
-// o [N,H*Cv], qkv [N,2*G*C+H*Cv] A: queries, keys, values; log_decay, strength [N,H] f32; chunks
-// [delta_chunks,H*C*Cv] f32: the states before each chunk of tokens, absent where no backward
-// follows; state [H,C,Cv] f32
+// With a decay of each channel row c of S goes by e^log_decay[c] (Kimi Delta Attention, arXiv
+// 2510.26692; transformers:kimi_linear/modeling_kimi_linear.py,
+// recurrent_kimi_delta_attention).
+// o [N,H*Cv], qkv [N,2*G*C+H*Cv] A: queries, keys, values; log_decay [N,H], or [N,H*C] of
+// channels, strength [N,H] f32; chunks [delta_chunks,H*C*Cv] f32: the states before each chunk of
+// tokens, absent where no backward follows; state [H,C,Cv] f32
 void delta_rule_forward(Run&, Tensor o, Tensor chunks, Tensor qkv, Tensor log_decay,
                         Tensor strength, const DeltaHeads&, std::span<const int64_t> bounds,
                         std::span<float* const> state);
-// dqkv like qkv; dlog_decay, dstrength [N,H] f32; do_ like o; without states
+// dqkv like qkv; dlog_decay, dstrength like log_decay, strength; do_ like o; without states
 void delta_rule_backward(Run&, Tensor dqkv, Tensor dlog_decay, Tensor dstrength, Tensor do_,
                          Tensor chunks, Tensor qkv, Tensor log_decay, Tensor strength,
                          const DeltaHeads&, std::span<const int64_t> bounds);

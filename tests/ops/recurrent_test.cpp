@@ -92,8 +92,13 @@ struct DeltaCase {
 };
 const std::vector<DeltaCase> kDeltas = {{{1, 1, 4, 4}, {0, 3}},
                                         {{2, 4, 5, 3}, {0, 2, 2, 5}},
-                                        {{1, 2, 3, 5}, {0, 70}},   // more than a chunk
-                                        {{2, 2, 6, 37}, {0, 4}}};  // more than a strip
+                                        {{1, 2, 3, 5}, {0, 70}},  // more than a chunk
+                                        {{2, 2, 6, 37}, {0, 4}},  // more than a strip
+                                        // channels that each have their decay
+                                        {{1, 1, 4, 4, true}, {0, 3}},
+                                        {{2, 4, 5, 3, true}, {0, 2, 2, 5}},
+                                        {{2, 2, 3, 3, true}, {0, 70}},
+                                        {{1, 1, 19, 37, true}, {0, 3}}};
 
 struct DeltaInput {
   Tensor qkv, log_decay, strength;
@@ -102,13 +107,15 @@ struct DeltaInput {
                  {c.bounds.back(), 2 * c.heads.key_heads * c.heads.key_width +
                                        c.heads.value_heads * c.heads.value_width},
                  1)),
-        log_decay(draw(memory, DType::f32, {c.bounds.back(), c.heads.value_heads}, 2)),
+        log_decay(
+            draw(memory, DType::f32, {c.bounds.back(), c.heads.value_heads * c.heads.decays()}, 2)),
         strength(draw(memory, DType::f32, {c.bounds.back(), c.heads.value_heads}, 3)) {
     for (int64_t n = 0; n < log_decay.rows(); ++n)
-      for (int64_t h = 0; h < log_decay.cols(); ++h) {
-        set(log_decay, n, h, -0.2f * std::fabs(get(log_decay, n, h)));
+      for (int64_t i = 0; i < log_decay.cols(); ++i)
+        set(log_decay, n, i, -0.2f * std::fabs(get(log_decay, n, i)));
+    for (int64_t n = 0; n < strength.rows(); ++n)
+      for (int64_t h = 0; h < strength.cols(); ++h)
         set(strength, n, h, 1 / (1 + std::exp(-get(strength, n, h))));
-      }
   }
 };
 
@@ -116,7 +123,7 @@ TEST_P(Recurrent, TheDeltaRuleAndItsGradients) {
   for (const DeltaCase& c : kDeltas) {
     const DeltaInput in(memory, dtype, c);
     const int64_t rows = c.bounds.back(), out = c.heads.value_heads * c.heads.value_width,
-                  cols = in.qkv.cols(), heads = c.heads.value_heads;
+                  cols = in.qkv.cols(), heads = c.heads.value_heads, decays = in.log_decay.cols();
     const auto like = [&](const Tensor& t) { return memory.alloc(t.dtype, {t.rows(), t.cols()}); };
     const Tensor o = memory.alloc(dtype, {rows, out}), dout = draw(memory, dtype, {rows, out}, 4),
                  chunks = memory.alloc(DType::f32,
@@ -127,8 +134,8 @@ TEST_P(Recurrent, TheDeltaRuleAndItsGradients) {
     const std::vector<double> x = values(in.qkv), g = values(in.log_decay), b = values(in.strength),
                               r = values(dout);
     const auto twin_of = [&](const auto& qkv, const auto& decay, const auto& strength) {
-      return flat(twin::delta_rule(matrix(qkv, cols), matrix(decay, heads), matrix(strength, heads),
-                                   c.heads, c.bounds));
+      return flat(twin::delta_rule(matrix(qkv, cols), matrix(decay, decays),
+                                   matrix(strength, heads), c.heads, c.bounds));
     };
     expect_near(o, twin_of(x, g, b), tolerance(dtype), "o");
     ops::delta_rule_backward(run, dqkv, ddecay, dstrength, dout, chunks, in.qkv, in.log_decay,
@@ -149,22 +156,43 @@ TEST_P(Recurrent, TheDeltaRuleAndItsGradients) {
 }
 
 TEST_P(Recurrent, AStateGoesOn) {
-  const DeltaCase c = {{2, 4, 5, 37}, {0, 150}};
-  const DeltaInput in(memory, dtype, c);
-  const int64_t out = c.heads.value_heads * c.heads.value_width;
-  const Tensor whole = memory.alloc(dtype, {150, out}), pieces = memory.alloc(dtype, {150, out});
-  ops::delta_rule_forward(run, whole, {}, in.qkv, in.log_decay, in.strength, c.heads, c.bounds, {});
-  std::vector<float> kept(static_cast<size_t>(out * c.heads.key_width));
-  float* const state[] = {kept.data()};
-  for (const auto& [begin, end] : {std::pair{0, 70}, {70, 71}, {71, 72}, {72, 150}}) {
-    const int64_t bounds[] = {0, end - begin};
-    const auto part = [&, from = begin, to = end](const Tensor& t) {
-      return t.slice_rows(from, to);
-    };
-    ops::delta_rule_forward(run, part(pieces), {}, part(in.qkv), part(in.log_decay),
-                            part(in.strength), c.heads, bounds, state);
+  for (const bool by_channel : {false, true}) {
+    const DeltaCase c = {{2, 4, 5, 37, by_channel}, {0, 150}};
+    const DeltaInput in(memory, dtype, c);
+    const int64_t out = c.heads.value_heads * c.heads.value_width;
+    const Tensor whole = memory.alloc(dtype, {150, out}), pieces = memory.alloc(dtype, {150, out});
+    ops::delta_rule_forward(run, whole, {}, in.qkv, in.log_decay, in.strength, c.heads, c.bounds,
+                            {});
+    std::vector<float> kept(static_cast<size_t>(out * c.heads.key_width));
+    float* const state[] = {kept.data()};
+    for (const auto& [begin, end] : {std::pair{0, 70}, {70, 71}, {71, 72}, {72, 150}}) {
+      const int64_t bounds[] = {0, end - begin};
+      const auto part = [&, from = begin, to = end](const Tensor& t) {
+        return t.slice_rows(from, to);
+      };
+      ops::delta_rule_forward(run, part(pieces), {}, part(in.qkv), part(in.log_decay),
+                              part(in.strength), c.heads, bounds, state);
+    }
+    EXPECT_EQ(values(pieces), values(whole));
   }
-  EXPECT_EQ(values(pieces), values(whole));
+}
+
+// A head whose channels all have one decay is a head with that decay.
+TEST_P(Recurrent, EqualDecaysOfChannelsAreTheHeads) {
+  const DeltaCase by_head = {{2, 4, 5, 37}, {0, 3, 70}};
+  DeltaCase by_channel = by_head;
+  by_channel.heads.by_channel = true;
+  const DeltaInput in(memory, dtype, by_head), spread(memory, dtype, by_channel);
+  for (int64_t n = 0; n < 70; ++n)
+    for (int64_t c = 0; c < spread.log_decay.cols(); ++c)
+      set(spread.log_decay, n, c, get(in.log_decay, n, c / by_head.heads.key_width));
+  const int64_t out = by_head.heads.value_heads * by_head.heads.value_width;
+  const Tensor want = memory.alloc(dtype, {70, out}), got = memory.alloc(dtype, {70, out});
+  ops::delta_rule_forward(run, want, {}, in.qkv, in.log_decay, in.strength, by_head.heads,
+                          by_head.bounds, {});
+  ops::delta_rule_forward(run, got, {}, in.qkv, spread.log_decay, in.strength, by_channel.heads,
+                          by_channel.bounds, {});
+  expect_near(got, values(want), tolerance(dtype), "o");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Recurrent,
@@ -179,24 +207,30 @@ std::pair<std::vector<T>, std::vector<T>> twin_gates(const std::vector<T>& a,
                                                      const std::vector<T>& dt_bias) {
   using std::exp, std::log;
   std::vector<T> decay, strength;
+  const size_t each = dt_bias.size() / a_log.size();
   for (size_t i = 0; i < a.size(); ++i) {
-    const size_t h = i % a_log.size();
-    decay.push_back(-exp(a_log[h]) * log(T(1.0) + exp(a[i] + dt_bias[h])));
-    strength.push_back(twin::sigmoid(b[i]));
+    const size_t c = i % dt_bias.size();
+    decay.push_back(-exp(a_log[c / each]) * log(T(1.0) + exp(a[i] + dt_bias[c])));
   }
+  for (const T& x : b) strength.push_back(twin::sigmoid(x));
   return {decay, strength};
 }
 
-TEST(DeltaGates, AndTheirGradients) {
+// With a decay of each head, and of each of its `GetParam()` channels.
+class DeltaGates : public testing::TestWithParam<int64_t> {};
+
+TEST_P(DeltaGates, AndTheirGradients) {
   Arena memory;
   moe::Run run(2);
   constexpr int64_t kRows = 11, kHeads = 3;
-  Param a_log = draw_param(memory, {kHeads}, 1), dt_bias = draw_param(memory, {kHeads}, 2);
-  const auto drawn_matrix = [&](uint64_t seed) {
-    return draw(memory, DType::f32, {kRows, kHeads}, seed);
+  const int64_t decays = kHeads * GetParam();
+  Param a_log = draw_param(memory, {kHeads}, 1), dt_bias = draw_param(memory, {decays}, 2);
+  const auto of_width = [&](int64_t cols, uint64_t seed) {
+    return draw(memory, DType::f32, {kRows, cols}, seed);
   };
-  const Tensor a = drawn_matrix(3), b = drawn_matrix(4), ddecay = drawn_matrix(5),
-               dstrength = drawn_matrix(6), decay = drawn_matrix(7), strength = drawn_matrix(8);
+  const Tensor a = of_width(decays, 3), b = of_width(kHeads, 4), ddecay = of_width(decays, 5),
+               dstrength = of_width(kHeads, 6), decay = of_width(decays, 7),
+               strength = of_width(kHeads, 8);
   ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias);
   const std::vector<double> in[] = {values(a), values(b), values(a_log.value),
                                     values(dt_bias.value)};
@@ -218,6 +252,8 @@ TEST(DeltaGates, AndTheirGradients) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(All, DeltaGates, testing::Values(1, 5));
+
 TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   Arena memory;
   moe::Run run(1);
@@ -226,6 +262,12 @@ TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   const int64_t bounds[] = {0, 2};
   EXPECT_THROW(ops::short_conv_forward(run, y, x, w, bounds, {}, ops::ConvAct::none), Error);
   EXPECT_THROW(ops::delta_rule_forward(run, y, {}, x, y, y, {1, 1, 2, 2}, bounds, {}), Error);
+  // a decay of each head where each channel wants its own
+  const Tensor qkv = draw(memory, DType::f32, {2, 6}, 3), o = draw(memory, DType::f32, {2, 2}, 4),
+               of_head = draw(memory, DType::f32, {2, 1}, 5);
+  EXPECT_THROW(
+      ops::delta_rule_forward(run, o, {}, qkv, of_head, of_head, {1, 1, 2, 2, true}, bounds, {}),
+      Error);
 }
 
 }  // namespace

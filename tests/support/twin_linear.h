@@ -30,7 +30,7 @@ Matrix<T> short_conv(const Matrix<T>& x, const std::vector<T>& w,
   return y;
 }
 
-// o [N][H*Cv] of qkv [N][2*G*C+H*Cv], log_decay and strength [N][H]
+// o [N][H*Cv] of qkv [N][2*G*C+H*Cv], log_decay [N][H] or, of channels, [N][H*C], strength [N][H]
 template <class T>
 Matrix<T> delta_rule(const Matrix<T>& qkv, const Matrix<T>& log_decay, const Matrix<T>& strength,
                      const ops::DeltaHeads& heads, const std::vector<int64_t>& bounds) {
@@ -57,8 +57,8 @@ Matrix<T> delta_rule(const Matrix<T>& qkv, const Matrix<T>& log_decay, const Mat
         const auto q = normed(part(n, of * c, c), 1 / std::sqrt(static_cast<double>(c))),
                    k = normed(part(n, (keys + of) * c, c), 1),
                    v = part(n, 2 * keys * c + h * cv, cv);
-        for (auto& row : state)
-          for (T& x : row) x *= exp(log_decay[n][h]);
+        for (size_t i = 0; i < c; ++i)
+          for (T& x : state[i]) x *= exp(log_decay[n][heads.by_channel ? h * c + i : h]);
         for (size_t j = 0; j < cv; ++j) {
           T known{};
           for (size_t i = 0; i < c; ++i) known += state[i][j] * k[i];

@@ -1,5 +1,7 @@
-// Decay and strength of a token at each head, from two numbers. Few of them: plain loops.
+// Decay and strength of a token at each head, and the decay at each of its channels where those
+// have their own. Few numbers beside what the projections before them multiply: plain loops.
 #include <cmath>
+#include <vector>
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/spans.h"
@@ -13,13 +15,16 @@ float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 void check(const char* op, const Tensor& decay, const Tensor& strength, const Tensor& a,
            const Tensor& b, const Param& a_log, const Param& dt_bias) {
-  const auto fits = [&](const Tensor& t) {
-    return same_matrix(a, t) && t.dtype == DType::f32 && t.dense();
+  const auto fits = [&](const Tensor& t, const Tensor& like) {
+    return same_matrix(like, t) && t.dtype == DType::f32 && t.dense();
   };
-  need(fits(a) && fits(b) && fits(decay) && fits(strength), op, "matrices [N,H] f32",
+  need(fits(a, a) && fits(decay, a) && fits(b, b) && fits(strength, b) && a.rows() == b.rows() &&
+           b.cols() > 0 && a.cols() % b.cols() == 0,
+       op, "b and strength [N,H], a and decay [N,H] or [N,H*C], all f32",
        {{"decay", decay}, {"strength", strength}, {"a", a}, {"b", b}});
-  need(is_vector(a_log.value, a.cols()) && is_vector(dt_bias.value, a.cols()), op,
-       "a_log and dt_bias [H] f32", {{"a_log", a_log.value}, {"dt_bias", dt_bias.value}, {"a", a}});
+  need(is_vector(a_log.value, b.cols()) && is_vector(dt_bias.value, a.cols()), op,
+       "a_log [H] f32, dt_bias f32 as wide as a",
+       {{"a_log", a_log.value}, {"dt_bias", dt_bias.value}, {"a", a}, {"b", b}});
 }
 
 }  // namespace
@@ -28,14 +33,17 @@ void delta_gates_forward(Run& run, Tensor log_decay, Tensor strength, Tensor a, 
                          const Param& a_log, const Param& dt_bias) {
   check("delta_gates_forward", log_decay, strength, a, b, a_log, dt_bias);
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
-  const int64_t heads = a.cols();
-  parallel_for(run.threads, a.rows(), row_grain(16 * heads), [&](int64_t begin, int64_t end, int) {
-    for (int64_t n = begin; n < end; ++n)
-      for (int64_t h = 0; h < heads; ++h) {
-        log_decay.row<float>(n)[h] = -std::exp(rate[h]) * softplus(a.row<float>(n)[h] + bias[h]);
-        strength.row<float>(n)[h] = sigmoid(b.row<float>(n)[h]);
-      }
-  });
+  const int64_t heads = b.cols(), each = a.cols() / heads;
+  parallel_for(run.threads, a.rows(), row_grain(16 * a.cols()),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t n = begin; n < end; ++n)
+                   for (int64_t h = 0; h < heads; ++h) {
+                     const float factor = -std::exp(rate[h]);
+                     for (int64_t c = h * each; c < (h + 1) * each; ++c)
+                       log_decay.row<float>(n)[c] = factor * softplus(a.row<float>(n)[c] + bias[c]);
+                     strength.row<float>(n)[h] = sigmoid(b.row<float>(n)[h]);
+                   }
+               });
 }
 
 void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& dt_bias,
@@ -45,21 +53,33 @@ void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& d
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
   for (Param* param : {&a_log, &dt_bias})
     if (!param->grad.empty()) settle_grad(run, *param);
-  for (int64_t h = 0; h < a.cols(); ++h) {
+  const int64_t heads = b.cols(), each = a.cols() / heads;
+  const auto of_head = [&](int64_t h) {
     const float factor = -std::exp(rate[h]);
-    double drate = 0, dbias = 0;
+    double drate = 0;
+    std::vector<double> dbias(static_cast<size_t>(each));
     for (int64_t n = 0; n < a.rows(); ++n) {
-      const float x = a.row<float>(n)[h] + bias[h], grad = dlog_decay.row<float>(n)[h],
-                  s = sigmoid(b.row<float>(n)[h]);
-      const float through = grad * factor * sigmoid(x);
-      drate += static_cast<double>(grad) * static_cast<double>(factor * softplus(x));
-      dbias += static_cast<double>(through);
-      da.row<float>(n)[h] = through;
+      for (int64_t i = 0; i < each; ++i) {
+        const int64_t c = h * each + i;
+        const float x = a.row<float>(n)[c] + bias[c], grad = dlog_decay.row<float>(n)[c],
+                    through = grad * factor * sigmoid(x);
+        drate += static_cast<double>(grad) * static_cast<double>(factor * softplus(x));
+        dbias[static_cast<size_t>(i)] += static_cast<double>(through);
+        da.row<float>(n)[c] = through;
+      }
+      const float s = sigmoid(b.row<float>(n)[h]);
       db.row<float>(n)[h] = dstrength.row<float>(n)[h] * s * (1 - s);
     }
     if (!a_log.grad.empty()) a_log.grad.as<float>()[h] += static_cast<float>(drate);
-    if (!dt_bias.grad.empty()) dt_bias.grad.as<float>()[h] += static_cast<float>(dbias);
-  }
+    if (dt_bias.grad.empty()) return;
+    for (int64_t i = 0; i < each; ++i)
+      dt_bias.grad.as<float>()[h * each + i] += static_cast<float>(dbias[static_cast<size_t>(i)]);
+  };
+  // Whole heads to each thread: a sum over tokens is one thread's.
+  parallel_for(run.threads, heads, row_grain(16 * each * std::max<int64_t>(1, a.rows())),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t h = begin; h < end; ++h) of_head(h);
+               });
 }
 
 }  // namespace moe::ops::cpu

@@ -7,6 +7,8 @@
 //
 // Forward, with a = S^T k, b = S^T q of the state before the token and D its decay:
 //   d = strength (v - D a);  o = D b + d <k, q>;  S = D S + k d^T
+// Where each channel, a row of S, has its own decay (Kimi Delta Attention), D k and D q ask the
+// state in place of k and q, which gives D a and D b at once; only the last term has D by rows.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -102,25 +104,54 @@ HWY_INLINE Step Look(const float* s, const float* k, const float* q, int64_t row
   const Pair sum = Add(a[0], a[1]);
   return {sum, Add(b[0], b[1]), Mul(strength, MulAdd(-decay, sum, LoadPair(v, count)))};
 }
-HWY_INLINE void Change(float* s, const float* k, int64_t rows, float decay, Pair d) {
-  for (int64_t i = 0; i < rows; ++i) SetRow(s, i, MulAdd(k[i], d, Mul(decay, Row(s, i))));
+// The decay of row i at token n.
+template <bool kChannels>
+HWY_INLINE float DecayOf(const DeltaTokens& t, int64_t n, int64_t i) {
+  return kChannels ? t.channel_decay[n * t.rows + i] : t.decay[n];
+}
+template <bool kChannels>
+HWY_INLINE void Change(float* s, const DeltaTokens& t, int64_t n, Pair d) {
+  const float* k = t.k + n * t.rows;
+  for (int64_t i = 0; i < t.rows; ++i)
+    SetRow(s, i, MulAdd(k[i], d, Mul(DecayOf<kChannels>(t, n, i), Row(s, i))));
+}
+template <class T>
+HWY_INLINE Step LookAt(const float* s, const DeltaTokens& t, int64_t n, const T* v, int64_t count) {
+  return Look(s, t.seen_k + n * t.rows, t.seen_q + n * t.rows, t.rows, t.decay[n], t.strength[n], v,
+              count);
 }
 
 int64_t StripWidth() { return Stride(); }
 
-// Of one head the columns [first, first + count) of a chunk.
-void ForwardStrip(float* strip, const DeltaTokens& t, Tensor o, Tensor v, int64_t first,
-                  int64_t count) {
+template <bool kChannels>
+void ForwardTokens(float* strip, const DeltaTokens& t, Tensor o, Tensor v, int64_t first,
+                   int64_t count) {
   WithFloat(v.dtype, [&](auto kind) HWY_ATTR {
     using T = decltype(kind);
     for (int64_t n = 0; n < t.count; ++n) {
-      const float *k = t.k + n * t.rows, *q = t.q + n * t.rows;
-      const Step step = Look(strip, k, q, t.rows, t.decay[n], t.strength[n],
-                             v.row<T>(t.first + n) + first, count);
+      const Step step = LookAt(strip, t, n, v.row<T>(t.first + n) + first, count);
       StorePair(MulAdd(t.decay[n], step.b, Mul(t.kq[n], step.d)), o.row<T>(t.first + n) + first,
                 count);
-      Change(strip, k, t.rows, t.decay[n], step.d);
+      Change<kChannels>(strip, t, n, step.d);
     }
+  });
+}
+// Of one head the columns [first, first + count) of a chunk.
+void ForwardStrip(float* strip, const DeltaTokens& t, Tensor o, Tensor v, int64_t first,
+                  int64_t count) {
+  if (t.channel_decay) ForwardTokens<true>(strip, t, o, v, first, count);
+  else ForwardTokens<false>(strip, t, o, v, first, count);
+}
+
+// decay = e^log_decay;  seen_k = decay k;  seen_q = decay q
+void SeeDecayed(float* decay, float* seen_k, float* seen_q, const float* log_decay, const float* k,
+                const float* q, int64_t n) {
+  const DF32 d;
+  ForColumns(d, n, [&](int64_t c, auto part) HWY_ATTR {
+    const VF32 by = Exp(d, Load(d, log_decay + c, part));
+    Store(by, d, decay + c, part);
+    Store(hn::Mul(by, Load(d, k + c, part)), d, seen_k + c, part);
+    Store(hn::Mul(by, Load(d, q + c, part)), d, seen_q + c, part);
   });
 }
 
@@ -168,25 +199,25 @@ void NormaliseBackward(Tensor dx, int64_t row, const float* dy, const float* y, 
 // u = S'^T k:
 //   dS += q do^T;  dd = dS^T k;  dstrength = <dd, v - u>;  dv = strength dd;  du = -dv
 //   dq = S'do + k <d, do>;  dk = dS d + S' du;  dS' = dS + k du^T
-//   dlog_decay = D <dS', S>;  dS = D dS'
+//   dlog_decay = D <dS', S>, of each row where it has its own;  dS = D dS'
 // before [count,rows,Stride]: room for the states before each token, the first of them given.
-void BackwardStrip(float* grad, float* before, const DeltaTokens& t, const DeltaGrads& g,
-                   Tensor do_, Tensor v, int64_t first, int64_t count) {
+template <bool kChannels>
+void BackwardTokens(float* grad, float* before, const DeltaTokens& t, const DeltaGrads& g,
+                    Tensor do_, Tensor v, int64_t first, int64_t count) {
   WithFloat(v.dtype, [&](auto kind) HWY_ATTR {
     using T = decltype(kind);
     const int64_t size = t.rows * Stride();
     const auto step_of = [&](int64_t n) HWY_ATTR {
-      return Look(before + n * size, t.k + n * t.rows, t.q + n * t.rows, t.rows, t.decay[n],
-                  t.strength[n], v.row<T>(t.first + n) + first, count);
+      return LookAt(before + n * size, t, n, v.row<T>(t.first + n) + first, count);
     };
     for (int64_t n = 0; n + 1 < t.count; ++n) {
       float* next = before + (n + 1) * size;
       std::memcpy(next, before + n * size, static_cast<size_t>(size) * sizeof(float));
-      Change(next, t.k + n * t.rows, t.rows, t.decay[n], step_of(n).d);
+      Change<kChannels>(next, t, n, step_of(n).d);
     }
     for (int64_t n = t.count; n-- > 0;) {
       const float *k = t.k + n * t.rows, *q = t.q + n * t.rows, *s = before + n * size,
-                  decay = t.decay[n], strength = t.strength[n];
+                  strength = t.strength[n];
       const Step step = step_of(n);
       const Pair dout = LoadPair(do_.row<T>(t.first + n) + first, count);
       Pair dd = ZeroPair();
@@ -195,25 +226,37 @@ void BackwardStrip(float* grad, float* before, const DeltaTokens& t, const Delta
         SetRow(grad, i, row);
         dd = MulAdd(k[i], row, dd);
       }
-      const Pair missing = MulAdd(-decay, step.a, LoadPair(v.row<T>(t.first + n) + first, count));
+      const Pair missing =
+          MulAdd(-t.decay[n], step.a, LoadPair(v.row<T>(t.first + n) + first, count));
       const Pair dv = Mul(strength, dd);
       StorePair(dv, g.dv.row<T>(t.first + n) + first, count);
-      g.dstrength[n * g.stride] += SumProducts(dd, missing);
+      g.dstrength[n * g.strength_stride] += SumProducts(dd, missing);
       const float along = SumProducts(step.d, dout);
       Pair decayed = ZeroPair();
       for (int64_t i = 0; i < t.rows; ++i) {
         const Pair row = Row(s, i), change = Row(grad, i);
+        const float decay = DecayOf<kChannels>(t, n, i);
         g.dq[n * t.rows + i] += decay * SumProducts(row, dout) + k[i] * along;
         g.dk[n * t.rows + i] += SumProducts(change, step.d) - decay * SumProducts(row, dv);
         const Pair inner = MulAdd(-k[i], dv, change);
-        decayed = {hn::MulAdd(inner.low, row.low, decayed.low),
-                   hn::MulAdd(inner.high, row.high, decayed.high)};
+        if constexpr (kChannels)
+          g.dlog_decay[n * g.decay_stride + i] += decay * SumProducts(inner, row);
+        else
+          decayed = {hn::MulAdd(inner.low, row.low, decayed.low),
+                     hn::MulAdd(inner.high, row.high, decayed.high)};
         SetRow(grad, i, Mul(decay, inner));
       }
       const DF32 d;
-      g.dlog_decay[n * g.stride] += decay * SumLanesFixed(d, hn::Add(decayed.low, decayed.high));
+      if constexpr (!kChannels)
+        g.dlog_decay[n * g.decay_stride] +=
+            t.decay[n] * SumLanesFixed(d, hn::Add(decayed.low, decayed.high));
     }
   });
+}
+void BackwardStrip(float* grad, float* before, const DeltaTokens& t, const DeltaGrads& g,
+                   Tensor do_, Tensor v, int64_t first, int64_t count) {
+  if (t.channel_decay) BackwardTokens<true>(grad, before, t, g, do_, v, first, count);
+  else BackwardTokens<false>(grad, before, t, g, do_, v, first, count);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -231,6 +274,7 @@ HWY_EXPORT(ForwardStrip);
 HWY_EXPORT(BackwardStrip);
 HWY_EXPORT(Normalise);
 HWY_EXPORT(NormaliseBackward);
+HWY_EXPORT(SeeDecayed);
 HWY_EXPORT(Dot);
 
 void check(const char* op, const Tensor& o, const Tensor& qkv, const Tensor& log_decay,
@@ -240,10 +284,12 @@ void check(const char* op, const Tensor& o, const Tensor& qkv, const Tensor& log
            o.rows() == qkv.rows() && o.cols() == h.value_heads * h.value_width &&
            qkv.cols() == 2 * h.key_heads * h.key_width + o.cols(),
        op, "o [N,H*Cv] and qkv [N,2*G*C+H*Cv] of one dtype, f32 or bf16", {{"o", o}, {"qkv", qkv}});
-  const auto of_heads = [&](const Tensor& t) {
-    return !t.empty() && t.dtype == DType::f32 && t.rows() == o.rows() && t.cols() == h.value_heads;
+  const auto of_heads = [&](const Tensor& t, int64_t each) {
+    return !t.empty() && t.dtype == DType::f32 && t.rows() == o.rows() &&
+           t.cols() == h.value_heads * each;
   };
-  need(of_heads(log_decay) && of_heads(strength), op, "log_decay and strength [N,H] f32",
+  need(of_heads(log_decay, h.decays()) && of_heads(strength, 1), op,
+       "log_decay [N,H], or [N,H*C] of channels, and strength [N,H] f32",
        {{"log_decay", log_decay}, {"strength", strength}, {"o", o}});
   need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == o.rows() &&
            std::is_sorted(bounds.begin(), bounds.end()),
@@ -283,15 +329,30 @@ class KeyHead {
 
   float factor() const { return 1 / std::sqrt(static_cast<float>(rows_)); }
   // Tokens [at, at + count) of them for one value head, decays and strengths in `memory`.
-  DeltaTokens tokens(Arena& memory, Tensor log_decay, Tensor strength, int64_t head, int64_t at,
-                     int64_t count) const {
-    float *decay = memory.alloc(DType::f32, {count}).as<float>(),
-          *of = memory.alloc(DType::f32, {count}).as<float>();
+  DeltaTokens tokens(Arena& memory, Tensor log_decay, Tensor strength, const DeltaHeads& h,
+                     int64_t head, int64_t at, int64_t count) const {
+    const auto room = [&](int64_t n) { return memory.alloc(DType::f32, {n}).as<float>(); };
+    float *decay = room(count), *of = room(count);
+    const float *k = k_ + at * rows_, *q = q_ + at * rows_;
+    DeltaTokens tokens{count, first_ + at, rows_, k, q, kq_ + at, decay, of, nullptr, k, q};
     for (int64_t n = 0; n < count; ++n) {
-      decay[n] = std::exp(log_decay.row<float>(first_ + at + n)[head]);
+      const float* own = log_decay.row<float>(first_ + at + n) + head * h.decays();
+      decay[n] = h.by_channel ? 1 : std::exp(*own);
       of[n] = strength.row<float>(first_ + at + n)[head];
     }
-    return {count, first_ + at, rows_, k_ + at * rows_, q_ + at * rows_, kq_ + at, decay, of};
+    if (!h.by_channel) return tokens;
+    float *channels = room(count * rows_), *seen_k = room(count * rows_),
+          *seen_q = room(count * rows_);
+    for (int64_t n = 0; n < count; ++n) {
+      const int64_t row = n * rows_;
+      HWY_DYNAMIC_DISPATCH(SeeDecayed)
+      (channels + row, seen_k + row, seen_q + row,
+       log_decay.row<float>(first_ + at + n) + head * rows_, k + row, q + row, rows_);
+    }
+    tokens.channel_decay = channels;
+    tokens.seen_k = seen_k;
+    tokens.seen_q = seen_q;
+    return tokens;
   }
   void backward(Tensor dqkv, const DeltaHeads& h, int64_t head, const float* dq,
                 const float* dk) const {
@@ -364,7 +425,7 @@ void delta_rule_forward(Run& run, Tensor o, Tensor chunks, Tensor qkv, Tensor lo
         if (!chunks.empty())
           std::memcpy(chunks.row<float>(chunk) + head * size, matrix,
                       static_cast<size_t>(size) * sizeof(float));
-        const DeltaTokens tokens = keys.tokens(memory, log_decay, strength, head, 0, count);
+        const DeltaTokens tokens = keys.tokens(memory, log_decay, strength, heads, head, 0, count);
         for (int64_t first = 0; first < width; first += strip_width) {
           const int64_t cols = std::min(strip_width, width - first);
           HWY_DYNAMIC_DISPATCH(LoadStrip)(strip, matrix, rows, width, first, cols);
@@ -413,11 +474,12 @@ void delta_rule_backward(Run& run, Tensor dqkv, Tensor dlog_decay, Tensor dstren
           const DeltaGrads grads{dq + at * rows,
                                  dk + at * rows,
                                  KeyHead::values(dqkv, heads, head),
-                                 dlog_decay.row<float>(begin + at) + head,
+                                 dlog_decay.row<float>(begin + at) + head * heads.decays(),
                                  dstrength.row<float>(begin + at) + head,
+                                 heads.value_heads * heads.decays(),
                                  heads.value_heads};
           HWY_DYNAMIC_DISPATCH(BackwardStrip)
-          (grad, before, keys.tokens(memory, log_decay, strength, head, at, count), grads,
+          (grad, before, keys.tokens(memory, log_decay, strength, heads, head, at, count), grads,
            do_.slice_cols(head * width, (head + 1) * width), KeyHead::values(qkv, heads, head),
            first, cols);
         }

@@ -120,9 +120,9 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
   decides("the heads of linear attention (linear_num_key_heads and the like)",
-          fmt::format("{} and {}, {} and {} wide, behind a convolution of {}", c.linear.key_heads,
-                      c.linear.value_heads, c.linear.key_width, c.linear.value_width,
-                      c.linear.conv_width));
+          fmt::format("{} and {}, {} and {} wide, behind a convolution of {}, gates of {}",
+                      c.linear.key_heads, c.linear.value_heads, c.linear.key_width,
+                      c.linear.value_width, c.linear.conv_width, c.linear.gate_width));
   decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);

@@ -89,7 +89,10 @@ FileTensor::Piece tiled_piece(Param& param, const LinearAttention& l) {
 
 RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& config) {
   const AttentionShape shape = config.attention(0);
-  const int64_t width = shape.key_width, turning = shape.rotary_width, own = width - turning;
+  // Latents share what turns where anything does: pairs stand so in layers without turning too.
+  const int64_t width = shape.key_width,
+                turning = shape.latent.present() ? shape.shared_width : shape.rotary_width,
+                own = width - turning;
   switch (row.layout) {
     case Layout::paired:  // layers in which nothing turns are as the others
       return {.head = width,

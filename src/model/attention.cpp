@@ -220,19 +220,21 @@ Param& Attention::bank_of(HeadBank& bank, const Param& w, int64_t heads) {
 // each head's own matrix take rows sorted by head.
 void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t layer, Saved& saved) {
   const Batch& batch = pass.batch;
-  const int64_t tokens = saved.q.rows(), heads = shape.heads, turning = shape.rotary_width,
+  const int64_t tokens = saved.q.rows(), heads = shape.heads, shared = shape.shared_width,
                 width = shape.latent.width, rows = tokens * heads;
   saved.o = run.saved.alloc(saved.q.dtype, {tokens, shape.o_width()});
   ArenaScope scope(run.scratch);
   const auto alloc = [&](int64_t count, int64_t cols) {
     return run.scratch.alloc(saved.q.dtype, {count, cols});
   };
-  ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
-  ops::rope_acc(run, {saved.latents.k_rope}, turning, pass.cos_sin, false);
-  Tensor key = alloc(tokens, turning + width);
-  ops::cast(run, key.slice_cols(0, turning), saved.latents.k_rope);
-  ops::cast(run, key.slice_cols(turning, turning + width), saved.latents.kv);
-  ops::KvView kv{key, key.slice_cols(turning, turning + width), batch.bounds,
+  if (shape.rotary_width > 0) {
+    ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
+    ops::rope_acc(run, {saved.latents.k_rope}, shared, pass.cos_sin, false);
+  }
+  Tensor key = alloc(tokens, shared + width);
+  ops::cast(run, key.slice_cols(0, shared), saved.latents.k_rope);
+  ops::cast(run, key.slice_cols(shared, shared + width), saved.latents.kv);
+  ops::KvView kv{key, key.slice_cols(shared, shared + width), batch.bounds,
                  batch.bounds.first(batch.bounds.size() - 1)};
   if (pass.cache) {
     pass.cache->store(run, layer, batch, key, {});
@@ -251,14 +253,14 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
   }
   offsets.push_back(rows);
   const Tensor q_heads = saved.q.reshape({rows, shape.key_width});
-  Tensor sorted = alloc(rows, width), query = alloc(rows, turning + width);
-  ops::matmul_dx(run, sorted, {q_heads.slice_cols(turning, shape.key_width), by_head},
+  Tensor sorted = alloc(rows, width), query = alloc(rows, shared + width);
+  ops::matmul_dx(run, sorted, {q_heads.slice_cols(shared, shape.key_width), by_head},
                  bank_of(k_bank_, k, heads), offsets);
-  ops::cast(run, query.slice_cols(0, turning), q_heads.slice_cols(0, turning));
-  ops::gather_rows(run, query.slice_cols(turning, turning + width), sorted, back);
+  ops::cast(run, query.slice_cols(0, shared), q_heads.slice_cols(0, shared));
+  ops::gather_rows(run, query.slice_cols(shared, shared + width), sorted, back);
 
   Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width);
-  query = query.reshape({tokens, heads * (turning + width)});
+  query = query.reshape({tokens, heads * (shared + width)});
   if (pass.kept.empty())
     ops::attention_forward(run, seen, {}, query, kv, batch.positions, heads, 1, scale_of(shape),
                            shape.window);

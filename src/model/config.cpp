@@ -157,6 +157,10 @@ void validate_linear(const ModelConfig& c) {
   if (l.conv_width < 2)
     fail_usage("the convolution of linear attention sees {} token; it must see 2 at least",
                l.conv_width);
+  if (l.gate_width < 0 || l.gate_width > kLimit)
+    fail_usage(
+        "gates of linear attention are made of {} numbers; it must be 0 (of the token) to {}",
+        l.gate_width, kLimit);
 }
 
 void validate_convolutions(const ModelConfig& c) {
@@ -229,6 +233,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .queries_grow = query_growth.present(),
           .score_factor = factor,
           .latent = latent,
+          .shared_width = latent.present() ? rotary_width : 0,
           .top = sparse.top,
           .index_heads = indexed ? sparse.heads : 0,
           .index_width = indexed ? sparse.width : 0};

@@ -94,11 +94,17 @@ struct LinearAttention {
       0;  // value head h has the queries and keys of head h key_heads / value_heads
   int64_t key_width = 0, value_width = 0;  // of a head
   int64_t conv_width = 0;                  // tokens that the convolution before it sees
+  // Of what decays, of each channel of a head, and sigmoid gates are made (Kimi Delta Attention,
+  // arXiv 2510.26692); 0: decays are of a head, gates are silu, both made of the token
+  int64_t gate_width = 0;
 
   bool present() const { return key_heads > 0; }
   int64_t k_width() const { return key_heads * key_width; }
   int64_t v_width() const { return value_heads * value_width; }
   int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution
+  bool by_channel() const { return gate_width > 0; }
+  // Numbers that say how much a token makes the matrices forget.
+  int64_t decays() const { return by_channel() ? value_heads * key_width : value_heads; }
   // Numbers that a sequence keeps: the last tokens' channels, and the matrices.
   int64_t conv_state() const { return (conv_width - 1) * channels(); }
   int64_t state() const { return conv_state() + v_width() * key_width; }
@@ -130,6 +136,8 @@ struct AttentionShape {
   bool queries_grow = false;    // with their positions (QueryGrowth)
   float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
   LatentAttention latent = {};
+  // with latents: so many of a key's C numbers, the first ones, all heads share; they turn or not
+  int64_t shared_width = 0;
   int64_t top = 0;  // so many of the keys before it a token sees, chosen ones; 0: all
   int64_t index_heads = 0, index_width = 0;  // of the indexer that chooses them; 0: there is none
 
@@ -137,10 +145,10 @@ struct AttentionShape {
   int64_t k_width() const { return kv_heads * key_width; }
   int64_t v_width() const { return kv_heads * value_width; }
   int64_t o_width() const { return heads * value_width; }
-  // Numbers that a cache keeps of a token. With latents its keys are what turns of a key and what
-  // keys and values are made of, and its values are part of them.
+  // Numbers that a cache keeps of a token. With latents its keys are what heads share of a key and
+  // what keys and values are made of, and its values are part of them.
   int64_t cached_key_width() const {
-    return latent.present() ? rotary_width + latent.width : k_width();
+    return latent.present() ? shared_width + latent.width : k_width();
   }
   int64_t cached_value_width() const { return latent.present() ? 0 : v_width(); }
   int64_t cached_width() const { return cached_key_width() + cached_value_width() + index_width; }
@@ -179,7 +187,7 @@ struct ModelConfig {
   SparseAttention sparse;   // of latent attention
   FullAttention full;
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
-  // same of keys in all heads); 0: all
+  // same of keys in all heads, also where nothing turns); 0: all
   int64_t rotary_width = 0;
   std::vector<int64_t> nope_layers;  // in which nothing turns
   int64_t context = 256;             // longest sequence trained on; learned positions end there

@@ -1,5 +1,6 @@
 // Linear attention by the gated delta rule (Gated DeltaNet, arXiv 2412.06464; as Qwen3-Next has it,
-// transformers:qwen3_next/modeling_qwen3_next.py): in place of attention, with a state of fixed
+// transformers:qwen3_next/modeling_qwen3_next.py; Kimi Delta Attention, arXiv 2510.26692,
+// transformers:kimi_linear/modeling_kimi_linear.py): in place of attention, with a state of fixed
 // size in place of keys and values.
 #pragma once
 
@@ -12,13 +13,16 @@
 namespace moe {
 
 // qkv = silu(conv(q x, k x, v x));  o = delta rule of qkv, by the token's decay and strength;
-// y = o_proj (norm(o) silu(z x)), the norm being of each head.
+// y = o_proj (norm(o) silu(z x)), the norm being of each head. With decays of channels (R =
+// gate_width) these are made by a (a_in x), gates by z (z_in x), and y = o_proj (norm(o)
+// sigmoid(z (z_in x))).
 struct DeltaNet {
   LinearAttention shape;
-  Param q, k, v, z;      // [G*C,D], [G*C,D], [H*Cv,D], [H*Cv,D]
-  Param b, a;            // [H,D]: of the strength, of the decay
+  Param q, k, v, z;      // [G*C,D], [G*C,D], [H*Cv,D], [H*Cv,D] or [H*Cv,R]
+  Param b, a;            // [H,D], [H,D] or [H*C,R]: of the strength, of the decay
+  Param z_in, a_in;      // [R,D], absent where decays are of heads
   Param conv;            // [2*G*C+H*Cv,J]
-  Param dt_bias, a_log;  // [H]
+  Param dt_bias, a_log;  // [H] or [H*C], [H]
   Norm norm;             // [Cv]
   Param o;               // [D,H*Cv]
 
@@ -26,8 +30,9 @@ struct DeltaNet {
   struct Saved {
     Tensor projected, qkv;       // [N,2*G*C+H*Cv] A, before and after the convolution
     Tensor z;                    // [N,H*Cv] A
-    Tensor b, a;                 // [N,H] f32
-    Tensor log_decay, strength;  // [N,H] f32
+    Tensor z_in, a_in;           // [N,R] A, absent where decays are of heads
+    Tensor b, a;                 // [N,H], [N,H] or [N,H*C] f32
+    Tensor log_decay, strength;  // like a, b
     Tensor chunks;               // [*,H*C*Cv] f32, absent where nothing goes back
     Tensor o, normed;            // [N,H*Cv] A
     Norm::Saved norm;
@@ -40,8 +45,14 @@ struct DeltaNet {
 
  private:
   ops::DeltaHeads heads() const {
-    return {shape.key_heads, shape.value_heads, shape.key_width, shape.value_width};
+    return {shape.key_heads, shape.value_heads, shape.key_width, shape.value_width,
+            shape.by_channel()};
   }
+  ops::Act gate_act() const { return shape.by_channel() ? ops::Act::sigmoid : ops::Act::silu; }
+  void project(Run&, Tensor x, Saved&);
+  void project_backward(Run&, Tensor dx, Tensor dprojected, Tensor dz, Tensor da, Tensor db,
+                        Tensor x, const Saved&);
+  void made_backward(Run&, Tensor dx, Param& out, Param& in, Tensor dy, Tensor made, Tensor x);
   // Rows of one head each.
   Tensor by_head(Tensor x) const {
     return x.reshape({x.rows() * shape.value_heads, shape.value_width});

@@ -48,7 +48,7 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
       // as rows: all heads of a query meet them, and turn a block of them once for all
       const int64_t width = shape.cached_key_width();
       k_.push_back(memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, width}));
-      v_.push_back(k_.back().slice_cols(shape.rotary_width, width));
+      v_.push_back(k_.back().slice_cols(shape.shared_width, width));
       if (shape.index_heads > 0)
         index_.back() = memory_.alloc(dtype, {blocks_, shape.index_width, ops::kKeyBlock});
       continue;

@@ -17,6 +17,16 @@ namespace {
 constexpr int64_t kDraws = 1 << 14;               // that are worth a thread
 constexpr uint64_t kEmbeddingDropout = 1u << 20;  // beyond any layer's number
 
+// Softplus of them is from 1e-3 to 1e-1, evenly by its logarithm (fla/layers/kda.py).
+void draw_strengths(float* x, int64_t n, RngKey key) {
+  const double low = std::log(1e-3), high = std::log(1e-1);
+  for (int64_t i = 0; i < n; ++i) {
+    const double dt =
+        std::exp(low + (high - low) * static_cast<double>(uniform(key, static_cast<uint64_t>(i))));
+    x[i] = static_cast<float>(dt + std::log(-std::expm1(-dt)));
+  }
+}
+
 // One parameter's initial values, each drawn from (key, index in the whole of it).
 void draw(const Param& param, const ModelConfig& config, RngKey key) {
   const InitOptions& init = config.init;
@@ -26,13 +36,16 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
                                            (value.numel() / std::max<int64_t>(1, value.shape[0])));
   float* x = value.as<float>();
   const int64_t n = value.numel();
-  // Decays from e^-0.01 to e^-16 a token of strength 1 (github fla-org/flash-linear-attention,
-  // fla/layers/gated_deltanet.py).
+  // Decays from e^-0.01, of channels from e^-1, to e^-16 a token of strength 1 (github
+  // fla-org/flash-linear-attention, fla/layers/gated_deltanet.py, kda.py).
   if (param.kind == ParamKind::linear_a_log) {
+    const float least = config.linear.by_channel() ? 1.0f : 0.01f;
     for (int64_t i = 0; i < n; ++i)
-      x[i] = std::log(0.01f + (16 - 0.01f) * uniform(key, static_cast<uint64_t>(i)));
+      x[i] = std::log(least + (16 - least) * uniform(key, static_cast<uint64_t>(i)));
     return;
   }
+  if (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel())
+    return draw_strengths(x, n, key);
   // A router's fixed matrix, which is a buffer, is drawn as one that learns.
   if (role == Role::norm || role == Role::bias || (role == Role::buffer && value.rank < 2)) {
     const bool of_one =

@@ -78,10 +78,10 @@ void List::latent_attention(Attention& attention) const {
     matrix(attention.q, ParamKind::q, "attn.q.weight", shape.q_width(), c.width);
   }
   matrix(latents.kv_a, ParamKind::kv_a, "attn.kv_a.weight", l.width, c.width);
-  matrix(latents.k_rope, ParamKind::k_rope, "attn.k_rope.weight", shape.rotary_width, c.width);
+  matrix(latents.k_rope, ParamKind::k_rope, "attn.k_rope.weight", shape.shared_width, c.width);
   norm(latents.kv_norm, ParamKind::kv_a_norm, "attn.kv_a_norm.weight", l.width);
   matrix(attention.k, ParamKind::k_b, "attn.k_b.weight",
-         shape.heads * (shape.key_width - shape.rotary_width), l.width);
+         shape.heads * (shape.key_width - shape.shared_width), l.width);
   matrix(attention.v, ParamKind::v_b, "attn.v_b.weight", shape.v_width(), l.width);
   add(attention.o, Part::attention, ParamKind::o, "attn.o.weight", Role::residual,
       {c.width, shape.o_width()});
@@ -156,12 +156,21 @@ void List::linear_attention(DeltaNet& linear) const {
   projection(linear.q, ParamKind::linear_q, "linear.q.weight", l.k_width());
   projection(linear.k, ParamKind::linear_k, "linear.k.weight", l.k_width());
   projection(linear.v, ParamKind::linear_v, "linear.v.weight", l.v_width());
-  projection(linear.z, ParamKind::linear_z, "linear.z.weight", l.v_width());
+  if (l.by_channel()) {
+    projection(linear.z_in, ParamKind::linear_z_in, "linear.z_in.weight", l.gate_width);
+    projection(linear.a_in, ParamKind::linear_a_in, "linear.a_in.weight", l.gate_width);
+    own(linear.z, ParamKind::linear_z, "linear.z.weight", Role::matrix,
+        {l.v_width(), l.gate_width});
+    own(linear.a, ParamKind::linear_a_out, "linear.a_out.weight", Role::matrix,
+        {l.decays(), l.gate_width});
+  } else {
+    projection(linear.z, ParamKind::linear_z, "linear.z.weight", l.v_width());
+  }
   projection(linear.b, ParamKind::linear_b, "linear.b.weight", l.value_heads);
-  projection(linear.a, ParamKind::linear_a, "linear.a.weight", l.value_heads);
+  if (!l.by_channel()) projection(linear.a, ParamKind::linear_a, "linear.a.weight", l.value_heads);
   own(linear.conv, ParamKind::linear_conv, "linear.conv.weight", Role::matrix,
       {l.channels(), l.conv_width});
-  own(linear.dt_bias, ParamKind::linear_dt_bias, "linear.dt_bias", Role::bias, {l.value_heads});
+  own(linear.dt_bias, ParamKind::linear_dt_bias, "linear.dt_bias", Role::bias, {l.decays()});
   own(linear.a_log, ParamKind::linear_a_log, "linear.a_log", Role::bias, {l.value_heads});
   linear.norm.eps = c.norm_eps;
   own(linear.norm.weight, ParamKind::linear_norm, "linear.norm.weight", Role::norm,

@@ -63,13 +63,17 @@ enum class ParamKind : uint8_t {
   index_k_norm,
   index_weights,
   // of linear attention: queries, keys and values, what gates them, strength and decay of a token;
-  // the convolution, the decay's bias and factor, the norm of a head, the projection back
+  // what gates and decays are made of, and the decays of channels made of it; the convolution, the
+  // decay's bias and factor, the norm of a head, the projection back
   linear_q,
   linear_k,
   linear_v,
   linear_z,
   linear_b,
   linear_a,
+  linear_z_in,
+  linear_a_in,
+  linear_a_out,
   linear_conv,
   linear_dt_bias,
   linear_a_log,

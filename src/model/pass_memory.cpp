@@ -84,15 +84,17 @@ struct Sizes {
   int64_t stream() const { return n * c.width * kF32; }
 };
 
-// Before and behind the convolution; gates, what the rule gives and its norm; strength and decay
-// before and after, the norm's statistics; the states that backward starts from.
+// Before and behind the convolution; gates, what the rule gives and its norm; what gates and decays
+// are made of; strength and decay before and after, the norm's statistics; the states that backward
+// starts from.
 int64_t saved_linear(const Sizes& s) {
   const LinearAttention& l = s.c.linear;
   const auto chunks_of = [](int64_t tokens) {
     return (tokens + ops::kDeltaChunk - 1) / ops::kDeltaChunk;
   };
   const int64_t chunks = s.goes_back ? s.over({Scope::Kind::sequence, 0}, chunks_of) : 0;
-  return s.n * s.a * (2 * l.channels() + 3 * l.v_width()) + s.n * kF32 * 5 * l.value_heads +
+  return s.n * s.a * (2 * l.channels() + 3 * l.v_width() + 2 * l.gate_width) +
+         s.n * kF32 * (3 * l.value_heads + 2 * l.decays()) +
          chunks * l.v_width() * l.key_width * kF32;
 }
 
@@ -110,7 +112,7 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   if (c.attention_gate) bytes += s.n * shape.o_width() * s.a;
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
-    return bytes + s.n * (2 * (l.width + l.query_width) + shape.rotary_width) * s.a +
+    return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +
            s.n * kF32 * ((l.query_width > 0 ? 2 : 1) + (shape.index_heads > 0 ? 2 : 0));
   if (c.qk_norm == QkNorm::none) return bytes;
   const bool head = c.qk_norm == QkNorm::head;
@@ -225,11 +227,14 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
   return std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
 }
 
-// Gradients of what is saved, but for the second of each pair; those of the convolution in f32; of
-// a key head's queries and keys, both before and behind their norms, on each thread.
+// Gradients of what is saved, but for the second of each pair; of decays of channels also in the
+// activations' type; those of the convolution in f32; of a key head's queries and keys, both before
+// and behind their norms, on each thread.
 int64_t scratch_linear(const Sizes& s) {
   const LinearAttention& l = s.c.linear;
-  return s.n * s.a * (2 * l.channels() + 3 * l.v_width()) + s.n * kF32 * 2 * l.value_heads +
+  const int64_t rounded = l.by_channel() && s.a != kF32 ? l.decays() : 0;
+  return s.n * s.a * (2 * l.channels() + 3 * l.v_width() + 2 * l.gate_width + rounded) +
+         s.n * kF32 * (l.value_heads + l.decays()) +
          std::max(s.n * l.channels() * kF32, scratch_wave(s, s.n, s.c.width));
 }
 
@@ -245,7 +250,7 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
     // dk_rope, dkv, dk_b; dq_b; before a norm
     return q + others + scratch_wave(s, s.n, s.c.width) +
            s.n * s.a *
-               (shape.k_width() - (shape.heads - 1) * shape.rotary_width + l.width + l.query_width +
+               (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width + l.query_width +
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
   const int64_t turned = s.c.qk_norm_turned ? q + s.n * shape.k_width() * s.a : 0;

@@ -127,12 +127,13 @@ std::vector<T> unit_rows(const std::vector<T>& x, int64_t width) {
 template <class T>
 std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionShape& shape) {
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
-  const std::vector<double> f = frequencies(shape.rotary_width);
+  std::vector<double> f = frequencies(shape.shared_width);
+  if (shape.rotary_width == 0) std::fill(f.begin(), f.end(), 0.0);
   const LatentAttention& l = shape.latent;
   const std::vector<T> q_from = unit_rows(linear(in[0], in[1], kWidth), l.query_width),
                        kv = unit_rows(linear(in[0], in[3], kWidth), l.width),
                        k_rope = linear(in[0], in[4], kWidth), own = linear(kv, in[5], l.width);
-  const auto turning = static_cast<size_t>(shape.rotary_width),
+  const auto turning = static_cast<size_t>(shape.shared_width),
              width = static_cast<size_t>(shape.key_width), rest = width - turning;
   std::vector<T> k;
   for (size_t n = 0; n < k_rope.size() / turning; ++n)
@@ -159,7 +160,7 @@ struct LatentLayer {
   static constexpr int64_t kHeads = 3, kTurning = 4;
   Attention attention;
 
-  explicit LatentLayer(moe::Run& run) {
+  explicit LatentLayer(moe::Run& run, bool turns = true) {
     AttentionShape& shape = attention.shape;
     shape = {.heads = kHeads,
              .kv_heads = kHeads,
@@ -167,7 +168,9 @@ struct LatentLayer {
              .value_width = 5,
              .rotary_width = kTurning,
              .score_factor = 1.3f,
-             .latent = {.width = 7, .query_width = 6, .value_width = 5}};
+             .latent = {.width = 7, .query_width = 6, .value_width = 5},
+             .shared_width = kTurning};
+    if (!turns) shape.rotary_width = 0;
     const auto ones = [&](Norm& norm, int64_t width) {
       norm.eps = 1e-6f;
       norm.weight = draw_param(run.saved, {width}, 1, 0);
@@ -186,9 +189,10 @@ struct LatentLayer {
   }
 };
 
-TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
+void expect_latents_like_the_twin(bool turns) {
+  SCOPED_TRACE(turns ? "what is shared turns" : "nothing turns");
   moe::Run run(2);
-  LatentLayer layer(run);
+  LatentLayer layer(run, turns);
   Attention& attention = layer.attention;
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
   const int64_t tokens = rows.bounds.back();
@@ -198,8 +202,9 @@ TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
                dx = run.saved.alloc(DType::f32, {tokens, kWidth});
   const std::vector<int32_t> ids(static_cast<size_t>(tokens));
   Pass pass{.batch = {ids, rows.positions, rows.bounds}, .keep = Keep::all};
-  pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions,
-                                    rope_frequencies(LatentLayer::kTurning, 100, {}));
+  if (turns)
+    pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions,
+                                      rope_frequencies(LatentLayer::kTurning, 100, {}));
   Attention::Saved saved;
   attention.forward(run, y, x, pass, 0, saved);
   Latents& latents = *attention.latents;
@@ -221,17 +226,24 @@ TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
   }
 }
 
+TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
+  for (const bool turns : {true, false}) expect_latents_like_the_twin(turns);
+}
+
 // What is read from a cache is what a whole text gives: the products go another way round. So it is
 // with low-rank terms, which give what they give merged.
-TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
+class LatentCache : public testing::TestWithParam<bool> {};
+TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
+  const bool turns = GetParam();
   ModelConfig c;
+  if (!turns) c.nope_layers = {0};
   c.layers = 1;
   c.heads = c.kv_heads = LatentLayer::kHeads;
   c.head_width = LatentLayer::kTurning + 3;
   c.latent = {.width = 7, .query_width = 6, .value_width = 5};
   c.rotary_width = LatentLayer::kTurning;
   moe::Run run(2);
-  LatentLayer layer(run);
+  LatentLayer layer(run, turns);
   Attention& attention = layer.attention;
   constexpr int64_t kTokens = 70;
   const Tensor x = draw(run.saved, DType::f32, {kTokens, kWidth}, 8),
@@ -247,8 +259,9 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
     Pass pass{.batch = {std::span<const int32_t>(ids).first(count), at, bounds}};
     const int32_t slots[] = {0};
     if (cache) pass.cache = cache, pass.batch.slots = slots;
-    pass.cos_sin =
-        ops::cos_sin_table(run, run.saved, at, rope_frequencies(LatentLayer::kTurning, 100, {}));
+    if (turns)
+      pass.cos_sin =
+          ops::cos_sin_table(run, run.saved, at, rope_frequencies(LatentLayer::kTurning, 100, {}));
     Attention::Saved saved;
     attention.forward(run, y.slice_rows(begin, end), x.slice_rows(begin, end), pass, 0, saved);
   };
@@ -288,6 +301,7 @@ TEST(AttentionLayer, OfLatentsReadsWhatTheCacheKeeps) {
   expect_same_by_cache();
   expect_near(whole, hung, kTwinF32, "merged");
 }
+INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache, testing::Bool());
 
 // What a model's layers are given is what its options say, one layer after another.
 TEST(AttentionLayer, IsShapedByTheConfig) {

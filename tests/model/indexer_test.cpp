@@ -53,6 +53,7 @@ struct SparseLayer {
         .rotary_width = kTurning,
         .score_factor = 1.3f,
         .latent = {.width = kLatent, .query_width = kQueries, .value_width = kValues},
+        .shared_width = kTurning,
         .top = kTop,
         .index_heads = indexed ? kIndexHeads : 0,
         .index_width = indexed ? kIndexWidth : 0};

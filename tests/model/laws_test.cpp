@@ -212,15 +212,18 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   c.attention_gate = c.norm_offset = true;
   c.linear = {.key_heads = 2, .value_heads = 4, .key_width = 8, .value_width = 20, .conv_width = 4};
   c.linear_layers = {0};
-  Model model(c);
-  draw_params(model, 4);
-  Eval eval(model, 2, DType::f32);
-  const Ids ids = text(100, 1);
-  const Logits want = eval.logits({ids});
-  for (const int64_t piece : {1, 7, 64})
-    EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
-  const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
-  EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+  for (const int64_t gate_width : {0, 6}) {
+    c.linear.gate_width = gate_width;
+    Model model(c);
+    draw_params(model, 4);
+    Eval eval(model, 2, DType::f32);
+    const Ids ids = text(100, 1);
+    const Logits want = eval.logits({ids});
+    for (const int64_t piece : {1, 7, 64})
+      EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
+    const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
+    EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+  }
 }
 
 // Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they

@@ -226,6 +226,19 @@ std::vector<Case> architectures() {
   c.linear_layers = {0, 1};
   c.act = ops::Act::sigmoid;
   list.push_back({.name = "linear attention everywhere", .config = c});
+  c.linear.value_heads = 1;
+  c.linear.gate_width = 2;
+  c.act = ops::Act::silu;
+  list.push_back({.name = "decays of channels everywhere", .config = c});
+  c.linear = {.key_heads = 1,
+              .value_heads = 2,
+              .key_width = 3,
+              .value_width = 5,
+              .conv_width = 3,
+              .gate_width = 4};
+  c.linear_layers = {1};
+  c.nope_layers = {0};
+  list.push_back({.name = "decays of channels above attention where nothing turns", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig squares = routed("mixtral", 4, 2);
     squares.gated = false;

@@ -78,6 +78,8 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
       .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
   c.linear_layers = {0, 1};
   expect_foretold("linear attention", c, {.tokens = 1024, .loss = true});
+  c.linear.gate_width = 24;
+  expect_foretold("decays of channels", c, {.tokens = 1024, .loss = true});
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;

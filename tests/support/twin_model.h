@@ -337,22 +337,30 @@ class TwinModel {
     const auto made = [&](const char* what, int64_t width) {
       return linear(x, p(name + what + ".weight"), width, 0, nullptr);
     };
-    Matrix<T> qkv = made("q", l.k_width()), decay = made("a", l.value_heads),
+    // Of what decays and gates are made, where they are not made of the token.
+    const auto through = [&](const char* in, const char* out, int64_t width) {
+      return linear(made(in, l.gate_width), p(name + out + ".weight"), width, 0, nullptr);
+    };
+    const bool by_channel = l.gate_width > 0;
+    Matrix<T> qkv = made("q", l.k_width()),
+              decay = by_channel ? through("a_in", "a_out", l.value_heads * l.key_width)
+                                 : made("a", l.value_heads),
               strength = made("b", l.value_heads);
     const Matrix<T> k = made("k", l.k_width()), v = made("v", l.v_width()),
-                    z = made("z", l.v_width());
+                    z = by_channel ? through("z_in", "z", l.v_width()) : made("z", l.v_width());
+    const size_t channels = by_channel ? static_cast<size_t>(l.key_width) : 1;
     for (size_t n = 0; n < x.size(); ++n) {
       for (const Matrix<T>* more : {&k, &v})
         qkv[n].insert(qkv[n].end(), (*more)[n].begin(), (*more)[n].end());
       for (size_t h = 0; h < decay[n].size(); ++h) {
         const T a = decay[n][h] + p(name + "dt_bias")[h];
-        decay[n][h] = -exp(p(name + "a_log")[h]) * log(T(1.0) + exp(a));
-        strength[n][h] = twin::sigmoid(strength[n][h]);
+        decay[n][h] = -exp(p(name + "a_log")[h / channels]) * log(T(1.0) + exp(a));
       }
+      for (T& b : strength[n]) b = twin::sigmoid(b);
     }
     Matrix<T> o = twin::delta_rule(
         twin::short_conv(qkv, p(name + "conv.weight"), in_->bounds), decay, strength,
-        {l.key_heads, l.value_heads, l.key_width, l.value_width}, in_->bounds);
+        {l.key_heads, l.value_heads, l.key_width, l.value_width, by_channel}, in_->bounds);
     const auto width = static_cast<size_t>(l.value_width);
     for (size_t n = 0; n < o.size(); ++n)
       for (size_t begin = 0; begin < o[n].size(); begin += width) {
@@ -360,7 +368,8 @@ class TwinModel {
         const std::vector<T> y = norm_row(std::vector<T>(first, first + static_cast<long>(width)),
                                           p(name + "norm.weight"), nullptr, NormKind::rms, false);
         for (size_t i = 0; i < width; ++i)
-          o[n][begin + i] = y[i] * z[n][begin + i] * twin::sigmoid(z[n][begin + i]);
+          o[n][begin + i] =
+              y[i] * (by_channel ? T(1.0) : z[n][begin + i]) * twin::sigmoid(z[n][begin + i]);
       }
     return linear(o, p(name + "o.weight"), c_.width, 0, nullptr);
   }

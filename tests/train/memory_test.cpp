@@ -94,6 +94,9 @@ TEST(Memory, IsWhatShapesForetell) {
     for (const bool recompute : {false, true})
       expect_foretold(fmt::format("linear attention {} recompute {}", name_of(dtype), recompute), c,
                       dtype, recompute);
+  c.linear.gate_width = 24;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_foretold(fmt::format("decays of channels {}", name_of(dtype)), c, dtype, false);
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;

@@ -57,6 +57,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("linear_key_head_dim", c.linear.key_width, 0, 1);
   v.extra("linear_value_head_dim", c.linear.value_width, 0, 1);
   v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
+  v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
   v.layer_list("linear_attention_layers", c.linear_layers);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);

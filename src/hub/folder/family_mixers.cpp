@@ -135,6 +135,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   if (c.linear.present() != f.linear)
     return f.linear ? "none of its layers has linear attention"
                     : "some of its layers have linear attention";
+  if (c.linear.by_channel()) return "in its linear attention each channel has its own decay";
   if (c.conv_layers.empty() == f.lfm2)
     return f.lfm2 ? "none of its layers has a convolution"
                   : "some of its layers have a convolution";

@@ -132,6 +132,7 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if ((row.linear || row.gate) != c.attention_gate)
     return row.linear || row.gate ? "its attention has no gate" : "its attention has a gate";
   if (!row.linear) return "";
+  if (c.linear.by_channel()) return "in its linear attention each channel has its own decay";
   if (c.linear.key_width != c.linear.value_width)
     return "keys and values of its linear attention are of different widths";
   const int64_t every = full_attention_every(c);

@@ -14,7 +14,7 @@ PieceShape shape_of(const FileTensor::Piece& piece) {
                    .cols = t.cols()};
   if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;
   if (piece.expert < 0) return shape;
-  if (t.rank == 2) shape.rows = 1;  // of a bank of vectors
+  if (t.rank == 2 && piece.heads == 0) shape.rows = 1;  // of a bank of vectors
   shape.count = 1;
   shape.begin = piece.expert * shape.numel();
   return shape;

@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}";
+constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}", kPart = "{p}";
 
 template <class T>
 std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
@@ -183,6 +183,17 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return push(tiled_piece(param, config.linear));
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
+    case Layout::channels_apart: {
+      constexpr std::string_view kParts[] = {"q", "k", "v"};
+      constexpr int64_t kCount = std::size(kParts);
+      shape = {shape[0] / kCount, 1, shape[1]};
+      for (int64_t i = 0; i < kCount; ++i)
+        map.push_back({.name = filled(name, kPart, kParts[i]),
+                       .shape = shape,
+                       .pieces = {{.param = &param, .expert = i, .heads = kCount}}});
+      return;
+    }
+    case Layout::as_states: shape = {1, 1, shape[0], 1}; return push({&param});
     case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
     case Layout::by_head:
     case Layout::by_head_transposed: {

@@ -41,9 +41,12 @@ Source source_shape(const FileTensor::Piece& piece) {
   Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1,
                .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                .cols = t.cols()};
-  const bool of_vectors = t.rank == 2 && piece.expert >= 0;
+  const bool of_vectors = t.rank == 2 && piece.expert >= 0 && piece.heads == 0;
   if (of_vectors) shape.rows = 1;
-  if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;
+  if (piece.heads > 0) {
+    shape.rows /= piece.heads;
+    shape.count = piece.expert < 0 ? piece.heads : 1;
+  }
   if ((t.rank == 1 || of_vectors) && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
   return shape;
 }
@@ -213,6 +216,7 @@ Tensor shaped(Tensor t, const std::vector<int64_t>& shape) {
   switch (shape.size()) {
     case 1: return t.reshape({shape[0]});
     case 2: return t.reshape({shape[0], shape[1]});
+    case 4: return t.reshape({shape[0], shape[1], shape[2], shape[3]});
     default: return t.reshape({shape[0], shape[1], shape[2]});
   }
 }
@@ -268,8 +272,10 @@ void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) 
                   const Source from = part_here(piece, whole);
                   if (from.count == 0) return;
                   const int64_t expert = piece.expert - param.share.first;
-                  read_piece((piece.expert >= 0 ? param.value.at(expert) : param.value).as<float>(),
-                             piece, from);
+                  const Tensor to = piece.expert < 0  ? param.value
+                                    : piece.heads > 0 ? matrix_of(piece, 0)
+                                                      : param.value.at(expert);
+                  read_piece(to.as<float>(), piece, from);
                 });
   }
 }
@@ -373,6 +379,7 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   const Param& param = *piece.param;
   if (piece.heads > 0) {
     const int64_t rows = param.value.rows() / piece.heads;
+    if (piece.expert >= 0) m = piece.expert;
     return param.value.slice_rows(m * rows, (m + 1) * rows);
   }
   if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
@@ -381,6 +388,7 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
 
 void adapt_row(std::span<float> row, const FileTensor::Piece& piece, int64_t m, int64_t r) {
   const Param& w = *piece.param;
+  if (piece.heads > 0 && piece.expert >= 0) m = piece.expert;
   if (piece.heads > 0) adapt_row(row, w, 0, m * (w.value.rows() / piece.heads) + r);
   else adapt_row(row, w, piece.expert >= 0 ? piece.expert : m, r);
 }

@@ -41,7 +41,8 @@ struct FileTensor {
     Param* param = nullptr;
     int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
-    int64_t heads = 0;       // so many matrices, one behind another, make up the parameter's one
+    // So many matrices, one behind another, make up the parameter's one; `expert`: of these.
+    int64_t heads = 0;
     RowOrder order = {};
     RowOrder columns = {};  // of a piece that is not transposed
     // What the file has of each number x of the Model.

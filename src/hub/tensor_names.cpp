@@ -164,6 +164,54 @@ constexpr NameRow kPairedIndexerNames[] = {
 constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
 constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kLatentNames);
 
+// Kimi Linear's (huggingface moonshotai/Kimi-Linear-48B-A3B-Instruct), latents as above: the
+// experts w1 (gate), w3 (up) and w2 (down).
+constexpr NameRow kKimiNames[] = {
+    {Part::attention, ParamKind::linear_q, "model.layers.{i}.self_attn.q_proj.weight"},
+    {Part::attention, ParamKind::linear_k, "model.layers.{i}.self_attn.k_proj.weight"},
+    {Part::attention, ParamKind::linear_v, "model.layers.{i}.self_attn.v_proj.weight"},
+    {Part::attention, ParamKind::linear_z_in, "model.layers.{i}.self_attn.g_a_proj.weight"},
+    {Part::attention, ParamKind::linear_z, "model.layers.{i}.self_attn.g_b_proj.weight"},
+    {Part::attention, ParamKind::linear_a_in, "model.layers.{i}.self_attn.f_a_proj.weight"},
+    {Part::attention, ParamKind::linear_a_out, "model.layers.{i}.self_attn.f_b_proj.weight"},
+    {Part::attention, ParamKind::linear_b, "model.layers.{i}.self_attn.b_proj.weight"},
+    {Part::attention, ParamKind::linear_conv, "model.layers.{i}.self_attn.{p}_conv1d.weight",
+     Layout::channels_apart},
+    {Part::attention, ParamKind::linear_dt_bias, "model.layers.{i}.self_attn.dt_bias", Layout::same,
+     true},
+    {Part::attention, ParamKind::linear_a_log, "model.layers.{i}.self_attn.A_log",
+     Layout::as_states, true},
+    {Part::attention, ParamKind::linear_norm, "model.layers.{i}.self_attn.o_norm.weight"},
+    {Part::attention, ParamKind::linear_o, "model.layers.{i}.self_attn.o_proj.weight"},
+    {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.gate.weight"},
+    {Part::router, ParamKind::selection_bias,
+     "model.layers.{i}.block_sparse_moe.gate.e_score_correction_bias"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight",
+     Layout::per_expert},
+    {Part::shared, ParamKind::gate,
+     "model.layers.{i}.block_sparse_moe.shared_experts.gate_proj.weight", Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.block_sparse_moe.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down,
+     "model.layers.{i}.block_sparse_moe.shared_experts.down_proj.weight", Layout::bank_of_one},
+};
+constexpr auto kKimiAllNames = joined(kKimiNames, kLatentNames);
+// As transformers saves them, dense FFNs are called as those of experts (transformers:
+// conversion_mapping.py).
+constexpr NameRow kKimiDenseNames[] = {
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.block_sparse_moe.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.block_sparse_moe.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.block_sparse_moe.down_proj.weight",
+     Layout::bank_of_one},
+};
+constexpr auto kKimiUniformNames = joined(kKimiDenseNames, joined(kKimiNames, kLatentNames));
+
 // OLMo 2's: its norms are of what a sublayer gives.
 constexpr NameRow kOlmo2Names[] = {
     {Part::norms, ParamKind::attn_norm, "model.layers.{i}.post_attention_layernorm.weight"},
@@ -552,6 +600,10 @@ const TensorNames kAfmoeTensors = {"Trinity", kAfmoeNames, kTiedHeadName,
 const TensorNames kExaoneMoeTensors = {"K-EXAONE", kExaoneMoeNames,  kTiedHeadName, {},
                                        {},         kHuggingFaceNames};
 const TensorNames kHy3Tensors = {"Hy3", kHy3Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kKimiTensors = {"Kimi Linear",    kKimiAllNames, kTiedHeadName, {}, {},
+                                  kHuggingFaceNames};
+const TensorNames kKimiUniformTensors = {"Kimi Linear",    kKimiUniformNames, kTiedHeadName, {}, {},
+                                         kHuggingFaceNames};
 const TensorNames kGemma3Tensors = {"Gemma 3", kGemma3Names, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGemma4Tensors = {"Gemma 4", kGemma4Names, kTiedHeadName,

@@ -42,6 +42,8 @@ enum class Layout {
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
   linear_heads,         // of linear attention, as fused, but key head by key head
   as_channels,          // [C,J] as [C,1,J]
+  channels_apart,       // [3C,J] of queries, keys and values as three [C,1,J], {p} in the name
+  as_states,            // [H] as one tensor [1,1,H,1]
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
   tiled,                // of linear attention, value heads key head by key head the other way round
@@ -52,7 +54,8 @@ enum class Layout {
 struct NameRow {
   Part part;
   ParamKind kind;
-  std::string_view file;  // {i} layer, {e} expert, {w} "weight" or "bias"
+  // {i} layer, {e} expert, {w} "weight" or "bias", {p} "q", "k" and "v"
+  std::string_view file;
   Layout layout = Layout::same;
   bool bias = false;
 };
@@ -72,6 +75,13 @@ struct TensorNames {
 
 // One table behind another.
 template <size_t N, size_t M>
+constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N],
+                                            const std::array<NameRow, M>& b) {
+  std::array<NameRow, N + M> all{};
+  for (size_t i = 0; i < N + M; ++i) all[i] = i < N ? a[i] : b[i - N];
+  return all;
+}
+template <size_t N, size_t M>
 constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N], const NameRow (&b)[M]) {
   std::array<NameRow, N + M> all{};
   for (size_t i = 0; i < N + M; ++i) all[i] = i < N ? a[i] : b[i - N];
@@ -84,9 +94,9 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kGptOssMxfp4Tensors, kGptOssApartTensors, kGpt2Tensors, kNanoMoeTensors, kQwen3NextTensors,
     kQwen35MoeTensors, kQwen35MoeApartTensors, kQwen3VlMoeTensors, kQwen3MoeFusedTensors,
     kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors, kLingTensors, kAfmoeTensors,
-    kExaoneMoeTensors, kHy3Tensors, kGraniteSwaTensors, kIndexedTensors, kPairedIndexedTensors,
-    kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors, kAriaTensors, kCohereTensors, kHeliumTensors,
-    kHyperClovaXTensors;
+    kExaoneMoeTensors, kHy3Tensors, kKimiTensors, kKimiUniformTensors, kGraniteSwaTensors,
+    kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
+    kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -342,6 +342,18 @@ inline std::vector<NamedConfig> small_families() {
     c.rotary_width = 4;
     c.sparse.followers = {2};
   });
+  add("kimi_linear", "deepseek-v3", [&](ModelConfig& c) {
+    latent(c);
+    c.layers = 4;
+    c.linear = {.key_heads = 3,
+                .value_heads = 3,
+                .key_width = 4,
+                .value_width = 4,
+                .conv_width = 3,
+                .gate_width = 4};
+    c.linear_layers = {0, 2};
+    c.nope_layers = {1, 3};
+  });
   const auto shared = [](ModelConfig& c) {
     c.shared_experts = 2;
     c.shared_width = c.expert_width = 6;

@@ -48,6 +48,23 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   plain.act = ops::Act::gelu_tanh;
   plain.ffn_bias = true;
   all.push_back({"moe_cpp", plain});
+  ModelConfig kimi = moe_config("deepseek-v3");
+  kimi.model_type = "kimi_linear";
+  kimi.kv_heads = kimi.heads;
+  kimi.head_width = 24;
+  kimi.latent = {.width = 32, .value_width = 16};
+  kimi.rotary_width = 8;
+  kimi.shared_experts = 1;
+  kimi.shared_width = kimi.expert_width;
+  kimi.linear = {.key_heads = 2,
+                 .value_heads = 2,
+                 .key_width = 16,
+                 .value_width = 16,
+                 .conv_width = 4,
+                 .gate_width = 16};
+  kimi.linear_layers = {0, 2};
+  kimi.nope_layers = {1};
+  all.push_back({"moe_cpp", kimi});
   ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
   v3.routing.expert_groups = 2;
   v3.routing.groups_kept = 1;

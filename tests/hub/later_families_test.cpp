@@ -465,6 +465,90 @@ TEST(LaterFamilies, GraniteWithWindows) {
   EXPECT_FAILS(parse(with(given, "use_sinks", false)), "\"use_sinks\" is not known");
 }
 
+// Kimi-Linear-48B-A3B's, which counts layers from 1 (huggingface
+// moonshotai/Kimi-Linear-48B-A3B-Instruct).
+TEST(LaterFamilies, KimiLinear) {
+  Json full = Json::array({4, 8, 12, 16, 20, 24, 27}), linear = Json::array();
+  for (int64_t layer = 1; layer <= 27; ++layer)
+    if (std::find(full.begin(), full.end(), layer) == full.end()) linear.push_back(layer);
+  const Json own = {{"full_attn_layers", full},
+                    {"head_dim", 128},
+                    {"kda_layers", linear},
+                    {"num_heads", 32},
+                    {"short_conv_kernel_size", 4}};
+  const Json given = {{"architectures", {"KimiLinearForCausalLM"}},
+                      {"first_k_dense_replace", 1},
+                      {"head_dim", 72},
+                      {"hidden_act", "silu"},
+                      {"hidden_size", 2304},
+                      {"initializer_range", 0.02},
+                      {"intermediate_size", 9216},
+                      {"kv_lora_rank", 512},
+                      {"linear_attn_config", own},
+                      {"mla_use_nope", true},
+                      {"model_max_length", 1048576},
+                      {"model_type", "kimi_linear"},
+                      {"moe_intermediate_size", 1024},
+                      {"moe_layer_freq", 1},
+                      {"moe_renormalize", true},
+                      {"moe_router_activation_func", "sigmoid"},
+                      {"num_attention_heads", 32},
+                      {"num_expert_group", 1},
+                      {"num_experts", 256},
+                      {"num_experts_per_token", 8},
+                      {"num_hidden_layers", 27},
+                      {"num_key_value_heads", 32},
+                      {"num_nextn_predict_layers", 0},
+                      {"num_shared_experts", 1},
+                      {"q_lora_rank", nullptr},
+                      {"qk_nope_head_dim", 128},
+                      {"qk_rope_head_dim", 64},
+                      {"rms_norm_eps", 1e-05},
+                      {"rope_scaling", nullptr},
+                      {"rope_theta", 10000.0},
+                      {"routed_scaling_factor", 2.446},
+                      {"tie_word_embeddings", false},
+                      {"topk_group", 1},
+                      {"use_cache", true},
+                      {"use_grouped_topk", true},
+                      {"v_head_dim", 128},
+                      {"vocab_size", 163840}};
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "kimi_linear");
+  EXPECT_EQ(std::ssize(c.linear_layers), 20);
+  EXPECT_EQ(c.nope_layers, (std::vector<int64_t>{3, 7, 11, 15, 19, 23, 26}));
+  EXPECT_EQ(c.linear.decays(), 4096);
+  EXPECT_EQ(c.attention(3).rotary_width, 0);
+  EXPECT_EQ(c.attention(3).shared_width, 64);
+  EXPECT_EQ(c.attention(3).cached_width(), 576);
+  EXPECT_NEAR(static_cast<double>(count_params(c).total()) / 1e9, 49.1, 0.2);
+  const auto same = [&](const Json& json) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+  };
+  same(parse_json(config_to_json(c), "x"));
+  // As transformers 5 writes it.
+  std::vector<std::string> types(27, "linear_attention");
+  for (const int64_t layer : c.nope_layers) types[static_cast<size_t>(layer)] = "full_attention";
+  Json flat = without(given, "linear_attn_config");
+  flat["layer_types"] = types;
+  flat["linear_head_dim"] = 128;
+  flat["linear_num_heads"] = 32;
+  flat["linear_conv_kernel_dim"] = 4;
+  same(flat);
+  same(with(flat, "linear_attn_config", own));
+
+  types[3] = "linear_attention";
+  EXPECT_FAILS(parse(with(with(flat, "linear_attn_config", own), "layer_types", types)),
+               "make them equal");
+  Json twice = own;
+  twice["kda_layers"].push_back(4);
+  EXPECT_FAILS(parse(with(given, "linear_attn_config", twice)), "stands once");
+  twice["kda_layers"] = Json::array({1});
+  EXPECT_FAILS(parse(with(given, "linear_attn_config", twice)), "do not list all");
+  EXPECT_FAILS(parse(with(given, "mla_use_nope", false)), "\"mla_use_nope\" is false");
+  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "no SiLU");
+}
+
 // DeepSeek-V3.2-Exp's is V3.1's with the sizes of the indexers.
 TEST(LaterFamilies, DeepSeekV32) {
   const Json dense = published("deepseek_v3_1");

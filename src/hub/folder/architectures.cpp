@@ -102,6 +102,7 @@ constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFus
 constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
 constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
+constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 
 constexpr Architecture kArchitectures[] = {
@@ -164,6 +165,7 @@ constexpr Architecture kArchitectures[] = {
     family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
     family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
+    family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
                     kOfGptOss),

@@ -87,7 +87,8 @@ enum class FamilyExperts {
   afmoe,
   exaone,
   hy3,
-  aria
+  aria,
+  kimi
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -104,6 +105,7 @@ struct FamilyRouter {
   const char *score_key = "scoring_func", *scale_key = "routed_scaling_factor",
              *norm_key = "norm_topk_prob";
   bool score_flag = false;  // the key of the score holds no word: true is this one
+  const char* groups_key = "n_group";
 };
 // (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
@@ -154,6 +156,17 @@ inline constexpr FamilyRouter kHy3Router = {
     .scale_key = "router_scaling_factor",
     .norm_key = "route_norm",
     .score_flag = true,
+};
+// (huggingface moonshotai/Kimi-Linear-48B-A3B-Instruct)
+inline constexpr FamilyRouter kKimiRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "noaux_tc",
+    .greedy = false,
+    .renormalises = true,
+    .score_key = "moe_router_activation_func",
+    .norm_key = "moe_renormalize",
+    .groups_key = "num_expert_group",
 };
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
@@ -224,6 +237,8 @@ inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
+inline constexpr FamilyKey kKimiKeys[] = {
+    {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
 inline constexpr FamilyKey kSeedOssKeys[] = {{"attention_out_bias", "false"},
                                              {"mlp_bias", "false"}};
 inline constexpr FamilyKey kErnie45Keys[] = {{"use_bias", "false"}};
@@ -297,6 +312,9 @@ inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_
 // What its experts are wide "intermediate_size" says.
 inline constexpr const char* kAriaUnread[] = {"moe_intermediate_size", "moe_aux_loss_coeff",
                                               "moe_z_loss_coeff"};
+// Nothing turns, and a head's width is the sum of its parts.
+inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rope_parameters",
+                                              "head_dim"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -335,6 +353,7 @@ struct Family {
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing; the others have a gate; norms count from 1.
   bool linear = false;
+  bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
   bool attention_gate = false;  // attention has a gate in every layer
   bool norm_turned = false;     // norms of queries and keys see them turned
@@ -363,7 +382,8 @@ struct Family {
   // Whether its shared experts' number is "num_shared_experts".
   bool num_shared() const {
     return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
-           experts == FamilyExperts::exaone || experts == FamilyExperts::hy3;
+           experts == FamilyExperts::exaone || experts == FamilyExperts::hy3 ||
+           experts == FamilyExperts::kimi;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -384,7 +404,7 @@ struct Family {
   // Whether "mlp_layer_types" may say which layers are dense.
   bool mlp_types() const {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
-           experts == FamilyExperts::hy3;
+           experts == FamilyExperts::hy3 || experts == FamilyExperts::kimi;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const {
@@ -745,5 +765,12 @@ inline constexpr Family kArcee = {
     .biases = FamilyBiases::flag_later, .plain_ffn = true, .relu2 = true};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
+// (transformers:kimi_linear/modeling_kimi_linear.py)
+inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
+                                       .kimi = true,
+                                       .experts = FamilyExperts::kimi,
+                                       .router = &kKimiRouter,
+                                       .keys = kKimiKeys,
+                                       .unread = kKimiUnread};
 
 }  // namespace moe

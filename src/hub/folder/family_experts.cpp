@@ -14,6 +14,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     v.size(f.experts == FamilyExperts::ernie    ? "moe_k"
            : f.experts == FamilyExperts::aria   ? "moe_topk"
            : f.experts == FamilyExperts::gemma4 ? "top_k_experts"
+           : f.experts == FamilyExperts::kimi   ? "num_experts_per_token"
                                                 : "num_experts_per_tok",
            c.routing.top_k, 1);
   switch (f.experts) {
@@ -54,6 +55,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::afmoe:
     case FamilyExperts::exaone:
     case FamilyExperts::hy3:
+    case FamilyExperts::kimi:
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
       v.size("num_shared_experts", c.shared_experts, 1);
@@ -306,13 +308,13 @@ void need_word(const JsonReader& reader, const char* key, const char* word) {
     refuse(reader, key, fmt::format("only \"{}\" is of this family", word).c_str());
 }
 
-void read_groups(const JsonReader& reader, ModelConfig& c, bool greedy) {
+void read_groups(const JsonReader& reader, ModelConfig& c, const Family& f, bool greedy) {
   const auto groups = [&](const char* key) {
     if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
     reader.get_in<int64_t>(key, 1, kMaxSize, 1);
     return int64_t{1};
   };
-  c.routing.expert_groups = groups("n_group");
+  c.routing.expert_groups = groups(f.router->groups_key);
   c.routing.groups_kept = groups("topk_group");
 }
 
@@ -339,7 +341,7 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) 
     refuse(reader, router.bias_key, "a router of this family has a selection bias, only true");
   float scale = 1;
   if (router.groups) {
-    read_groups(reader, c, greedy);
+    read_groups(reader, c, f, greedy);
     fields.number(router.scale_key, scale, 0);
   } else {
     c.routing.expert_groups = c.routing.groups_kept = 1;
@@ -369,7 +371,7 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
   if (router.groups) {
     if (*router.method != 0)
       json["topk_method"] = router.greedy && select.groups == 1 ? "greedy" : router.method;
-    json["n_group"] = select.groups;
+    json[router.groups_key] = select.groups;
     json["topk_group"] = select.keep;
     fields.number(router.scale_key, weigh.scale, 0);
   } else {
@@ -468,6 +470,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::exaone:
     case FamilyExperts::hy3:
     case FamilyExperts::aria:
+    case FamilyExperts::kimi:
       if (none)
         return f.router || f.experts == FamilyExperts::aria ? "it has no shared experts" : "";
       return c.shared_gate || c.shared_width != c.expert_width

@@ -38,7 +38,7 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
       refuse(reader, key, "it does not go with the widths of the parts of a head");
   };
   check("qk_head_dim", c.head_width);
-  if (!f.indexed) check("head_dim", c.rotary_width);
+  if (!f.indexed && !f.kimi) check("head_dim", c.rotary_width);
   else stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
@@ -66,7 +66,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
-  v.size("max_position_embeddings", c.context, 1);
+  v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number(f.eps_key, c.norm_eps, 0);
   if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : "hidden_act", c.act);
@@ -306,6 +306,7 @@ double rotary_share(const ModelConfig& c) {
 }
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
+  if (f.kimi) return;
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
@@ -339,6 +340,9 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
   if (f.longrope && !is_by_contexts(c.rope_scaling))
     return "its rotary frequencies are scaled in another way than for long texts";
+  if (f.kimi)
+    return c.rope_scaling.kind == RopeScaling::Kind::none ? ""
+                                                          : "its rotary frequencies are scaled";
   if (f.rotary == FamilyRotary::windowed ||
       (f.rotary == FamilyRotary::windowed_or_all && c.attention_window > 0)) {
     for (int64_t i = 0; i < c.layers; ++i)
@@ -482,7 +486,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
-  if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
+  if (f.kimi) c.rope_scaling = {};
+  else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
@@ -604,7 +609,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if ((f.lfm2 || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
+  if ((f.lfm2 || f.kimi || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
     return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";

@@ -1,6 +1,7 @@
 // The keys of what layers have in place of attention (transformers:qwen3_next/
-// configuration_qwen3_next.py, lfm2_moe/configuration_lfm2_moe.py, lfm2/configuration_lfm2.py), and
-// of what else only LFM2's models have.
+// configuration_qwen3_next.py, kimi_linear/configuration_kimi_linear.py,
+// lfm2_moe/configuration_lfm2_moe.py, lfm2/configuration_lfm2.py), and of what else only LFM2's
+// models have.
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -9,7 +10,7 @@ namespace {
 constexpr const char *kTypes = "layer_types", *kInterval = "full_attention_interval";
 constexpr const char* kFull = "full_attention";
 
-const char* other_type(const Family& f) { return f.linear ? "linear_attention" : "conv"; }
+const char* other_type(const Family& f) { return f.lfm2 ? "conv" : "linear_attention"; }
 
 template <class Visitor, class Config>
 void visit_linear(Visitor& v, Config& c) {
@@ -32,10 +33,79 @@ std::vector<std::string> types_beside(const JsonReader& reader, const ModelConfi
   return types;
 }
 
+// Kimi's published configs have what is of linear attention in an object, which counts layers from
+// 1; transformers writes the same, or what it says, by keys of its own.
+constexpr const char *kKimi = "linear_attn_config", *kKimiLinear = "kda_layers",
+                     *kKimiFull = "full_attn_layers";
+
+std::vector<std::string> kimi_types(const JsonReader& reader, const ModelConfig& c) {
+  const bool listed = reader.has(kTypes);
+  std::vector<std::string> types;
+  if (listed) types = reader.get<std::vector<std::string>>(kTypes);
+  else
+    for (int64_t i = 0; i < c.layers; ++i)
+      types.emplace_back(i > 0 && i % 4 == 0 ? kFull : "linear_attention");
+  if (!reader.has(kKimi)) return types;
+  const JsonReader own = reader.object(kKimi);
+  std::vector<std::string> counted(static_cast<size_t>(c.layers));
+  for (const auto& [key, type] : {std::pair{kKimiLinear, "linear_attention"}, {kKimiFull, kFull}})
+    for (const int64_t layer : own.get<std::vector<int64_t>>(key)) {
+      if (layer < 1 || layer > c.layers || !counted[static_cast<size_t>(layer - 1)].empty())
+        fail("{}: \"{}\" lists layer {}; each of 1 to {} stands once, in it or in the other list",
+             own.where(), key, layer, c.layers);
+      counted[static_cast<size_t>(layer - 1)] = type;
+    }
+  own.refuse_unknown({"head_dim", "num_heads", "short_conv_kernel_size"});
+  if (std::ranges::find(counted, "") != counted.end())
+    fail("{}: \"{}\" and \"{}\" do not list all of the {} layers", own.where(), kKimiLinear,
+         kKimiFull, c.layers);
+  if (listed && types != counted)
+    refuse(reader, kTypes, "\"linear_attn_config\" lists other layers; make them equal");
+  return counted;
+}
+
+void read_kimi(const JsonReader& reader, ModelConfig& c) {
+  constexpr std::pair<const char*, const char*> kKeys[] = {
+      {"head_dim", "linear_head_dim"},
+      {"num_heads", "linear_num_heads"},
+      {"short_conv_kernel_size", "linear_conv_kernel_dim"}};
+  int64_t sizes[std::size(kKeys)];
+  for (size_t i = 0; i < std::size(kKeys); ++i) {
+    const auto& [key, flat] = kKeys[i];
+    const int64_t least = i == 2 ? 2 : 1;
+    if (!reader.has(kKimi)) {
+      sizes[i] = reader.get_in<int64_t>(flat, least, kMaxSize);
+      continue;
+    }
+    sizes[i] = reader.object(kKimi).get_in<int64_t>(key, least, kMaxSize);
+    if (reader.get<int64_t>(flat, sizes[i]) != sizes[i])
+      refuse(reader, flat, "\"linear_attn_config\" says another number; make them equal");
+  }
+  c.linear = {.key_heads = sizes[1],
+              .value_heads = sizes[1],
+              .key_width = sizes[0],
+              .value_width = sizes[0],
+              .conv_width = sizes[2],
+              .gate_width = sizes[0]};
+}
+
+void write_kimi(Json& json, const ModelConfig& c) {
+  Json own = {{"head_dim", c.linear.key_width},
+              {"num_heads", c.linear.key_heads},
+              {"short_conv_kernel_size", c.linear.conv_width},
+              {kKimiLinear, Json::array()},
+              {kKimiFull, Json::array()}};
+  for (int64_t i = 0; i < c.layers; ++i)
+    own[c.is_linear(i) ? kKimiLinear : kKimiFull].push_back(i + 1);
+  json[kKimi] = std::move(own);
+  json["mla_use_nope"] = true;
+}
+
 // Of each layer; where nothing is said each fourth has attention.
 std::vector<std::string> types_of(const JsonReader& reader, const ModelConfig& c, const Family& f) {
   if (f.lfm2 && !reader.has(kTypes) && reader.has(kAttentionAt)) return types_beside(reader, c, f);
   if (f.lfm2) return reader.get<std::vector<std::string>>(kTypes);
+  if (f.kimi) return kimi_types(reader, c);
   const auto interval = reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 4);
   if (reader.has(kTypes)) return reader.get<std::vector<std::string>>(kTypes);
   std::vector<std::string> types;
@@ -110,6 +180,11 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     read_linear(reader, c);
     c.linear_layers = other_layers(reader, c, f);
     if (c.linear_layers.empty()) c.linear = {};
+  } else if (f.kimi) {
+    read_kimi(reader, c);
+    c.linear_layers = other_layers(reader, c, f);
+    for (int64_t i = 0; i < c.layers; ++i)
+      if (!c.is_linear(i)) c.nope_layers.push_back(i);
   } else if (f.lfm2) {
     read_lfm2(reader, c);
     c.conv_layers = other_layers(reader, c, f);
@@ -118,6 +193,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
 }
 
 void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
+  if (f.kimi) return write_kimi(json, c);
   if (!f.linear && !f.lfm2) return;
   FieldWriter fields(json);
   if (f.linear) {
@@ -131,11 +207,30 @@ void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
     json[kTypes].push_back(c.mixer(i) == Mixer::attention ? kFull : other_type(f));
 }
 
+namespace {
+
+std::string why_not_kimi(const ModelConfig& c) {
+  const LinearAttention& l = c.linear;
+  if (!l.by_channel()) return "heads of its linear attention have one decay each";
+  if (l.key_heads != l.value_heads || l.key_width != l.value_width || l.gate_width != l.key_width)
+    return "keys, values and gates of its linear attention are of different sizes";
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention && c.attention(i).rotary_width > 0)
+      return fmt::format("in layer {} something turns", i);
+  return "";
+}
+
+}  // namespace
+
 std::string why_not_mixers(const ModelConfig& c, const Family& f) {
-  if (c.linear.present() != f.linear)
-    return f.linear ? "none of its layers has linear attention"
-                    : "some of its layers have linear attention";
-  if (c.linear.by_channel()) return "in its linear attention each channel has its own decay";
+  if (c.linear.present() != (f.linear || f.kimi))
+    return f.linear || f.kimi ? "none of its layers has linear attention"
+                              : "some of its layers have linear attention";
+  if (f.kimi) {
+    if (const std::string reason = why_not_kimi(c); !reason.empty()) return reason;
+  } else if (c.linear.by_channel()) {
+    return "in its linear attention each channel has its own decay";
+  }
   if (c.conv_layers.empty() == f.lfm2)
     return f.lfm2 ? "none of its layers has a convolution"
                   : "some of its layers have a convolution";

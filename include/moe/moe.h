@@ -72,15 +72,15 @@ MOE_API moe_status moe_decode(moe_model* model, const int32_t* ids, size_t count
 /* Called with text as soon as it is certain, whole characters only; a value other than 0 ends the
  * generation. */
 typedef int (*moe_on_text)(void* user, const char* text, size_t bytes);
-/* options: those of `moe generate`. json: what `moe generate --json` prints. on_text and json may
- * be NULL. */
+/* options: those of `moe generate`; a model that "draft" names is opened once, and kept until this
+ * one is closed. json: what `moe generate --json` prints. on_text and json may be NULL. */
 MOE_API moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes,
                                 const char* options, moe_on_text on_text, void* user, char** json);
 
 /* A session reads each id of a text once, however often it goes on with it. options: "capacity":
  * most ids that it holds (0: the model's context); "threads" (0: the model's); "cache-dtype",
- * "routing", "top-k-experts" of `moe generate`. It keeps the weights: its moe_model may be closed
- * before it. */
+ * "routing", "top-k-experts", "draft", "draft-tokens", "draft-min-p" of `moe generate`. It keeps
+ * the weights: its moe_model may be closed before it. */
 MOE_API moe_status moe_session_open(moe_session** session, moe_model* model, const char* options);
 MOE_API void moe_session_close(moe_session* session); /* NULL is allowed */
 /* How many ids it holds. */

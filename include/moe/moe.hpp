@@ -195,7 +195,9 @@ struct Generated {
   std::string text;    // without the prompt
   int64_t tokens = 0;  // of it
   int64_t prompt_tokens = 0;
-  std::string finish;  // "length", "stop" or "interrupted"
+  std::string finish;    // "length", "stop" or "interrupted"
+  int64_t proposed = 0,  // tokens that were guessed ("draft", "prompt_lookup"), and those of them
+      accepted = 0;      // that were right
 };
 
 struct Score {
@@ -243,8 +245,12 @@ Generated generated(const std::function<bool(std::string_view)>& on_text, Start&
   call.rethrow();
   check(status);
   const std::string reply = json.get();
-  return {std::move(call.text), static_cast<int64_t>(number(reply, "tokens")),
-          static_cast<int64_t>(number(reply, "prompt_tokens")), word(reply, "finish")};
+  return {std::move(call.text),
+          static_cast<int64_t>(number(reply, "tokens")),
+          static_cast<int64_t>(number(reply, "prompt_tokens")),
+          word(reply, "finish"),
+          static_cast<int64_t>(number(reply, "proposed")),
+          static_cast<int64_t>(number(reply, "accepted"))};
 }
 
 }  // namespace detail
@@ -331,8 +337,8 @@ class Model {
                           json);
     });
   }
-  // Options: "capacity", "threads", and "cache_dtype", "routing", "top_k_experts" of `moe
-  // generate`.
+  // Options: "capacity", "threads", and "cache_dtype", "routing", "top_k_experts", "draft",
+  // "draft_tokens", "draft_min_p" of `moe generate`.
   Session session(const Options& options = {}) {
     moe_session* session = nullptr;
     detail::check(moe_session_open(&session, get(), options.json().c_str()));

@@ -85,7 +85,14 @@ def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-SESSIONS_OWN = {"routing", "top_k_experts", "cache_dtype"}
+SESSIONS_OWN = {
+    "routing",
+    "top_k_experts",
+    "cache_dtype",
+    "draft",
+    "draft_tokens",
+    "draft_min_p",
+}
 # What is said once, of a model.
 MODELS_OWN = {
     "threads",
@@ -102,9 +109,6 @@ GENERATES_OWN = MODELS_OWN | {
     "prompt",
     "file",
     "samples",
-    "draft",
-    "draft_tokens",
-    "draft_min_p",
     "hot_set",
 }
 

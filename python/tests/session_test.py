@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny import TINY
 
 import moe_cpp as moe
 
@@ -41,6 +42,34 @@ def test_a_session_goes_on_with_what_it_wrote(shared: moe.Model) -> None:
         assert session.generate(" router", tokens=10, seed=4) == second
         session.truncate(0)
         assert session.generate("the small ", tokens=20, seed=3) == first
+
+
+def test_a_draft_guesses_and_the_text_stays_the_same(
+    folder: Path, text_file: Path, shared: moe.Model, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    moe.train(text_file, other, recipe="olmoe", steps=2, seed=4, **TINY)
+    for seed in (3, 4):
+        plain = shared.generate("the small ", tokens=20, seed=seed)
+        assert plain.proposed == 0
+        for draft in (folder, other):
+            guessed = shared.generate(
+                "the small ", tokens=20, seed=seed, draft=draft, draft_tokens=4, draft_min_p=0
+            )
+            assert guessed == plain
+            assert 0 <= guessed.accepted <= guessed.proposed
+            assert guessed.proposed > 0
+            with shared.session(draft=draft, draft_min_p=0) as session:
+                assert session.generate("the small ", tokens=20, seed=seed) == plain
+    stream = shared.stream("the small ", tokens=20, seed=4, draft=folder)
+    assert "".join(stream) == plain.text
+    with pytest.raises(moe.Error, match="draft_tokens is of a draft model: add draft MODEL"):
+        shared.session(draft_tokens=4)
+    with pytest.raises(moe.Error, match="prompt_lookup and draft both guess"):
+        shared.generate("the ", draft=folder, prompt_lookup=4)
+    with shared.session(draft=folder) as session:
+        with pytest.raises(moe.Error, match="draft is a session's own"):
+            session.generate("the ", draft=folder)  # type: ignore[call-arg]
 
 
 def test_a_full_session_says_what_to_do(shared: moe.Model) -> None:

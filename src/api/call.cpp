@@ -32,11 +32,27 @@ void set_last_error(const char* message) noexcept {
   }
 }
 
-void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results) {
+void settle(moe_model& model, std::span<const ForwardUse> uses, const char* advice,
+            int64_t results) {
   MemoryNeed beside;
   beside.add("results", results);
   beside.add("sessions", *model.promised);
-  settle_memory(use, beside, model.limits, advice);
+  settle_memory(uses, beside, model.limits, advice);
+}
+
+std::unique_ptr<Drafting> draft_for(moe_model& model, const DraftOptions& options,
+                                    const SessionOptions& session, int threads, int64_t capacity) {
+  if (options.model.empty()) return nullptr;
+  std::shared_ptr<LoadedModel> draft;
+  if (const auto open = model.drafts.find(options.model); open != model.drafts.end())
+    draft = open->second;
+  else draft = std::make_shared<LoadedModel>(open_model(options.model, model.limits));
+  ComputeOptions compute = model.compute;
+  compute.threads = threads;
+  auto drafting =
+      std::make_unique<Drafting>(options, draft, model.loaded, session, compute, capacity, Watch());
+  model.drafts.emplace(options.model, std::move(draft));  // one that fits the model
+  return drafting;
 }
 
 char* given(std::string_view text) {

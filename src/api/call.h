@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <span>
@@ -17,6 +18,8 @@
 #include "core/memory.h"
 #include "hub/hub.h"
 #include "infer/memory_plan.h"
+#include "infer/options.h"
+#include "jobs/drafting.h"
 #include "tensor/run.h"
 
 struct moe_model {
@@ -24,14 +27,19 @@ struct moe_model {
   moe::LoadedModel& loaded;
   moe::Run run;
   moe::MemoryLimits limits;
+  moe::ComputeOptions compute;  // as asked for, which its drafts compute as too
+  // By what they were called: small models that guess for it (infer/draft.h), each opened once.
+  std::map<std::string, std::shared_ptr<moe::LoadedModel>> drafts;
   // bytes that its sessions have still to fill
   std::shared_ptr<std::atomic<int64_t>> promised = std::make_shared<std::atomic<int64_t>>(0);
 
-  moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use)
+  moe_model(moe::LoadedModel from, int threads, moe::DType dtype, const moe::MemoryLimits& may_use,
+            const moe::ComputeOptions& asked)
       : owner(std::make_shared<moe::LoadedModel>(std::move(from))),
         loaded(*owner),
         run(threads, dtype),
-        limits(may_use) {}
+        limits(may_use),
+        compute(asked) {}
 };
 
 namespace moe::api {
@@ -85,7 +93,17 @@ inline std::string need_folder(const char* path, const char* what) {
 
 // Settles the memory of a call, which fails where that does not fit, before it starts. `results`:
 // bytes that the call hands out; `advice`: what to change.
-void settle(moe_model& model, const ForwardUse& use, const char* advice, int64_t results = 0);
+void settle(moe_model& model, std::span<const ForwardUse> uses, const char* advice,
+            int64_t results = 0);
+inline void settle(moe_model& model, const ForwardUse& use, const char* advice,
+                   int64_t results = 0) {
+  settle(model, std::span(&use, 1), advice, results);
+}
+
+// The draft that the options name, for texts of at most `capacity` tokens; nothing where they name
+// none. The model keeps it open, and so does what this returns. `threads`: of the products.
+std::unique_ptr<Drafting> draft_for(moe_model&, const DraftOptions&, const SessionOptions&,
+                                    int threads, int64_t capacity);
 
 // Copies for the caller, who frees them with moe_free(). A text has a zero byte behind it.
 char* given(std::string_view text);

@@ -60,16 +60,24 @@ moe_status moe_generate(moe_model* model, const char* prompt, size_t bytes, cons
     moe_model& m = need(model, "moe_generate: model");
     const std::span<const char> given_prompt = need(prompt, bytes, "moe_generate: prompt");
     const std::string text(given_prompt.begin(), given_prompt.end());
-    GenerateOptions asked;
-    read_caller_options(fields(asked), options);
+    WriteOptions wanted;
+    read_caller_options(fields(wanted), options);
+    GenerateOptions& asked = wanted.generate;
     validate(asked);
+    check_draft_asked(wanted.draft);
+    check_one_guesser(wanted.draft, asked);
     const std::vector<int32_t> ids = m.loaded.tokenizer->encode_text(text);
     Model& weights = *m.loaded.model;
-    settle(m,
-           session_use(weights, asked.session, m.run.compute, std::ssize(ids),
-                       text_capacity(weights.config(), std::ssize(ids), asked.max_tokens,
-                                     m.run.device != nullptr)),
-           kAdvice);
+    const int64_t tokens = std::ssize(ids),
+                  capacity = text_capacity(weights.config(), tokens, asked.max_tokens,
+                                           m.run.device != nullptr);
+    std::vector<ForwardUse> uses = {
+        session_use(weights, asked.session, m.run.compute, tokens, capacity)};
+    const std::unique_ptr<Drafting> draft =
+        draft_for(m, wanted.draft, asked.session, m.run.threads, capacity);
+    if (draft) uses.push_back(draft->use(tokens));
+    settle(m, uses, kAdvice);
+    if (draft) asked.guesser = &draft->start();
     Session session = session_for(weights, m.run, ids, asked);
     const Generated out =
         generate(session, *m.loaded.tokenizer, ids, asked, [&](const std::string& piece) {

@@ -43,7 +43,7 @@ moe_status moe_load(moe_model** model, const char* folder, const char* options) 
     const int threads = thread_count(asked.compute.threads);
     LoadedModel loaded = open_adapted(path, asked.adapter, asked.memory);
     const DType dtype = asked.compute.dtype.value_or(natural_dtype(*loaded.model));
-    *model = new moe_model(std::move(loaded), threads, dtype, asked.memory);
+    *model = new moe_model(std::move(loaded), threads, dtype, asked.memory, asked.compute);
   });
 }
 

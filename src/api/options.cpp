@@ -4,6 +4,7 @@
 
 #include "core/nearest.h"
 #include "hub/adapter.h"
+#include "jobs/drafting.h"
 #include "jobs/route.h"
 #include "jobs/run_options.h"
 #include "options/common.h"
@@ -28,7 +29,7 @@ struct Function {
 constexpr Function kFunctions[] = {
     {"train", [] { return described(RunOptions()); }},
     {"load", [] { return described(LoadOptions()); }},
-    {"generate", [] { return described(GenerateOptions()); }},
+    {"generate", [] { return described(WriteOptions()); }},
     {"score", [] { return described(open_score_options()); }},
     {"session_open", [] { return described(OpenOptions()); }},
     {"session_generate", described_continue},
@@ -46,13 +47,28 @@ FieldList fields(LoadOptions& o) {
   return list;
 }
 
+FieldList fields(WriteOptions& o) {
+  FieldList list = fields(o.generate);
+  list.add(fields(o.draft));
+  return list;
+}
+
 FieldList fields(OpenOptions& o) {
   FieldList list;
   list.add("capacity", o.capacity, "most tokens that the session holds; 0: the model's context")
       .unit("tokens");
   list.add("threads", o.threads, "of the session's calls; 0: the model's");
   list.add(fields(o.session));
+  list.add(fields(o.draft));
   return list;
+}
+
+void check_draft_asked(const DraftOptions& o) {
+  const DraftOptions unset;
+  Given given;
+  if (o.tokens != unset.tokens) given.add("draft_tokens", GivenBy::caller);
+  if (o.min_p != unset.min_p) given.add("draft_min_p", GivenBy::caller);
+  check_draft_options(o, given);
 }
 
 FieldList continue_fields(GenerateOptions& o) {

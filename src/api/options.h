@@ -17,12 +17,22 @@ struct LoadOptions {
 };
 FieldList fields(LoadOptions&);
 
+// Of a text that is written whole.
+struct WriteOptions {
+  GenerateOptions generate;
+  DraftOptions draft;
+};
+FieldList fields(WriteOptions&);
+
 struct OpenOptions {
   int64_t capacity = 0;  // tokens; 0: the model's context
   int threads = 0;       // 0: the model's
   SessionOptions session;
+  DraftOptions draft;
 };
 FieldList fields(OpenOptions&);
+// Fails (usage) as check_draft_options(); a default that a program gives back says nothing.
+void check_draft_asked(const DraftOptions&);
 // Of a text that goes on in a session: all but the session's own.
 FieldList continue_fields(GenerateOptions&);
 

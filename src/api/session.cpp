@@ -2,6 +2,7 @@
 // memory of its own.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "api/call.h"
 #include "api/options.h"
@@ -20,15 +21,20 @@ struct moe_session {
   std::shared_ptr<LoadedModel> loaded;
   Run run;
   Session session;
+  std::unique_ptr<Drafting> draft;  // null: nobody guesses
+  Guesser* guesser;                 // the draft's
   std::vector<int32_t> ids;
   // Memory that was promised to the cache, and is not filled yet.
   std::shared_ptr<std::atomic<int64_t>> all_promised;
   int64_t token_bytes, most = 0, promised = 0;
 
-  moe_session(const moe_model& model, int threads, int64_t capacity, const SessionOptions& options)
+  moe_session(const moe_model& model, int threads, int64_t capacity, const SessionOptions& options,
+              std::unique_ptr<Drafting> drafting)
       : loaded(model.owner),
         run(threads, model.run.compute),
         session(*loaded->model, run, capacity, options),
+        draft(std::move(drafting)),
+        guesser(draft ? &draft->start() : nullptr),
         all_promised(model.promised),
         token_bytes(cache_bytes(loaded->model->config(),
                                 cache_dtype(options, *loaded->model, run.compute), 1)) {
@@ -38,7 +44,7 @@ struct moe_session {
   // After every call that may have filled some.
   void promise() {
     most = std::max(most, session.length());
-    const int64_t now = (session.capacity() - most) * token_bytes;
+    const int64_t now = (session.capacity() - most) * token_bytes + (draft ? draft->unfilled() : 0);
     *all_promised += now - promised;
     promised = now;
   }
@@ -63,13 +69,15 @@ int64_t capacity_of(const ModelConfig& config, int64_t asked, bool on_gpu) {
 }
 
 GenerateOptions continue_options(const char* options) {
-  GenerateOptions asked;
+  WriteOptions asked;
   const Given said = read_caller_options(fields(asked), options);
-  for (const Field& own : fields(asked.session))
+  FieldList sessions_own = fields(asked.generate.session);
+  sessions_own.add(fields(asked.draft));
+  for (const Field& own : sessions_own)
     if (said.has(own.name))
       fail_usage("{} is a session's own: give it to the call that opens it", field(own.name));
-  validate(asked);
-  return asked;
+  validate(asked.generate);
+  return asked.generate;
 }
 
 }  // namespace
@@ -83,12 +91,17 @@ moe_status moe_session_open(moe_session** session, moe_model* model, const char*
     moe_model& m = need(model, "moe_session_open: model");
     OpenOptions open;
     read_caller_options(fields(open), options);
+    check_draft_asked(open.draft);
     Model& weights = *m.loaded.model;
     check_asked_for(weights.config(), open.session.routing);
     const int64_t capacity = capacity_of(weights.config(), open.capacity, m.run.device != nullptr);
-    settle(m, session_use(weights, open.session, m.run.compute, capacity, capacity), kOpenAdvice);
-    *session = new moe_session(m, open.threads == 0 ? m.run.threads : thread_count(open.threads),
-                               capacity, open.session);
+    const int threads = open.threads == 0 ? m.run.threads : thread_count(open.threads);
+    std::vector<ForwardUse> uses = {
+        session_use(weights, open.session, m.run.compute, capacity, capacity)};
+    std::unique_ptr<Drafting> draft = draft_for(m, open.draft, open.session, threads, capacity);
+    if (draft) uses.push_back(draft->use(capacity));
+    settle(m, uses, kOpenAdvice);
+    *session = new moe_session(m, threads, capacity, open.session, std::move(draft));
   });
 }
 
@@ -131,6 +144,8 @@ moe_status moe_session_generate(moe_session* session, const char* prompt, size_t
     const std::span<const char> given_prompt = need(prompt, bytes, "moe_session_generate: prompt");
     const std::string said(given_prompt.begin(), given_prompt.end());
     GenerateOptions asked = continue_options(options);
+    if (s.draft) check_one_guesser(s.draft->options(), asked);
+    asked.guesser = s.guesser;
     const Tokenizer& tokenizer = *s.loaded->tokenizer;
     const std::vector<int32_t> more =
         s.ids.empty() ? tokenizer.encode_text(said) : tokenizer.encode(said);

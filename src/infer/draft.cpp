@@ -115,7 +115,9 @@ bool DraftModel::begin(std::span<const int32_t> prompt, const KeepReading& keep)
   behind_.reset();
   if (!can_read(prompt)) return true;
   const auto held = static_cast<size_t>(session_.keep_prefix(prompt));
-  return !session_.prefill(prompt.subspan(held), 1, keep).empty();
+  const bool all = !session_.prefill(prompt.subspan(held), 1, keep).empty();
+  most_held_ = std::max(most_held_, session_.length());
+  return all;
 }
 
 std::span<const float> DraftModel::last_of(std::span<const float> logits) const {
@@ -163,6 +165,7 @@ std::vector<int32_t> DraftModel::guess(std::span<const int32_t> text, const Samp
     guesses_.push_back(id);
     if (std::ssize(guesses_) == most) break;
   }
+  most_held_ = std::max(most_held_, session_.length());
   return guesses_;
 }
 

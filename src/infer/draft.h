@@ -56,6 +56,8 @@ class DraftModel : public Guesser {
   bool begin(std::span<const int32_t> prompt, const KeepReading& keep) override;
   std::vector<int32_t> guess(std::span<const int32_t> text, const Sampler& sampler,
                              int64_t most) override;
+  // The most tokens that its cache has held.
+  int64_t most_held() const { return most_held_; }
   // Tokens of a text that it ever reads.
   static int64_t capacity(const ModelConfig&, int64_t of_text, bool on_gpu);
   // By its own routing, whatever the other model is asked to take.
@@ -74,6 +76,7 @@ class DraftModel : public Guesser {
   size_t rows_;   // ids that the draft knows
   size_t vocab_;  // of them, those that texts have
   Session session_;
+  int64_t most_held_ = 0;
   DraftPace pace_;
   std::vector<int32_t> guesses_;  // the last ones
   std::optional<size_t> behind_;  // so many tokens they followed; absent: they are judged

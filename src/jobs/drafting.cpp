@@ -3,33 +3,48 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/devices.h"
 
 namespace moe {
 
-void check_draft_options(const DraftOptions& o, const GenerateOptions& generate,
-                         const Given& given) {
+void check_one_guesser(const DraftOptions& o, const GenerateOptions& generate) {
+  if (!o.model.empty() && generate.prompt_lookup > 0)
+    fail_usage("@prompt_lookup and @draft both guess what comes next; give one of them");
+}
+
+void check_draft_options(const DraftOptions& o, const Given& given) {
   validate(o);
   if (o.model.empty())
     for (const char* name : {"draft_tokens", "draft_min_p"})
       if (given.has(name)) fail_usage("{} is of a draft model: add @draft MODEL", field(name));
-  if (!o.model.empty() && generate.prompt_lookup > 0)
-    fail_usage("@prompt_lookup and @draft both guess what comes next; give one of them");
+}
+
+void check_draft_options(const DraftOptions& o, const GenerateOptions& generate,
+                         const Given& given) {
+  check_draft_options(o, given);
+  check_one_guesser(o, generate);
 }
 
 Drafting::Drafting(const DraftOptions& options, const LoadedModel& writer,
                    const SessionOptions& of_writer, const ComputeOptions& compute, int64_t of_text,
                    const MemoryLimits& limits, const Watch& watch)
+    : Drafting(options, std::make_shared<LoadedModel>(open_model(options.model, limits)), writer,
+               of_writer, compute, of_text, watch) {}
+
+Drafting::Drafting(const DraftOptions& options, std::shared_ptr<LoadedModel> draft,
+                   const LoadedModel& writer, const SessionOptions& of_writer,
+                   const ComputeOptions& compute, int64_t of_text, const Watch& watch)
     : options_(options),
       tokenizer_(*writer.tokenizer),
-      loaded_(open_model(options.model, limits)),
-      run_(thread_count(compute.threads), compute_dtype(compute, *loaded_.model),
+      loaded_(std::move(draft)),
+      run_(thread_count(compute.threads), compute_dtype(compute, *loaded_->model),
            ops::device_of(compute.device)),
-      capacity_(DraftModel::capacity(loaded_.model->config(), of_text, run_.device != nullptr)),
-      session_(DraftModel::session_options(loaded_.model->config(), of_writer.cache_dtype)) {
-  check_draft(writer.model->config(), tokenizer_, loaded_.model->config(), *loaded_.tokenizer);
+      capacity_(DraftModel::capacity(loaded_->model->config(), of_text, run_.device != nullptr)),
+      session_(DraftModel::session_options(loaded_->model->config(), of_writer.cache_dtype)) {
+  check_draft(writer.model->config(), tokenizer_, loaded_->model->config(), *loaded_->tokenizer);
   if (capacity_ < of_text)
     watch.tell(
         message("note: the model of @draft was made for {} tokens in one text; behind them it "
@@ -38,15 +53,21 @@ Drafting::Drafting(const DraftOptions& options, const LoadedModel& writer,
 }
 
 ForwardUse Drafting::use(int64_t tokens) const {
-  return session_use(*loaded_.model, session_, run_.compute, std::min(tokens, capacity_),
+  return session_use(*loaded_->model, session_, run_.compute, std::min(tokens, capacity_),
                      capacity_);
 }
 
 Guesser& Drafting::start() {
-  loaded_.model->move_to(run_.device);
-  model_ =
-      std::make_unique<DraftModel>(*loaded_.model, run_, tokenizer_, capacity_, options_, session_);
+  loaded_->model->move_to(run_.device);
+  model_ = std::make_unique<DraftModel>(*loaded_->model, run_, tokenizer_, capacity_, options_,
+                                        session_);
   return *model_;
+}
+
+int64_t Drafting::unfilled() const {
+  const int64_t filled = model_ ? model_->most_held() : 0;
+  return cache_bytes(loaded_->model->config(), cache_dtype(session_, *loaded_->model, run_.compute),
+                     capacity_ - filled);
 }
 
 void tell_guesses(const GenerateOptions& options, const Generated& sum, const Watch& watch) {

@@ -2,6 +2,7 @@
 // against the model whose tokens it guesses, and foretold in memory beside it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "core/watch.h"
@@ -13,7 +14,10 @@
 namespace moe {
 
 // Fails (usage) for options that do not go together, before a model is loaded for nothing.
+void check_draft_options(const DraftOptions&, const Given&);
 void check_draft_options(const DraftOptions&, const GenerateOptions&, const Given&);
+// Fails (usage) where a text is to be guessed in two ways.
+void check_one_guesser(const DraftOptions&, const GenerateOptions&);
 
 class Drafting {
  public:
@@ -21,15 +25,21 @@ class Drafting {
   // `capacity`: tokens of a text at most; tells where the draft's context is shorter.
   Drafting(const DraftOptions&, const LoadedModel& writer, const SessionOptions& of_writer,
            const ComputeOptions&, int64_t capacity, const MemoryLimits&, const Watch&);
+  // With a model that is open already, which others may use at the same time.
+  Drafting(const DraftOptions&, std::shared_ptr<LoadedModel>, const LoadedModel& writer,
+           const SessionOptions& of_writer, const ComputeOptions&, int64_t capacity, const Watch&);
   // What it holds, reading `tokens` at once.
   ForwardUse use(int64_t tokens) const;
+  const DraftOptions& options() const { return options_; }
   // To the device, with a cache of its own. What it returns lives as long as this.
   Guesser& start();
+  // Bytes of its cache that no text has filled yet.
+  int64_t unfilled() const;
 
  private:
   DraftOptions options_;
   const Tokenizer& tokenizer_;
-  LoadedModel loaded_;
+  std::shared_ptr<LoadedModel> loaded_;
   Run run_;
   int64_t capacity_;
   SessionOptions session_;

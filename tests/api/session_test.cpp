@@ -50,6 +50,31 @@ class ApiSession : public ::testing::Test {
   void SetUp() override { model_ = load("{\"threads\": 1, \"dtype\": \"f32\"}"); }
 
   static std::string folder() { return *shared_ / "m"; }
+  // Another model of the same shape; where it lies.
+  static std::string train_again(const std::string& name, int seed, const char* tokenizer) {
+    const std::string out = *shared_ / name;
+    const Json options = {{"data", *shared_ / "text.txt"},
+                          {"out", out},
+                          {"width", 16},
+                          {"heads", 2},
+                          {"layers", 1},
+                          {"experts", 4},
+                          {"top_k", 2},
+                          {"context", 128},
+                          {"batch", 2},
+                          {"steps", 2},
+                          {"threads", 2},
+                          {"seed", seed},
+                          {"tokenizer", tokenizer}};
+    EXPECT_EQ(moe_train(options.dump().c_str(), nullptr, nullptr, nullptr), MOE_OK)
+        << moe_last_error();
+    return out;
+  }
+  // Options and a draft that always guesses: what was hardly trained is never sure.
+  static std::string with_draft(Json options, const std::string& draft) {
+    options.update({{"draft", draft}, {"draft_min_p", 0}});
+    return options.dump();
+  }
   static std::unique_ptr<moe_model, Closer> load(const char* options) {
     moe_model* model = nullptr;
     EXPECT_EQ(moe_load(&model, folder().c_str(), options), MOE_OK) << moe_last_error();
@@ -175,6 +200,74 @@ TEST_F(ApiSession, EndsWhereItIsFull) {
       << moe_last_error();
 }
 
+// The model itself is a draft whose guesses are right, another one changes nothing either.
+TEST_F(ApiSession, ADraftGuessesAndTheTextStaysTheSame) {
+  if (!ops::products_keep_row_bits(DType::f32))
+    GTEST_SKIP() << "rows agree to 1e-5 only, so a draw may differ";
+  const std::string other = train_again("other", 7, "bytes");
+  for (const std::string& draft : {folder(), other})
+    for (const int seed : {1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("{}, seed {}", draft, seed));
+      Json how = {{"tokens", 30}, {"seed", seed}};
+      const SessionPtr plain = open(model_.get()),
+                       guessed = open(model_.get(), with_draft({{"threads", 1}}, draft).c_str());
+      // The second text follows the first, the third stands in place of the second.
+      for (const char* prompt : {"line ", " and", " or"}) {
+        if (prompt == std::string(" or"))
+          for (moe_session* session : {plain.get(), guessed.get()})
+            ASSERT_EQ(moe_session_truncate(session, 35), MOE_OK) << moe_last_error();
+        Json want = generate(plain.get(), prompt, how.dump().c_str()),
+             got = generate(guessed.get(), prompt, how.dump().c_str());
+        EXPECT_LE(got["accepted"], got["proposed"]);
+        if (draft == folder()) EXPECT_GT(got["accepted"], 10);
+        else if (prompt == std::string("line ")) EXPECT_GT(got["proposed"], 0);
+        EXPECT_EQ(want["proposed"], 0);
+        EXPECT_EQ(got["ids"], want["ids"]);
+        EXPECT_EQ(got["text"], want["text"]);
+        EXPECT_EQ(got["prompt_ids"], want["prompt_ids"]);
+      }
+      EXPECT_EQ(generate_whole("line ", with_draft(how, draft).c_str()).at("ids"),
+                generate_whole("line ", how.dump().c_str()).at("ids"));
+    }
+}
+
+TEST_F(ApiSession, ADraftOutlivesTheModelThatOpenedIt) {
+  const SessionPtr session = open(model_.get(), with_draft({{"threads", 1}}, folder()).c_str());
+  const std::vector<float> whole = logits_of("the router");
+  model_.reset();
+  EXPECT_GT(generate(session.get(), "line ", "{\"tokens\": 20}").at("proposed"), 0);
+  ASSERT_EQ(moe_session_truncate(session.get(), 0), MOE_OK) << moe_last_error();
+  EXPECT_TRUE(same_rows(prefill(session.get(), "the router"), std::span(whole).last(kVocab)));
+}
+
+TEST_F(ApiSession, SaysWhyADraftCannotGuess) {
+  moe_session* session = nullptr;
+  char* json = nullptr;
+  const std::string of_words = train_again("of-words", 1, "bpe:270");
+  const auto refused = [&](const Json& options, const std::string& part) {
+    const std::string text = options.dump();
+    expect_usage(moe_session_open(&session, model_.get(), text.c_str()), part);
+    EXPECT_EQ(session, nullptr);
+    expect_usage(moe_generate(model_.get(), "line ", 5, text.c_str(), nullptr, nullptr, &json),
+                 part);
+    EXPECT_EQ(json, nullptr);
+  };
+  refused({{"draft", of_words}}, "so both need one vocabulary");
+  refused({{"draft", folder()}, {"draft_tokens", 65}}, "draft_tokens is 65");
+  refused({{"draft_tokens", 4}}, "draft_tokens is of a draft model: add draft MODEL");
+  refused({{"draft_min_p", 0.5}}, "draft_min_p is of a draft model: add draft MODEL");
+  const std::string absent = with_draft(Json::object(), *shared_ / "absent");
+  EXPECT_EQ(moe_session_open(&session, model_.get(), absent.c_str()), MOE_FAILED);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "absent", moe_last_error());
+  const std::string both = with_draft({{"prompt_lookup", 4}}, folder());
+  expect_usage(moe_generate(model_.get(), "line ", 5, both.c_str(), nullptr, nullptr, &json),
+               "prompt_lookup and draft both guess what comes next");
+  const SessionPtr held = open(model_.get(), with_draft(Json::object(), folder()).c_str());
+  expect_usage(
+      moe_session_generate(held.get(), "a", 1, "{\"prompt_lookup\": 4}", nullptr, nullptr, nullptr),
+      "prompt_lookup and draft both guess what comes next");
+}
+
 // What a call that failed has read is as if it had not been.
 TEST_F(ApiSession, AFailureLeavesItAsItWas) {
   const SessionPtr session = open(model_.get());
@@ -240,6 +333,9 @@ TEST_F(ApiSession, WhatHasNoMeaningIsSaidInOneLine) {
   expect_usage(moe_session_generate(held.get(), "a", 1, "{\"cache_dtype\": \"f16\"}", nullptr,
                                     nullptr, nullptr),
                "cache_dtype is a session's own: give it to the call that opens it");
+  expect_usage(
+      moe_session_generate(held.get(), "a", 1, "{\"draft\": \"x\"}", nullptr, nullptr, nullptr),
+      "draft is a session's own: give it to the call that opens it");
   expect_usage(moe_session_truncate(nullptr, 0), "moe_session_truncate: session is NULL");
   expect_usage(moe_session_truncate(held.get(), 1),
                "holds 0 ids, fewer than the 1 that are to stay");
@@ -257,7 +353,7 @@ TEST_F(ApiSession, TakesTheOptionsThatAreTold) {
   };
   Json own = Json::object();
   for (const Json& row : told("session_open")) own[row["name"].get<std::string>()] = row["default"];
-  EXPECT_EQ(own.size(), 5u) << own.dump();
+  EXPECT_EQ(own.size(), 8u) << own.dump();
   const SessionPtr session = open(model_.get(), own.dump().c_str());
   Json options = Json::object();
   for (const Json& row : told("session_generate")) {
@@ -288,6 +384,24 @@ TEST_F(ApiSession, WhatDoesNotFitIsNotOpened) {
                    second = open(some.get(), options.c_str());
   EXPECT_EQ(moe_session_open(&session, some.get(), options.c_str()), MOE_FAILED);
   EXPECT_PRED_FORMAT2(::testing::IsSubstring, "sessions 256 MiB", moe_last_error());
+}
+
+// Of texts no longer than the context a draft's cache is as large as the session's own here.
+TEST_F(ApiSession, ADraftsCacheIsPromisedToo) {
+  const auto some =
+      load(fmt::format("{{\"memory\": \"{}\", \"pack_memory\": \"1M\", \"dtype\": \"f32\"}}",
+                       taken_memory() + (int64_t{64} << 20))
+               .c_str());
+  const auto promised = [&](const std::string& options) {
+    const SessionPtr session = open(some.get(), options.c_str());
+    moe_session* none = nullptr;
+    EXPECT_EQ(moe_session_open(&none, some.get(), "{\"capacity\": 10000000}"), MOE_FAILED);
+    const std::string said = moe_last_error();
+    const size_t at = said.find("sessions ");
+    return at == std::string::npos ? said : said.substr(at, said.find(',', at) - at);
+  };
+  EXPECT_EQ(promised("{}"), "sessions 32.0 KiB");  // 128 tokens of 256 bytes
+  EXPECT_EQ(promised(with_draft(Json::object(), folder())), "sessions 64.0 KiB");
 }
 
 // Two sessions of one model, each in a thread of its own, and the model itself beside them: the

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,12 +28,17 @@ class Generation:
         How many tokens were read and written.
     finish : str
         "length", "stop", or "interrupted" where `on_text` ended it.
+    proposed, accepted : int
+        How many tokens were guessed (`draft`, `prompt_lookup`), and how many of them were right. Of
+        no account where two of these are compared.
     """
 
     text: str
     prompt_tokens: int
     tokens: int
     finish: str
+    proposed: int = field(default=0, compare=False)
+    accepted: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -59,7 +64,14 @@ def write_text(
             )
 
         reply = call_for_json(function, handle, given, len(given), wanted, ON_TEXT(tell), None)
-    return Generation(reply["text"], reply["prompt_tokens"], reply["tokens"], reply["finish"])
+    return Generation(
+        reply["text"],
+        reply["prompt_tokens"],
+        reply["tokens"],
+        reply["finish"],
+        reply["proposed"],
+        reply["accepted"],
+    )
 
 
 def _sampling(options: Mapping[str, object]) -> bytes:

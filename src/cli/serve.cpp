@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "cli/flags.h"
 #include "cli/screen.h"
@@ -14,6 +16,7 @@
 #include "infer/eval_routing.h"
 #include "infer/generate.h"
 #include "infer/options.h"
+#include "jobs/drafting.h"
 #include "jobs/forward_memory.h"
 #include "ops/devices.h"
 
@@ -27,6 +30,7 @@ struct Flags {
   std::vector<std::string> adapters;
   serve::ServeOptions serve;
   SessionOptions session;
+  DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
   Given given;
@@ -57,6 +61,7 @@ class SignalWatch {
 
 int run_serve(const Flags& f) {
   validate(f.serve);
+  check_draft_options(f.draft, f.given);
   const LoadedModel loaded = open_model(f.model, f.memory.limits);
   const std::string name = serve::name_of_model(f.model, f.serve);
   serve::NamedAdapters adapters = serve::attach_adapters(*loaded.model, f.adapters, name);
@@ -65,19 +70,28 @@ int run_serve(const Flags& f) {
           ops::device_of(f.compute.device));
   const bool on_gpu = run.device != nullptr;
   const DType cached = cache_dtype(f.session, *loaded.model, run.compute);
-  const auto use = [&](int64_t tokens) {
-    return session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens,
-                       f.serve.parallel);
+  std::optional<Drafting> draft;
+  if (!f.draft.model.empty())
+    draft.emplace(f.draft, loaded, f.session, f.compute,
+                  context_for(config, f.serve.context, on_gpu), f.memory.limits, on_screen());
+  const auto uses = [&](int64_t tokens) {
+    std::vector<ForwardUse> all = {
+        session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens, f.serve.parallel)};
+    if (draft) all.push_back(draft->shared_use(tokens));
+    return all;
   };
-  const ForwardUse without_cache = use(0);
-  const MemoryPlan plan = plan_memory({&without_cache, 1}, {}, f.memory.limits);
+  const MemoryPlan plan = plan_memory(uses(0), {}, f.memory.limits);
   const int64_t tokens =
-      serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights, on_gpu);
+      serve::cache_tokens_of(config, f.serve, cached, plan.available - plan.weights, on_gpu,
+                             draft ? draft->token_bytes() : 0);
   const bool large = prepare_memory(
-      f.model, use(tokens), {}, f.memory,
-      marked("lower @cache_tokens, or take @cache_dtype q8_0 or a smaller model"), on_screen());
+      f.model, uses(tokens), {}, f.memory,
+      marked(fmt::format("lower @cache_tokens, {}or take @cache_dtype q8_0 or a smaller model",
+                         draft ? "leave @draft out, " : "")),
+      on_screen());
   loaded.model->move_to(run.device);
-  serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters);
+  serve::Server server(loaded, run, f.session, name, tokens, f.serve, &adapters,
+                       draft ? &draft->start_shared(tokens) : nullptr);
   tell("{}: {} parameters, texts of up to {} tokens, room for {} tokens in all{}\n", f.model,
        human_count(parameter_count(config)), context_for(config, f.serve.context, on_gpu), tokens,
        large ? "; larger than memory" : "");
@@ -102,6 +116,7 @@ Action add_serve(CLI::App& app) {
       "lora leave it, or a .gguf as llama.cpp takes it. NAME=PATH, as often as there are some: "
       "a request whose \"model\" is NAME is answered with that one, any other without");
   list.add(fields(f->serve));
+  list.add(fields(f->draft));
   list.add(fields(f->compute));
   list.add(fields(f->session));
   add_memory(list, f->memory);

@@ -24,10 +24,6 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-int64_t in_blocks(int64_t tokens) {
-  return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock * ops::kKeyBlock;
-}
-
 // What log-probabilities of one row of logits [V] are made of.
 class LogSoftmax {
  public:
@@ -79,10 +75,26 @@ int64_t limit_of(const TextRequest& request) {
 // What is shown of a prompt's tokens is what drawn ones would have (Pass::only_read).
 bool only_reads(const TextRequest& request) { return !request.routing && !request.prompt_logprobs; }
 
+// Guesses would be read with recorded choices of other tokens, and where somebody else guesses
+// already there is nothing to add.
+bool can_be_drafted(const TextRequest& request) {
+  const GenerateOptions& options = request.options;
+  return !request.recorded && options.prompt_lookup == 0 && options.guesser == nullptr &&
+         options.max_tokens > 2;
+}
+
 // Log-probabilities and routing are of tokens that are read, and what is replayed is another's.
 bool all_read(const TextRequest& request) { return !only_reads(request) || request.recorded; }
 
 }  // namespace
+
+void TokenRouting::drop_last(int64_t tokens) {
+  if (ids.empty()) return;
+  const size_t left = ids.size() - static_cast<size_t>(tokens);
+  experts.resize(experts.size() / ids.size() * left);
+  weights.resize(weights.size() / ids.size() * left);
+  ids.resize(left);
+}
 
 struct Batcher::Text {
   Text(TextRequest given, const Tokenizer& tokenizer, int32_t its_slot, int64_t room)
@@ -96,7 +108,8 @@ struct Batcher::Text {
               return true;
             },
             request.grammar ? std::make_unique<grammar::Constraint>(request.grammar, request.tokens)
-                            : nullptr) {}
+                            : nullptr),
+        drafted(can_be_drafted(request)) {}
 
   int64_t prompt_tokens() const { return std::ssize(request.prompt); }
   bool reads() const { return read < prompt_tokens(); }
@@ -110,7 +123,9 @@ struct Batcher::Text {
   Clock::time_point began = Clock::now(), wrote = began;
   TextProgress progress;
   Generation generation;
-  bool ends = false;  // with what was drawn last
+  bool drafted;                                // whether the draft may guess
+  std::unique_ptr<SharedDraft::Reader> draft;  // null: it has read nothing
+  bool ends = false;                           // with what was drawn last
   bool ended = false;
 };
 
@@ -137,11 +152,13 @@ struct Batcher::Step {
   }
 };
 
-Batcher::Batcher(ModelRunner& runner, const Tokenizer& tokenizer, int64_t parallel, int64_t context)
+Batcher::Batcher(ModelRunner& runner, const Tokenizer& tokenizer, int64_t parallel, int64_t context,
+                 SharedDraft* draft)
     : runner_(runner),
       tokenizer_(tokenizer),
       parallel_(parallel),
       context_(context),
+      draft_(draft),
       prefixes_(runner.cache()) {
   if (parallel < 1) fail_usage("@parallel is {}; it must be at least 1", parallel);
 }
@@ -265,6 +282,40 @@ void Batcher::drop_unwanted() {
            std::none_of(waiting_.begin(), waiting_.end(),
                         [&](const auto& request) { return its(request.client); });
   });
+}
+
+// The draft reads a prompt along with the model, and guesses behind what was drawn last. A reply
+// does not need it: where it fails the texts go on without.
+void Batcher::guess_ahead() {
+  if (draft_ == nullptr || active() > SharedDraft::kTexts) return;
+  std::vector<SharedDraft::Ask> asks;
+  std::vector<Text*> asked;
+  for (const auto& text : active_) {
+    if (!text->drafted) continue;
+    if (!text->draft) text->draft = draft_->follow(text->request.prompt, limit_of(text->request));
+    if (!text->draft) continue;
+    const Generation& g = text->generation;
+    asked.push_back(text.get());
+    asks.push_back(text->reads()
+                       ? SharedDraft::Ask{text->draft.get(),
+                                          std::span<const int32_t>(text->request.prompt)
+                                              .first(static_cast<size_t>(text->read)),
+                                          nullptr,
+                                          0,
+                                          {}}
+                       : SharedDraft::Ask{
+                             text->draft.get(), g.text(), &g.sampler(), g.room_for_guesses(), {}});
+  }
+  try {
+    draft_->guess(asks);
+  } catch (...) {
+    for (Text* text : asked) {
+      text->drafted = false;
+      text->draft.reset();
+    }
+    return;
+  }
+  for (size_t i = 0; i < asks.size(); ++i) asked[i]->generation.guess(asks[i].guesses);
 }
 
 // Rows of the text for a step that reads at most `most` of its prompt.
@@ -406,11 +457,14 @@ void Batcher::draw(const Part& part) const {
   Text& text = *part.text;
   if (text.request.routing) show_routing(part);  // what is drawn takes the place of the ids read
   const int64_t read = std::ssize(part.rows.ids);
-  if (text.reads() && text.read + read < text.prompt_tokens()) return;
-  const int64_t rows = text.reads() ? 1 : part.rows.logits, first = part.rows.logits - rows;
+  const bool writes = !text.reads();
+  if (!writes && text.read + read < text.prompt_tokens()) return;
+  const int64_t rows = writes ? part.rows.logits : 1, first = part.rows.logits - rows;
   const size_t before = text.generation.written().ids.size();
   text.ends = !text.generation.take(logits_of(part, first, rows));
   const auto& ids = text.generation.written().ids;
+  // Each token that was read brought one that was drawn, but for guesses that came to nothing.
+  if (writes) text.progress.routing.drop_last(read - static_cast<int64_t>(ids.size() - before));
   for (size_t i = before; i < ids.size(); ++i) {
     text.progress.ids.push_back(ids[i]);
     if (text.request.top_logprobs >= 0)
@@ -560,6 +614,7 @@ void Batcher::run_and_deliver(const Step& step) {
 bool Batcher::step() {
   drop_unwanted();
   admit();
+  guess_ahead();
   for (const Step& step : plan_steps()) run_and_deliver(step);
   std::erase_if(active_, [](const auto& text) { return text->ended; });
   return !active_.empty() || !waiting_.empty();

@@ -16,6 +16,7 @@
 
 #include "infer/generate.h"
 #include "infer/prefix_cache.h"
+#include "infer/shared_draft.h"
 
 namespace moe {
 
@@ -36,6 +37,7 @@ struct TokenRouting {
   std::vector<int32_t> ids;      // [tokens]
   std::vector<int32_t> experts;  // [tokens,L,K] as record_choices() writes them
   std::vector<float> weights;    // [tokens,L,K], 0 where nothing was sent
+  void drop_last(int64_t tokens);
 };
 
 // What a step brought to one text.
@@ -71,11 +73,13 @@ struct TextRequest {
   std::function<void(const Generated&, const std::exception_ptr&)> on_end;
 };
 
-// Runner and tokenizer outlive it. For one thread at a time.
+// Runner, tokenizer and draft outlive it. For one thread at a time.
 class Batcher {
  public:
   // `parallel`: texts under way at most; `context`: tokens of one text at most, prompt and reply.
-  Batcher(ModelRunner&, const Tokenizer&, int64_t parallel, int64_t context);
+  // `draft`: guesses for the texts while there are few (SharedDraft::kTexts); null: nobody does.
+  Batcher(ModelRunner&, const Tokenizer&, int64_t parallel, int64_t context,
+          SharedDraft* draft = nullptr);
   ~Batcher();
 
   // Fails (usage) for what never can be done: no token, tokens outside the vocabulary, a prompt
@@ -109,6 +113,7 @@ class Batcher {
   bool begins_like_one_being_read(const TextRequest&) const;
   void begin(TextRequest);
   void drop_unwanted();
+  void guess_ahead();
 
   int64_t recorded_ahead(const Text&) const;
   void add_rows(Step&, Text&, int64_t most) const;
@@ -133,6 +138,7 @@ class Batcher {
   ModelRunner& runner_;
   const Tokenizer& tokenizer_;
   int64_t parallel_, context_;
+  SharedDraft* draft_;
   PrefixCache prefixes_;
   std::deque<TextRequest> waiting_;
   Texts active_;                           // in the order they were admitted

@@ -20,10 +20,6 @@ constexpr int64_t kUnsureRound = 1, kWrongRound = 2;
 // What may be lost so in a row. With every two more guessing pauses twice as long, for 2 steps, 4,
 // ..., so that a draft that does not pay is soon hardly asked any more.
 constexpr int64_t kPatience = 6, kLongestPause = 64;
-// Tokens that are read as drawn ones are. Those of a prompt may be read in another way
-// (Pass::only_read), and their logits are not worked out.
-constexpr int64_t kFewTokens = 4;
-
 // The ids up to the last one that stands for a text.
 int64_t spoken_vocab(const ModelConfig& config, const Tokenizer& tokenizer) {
   int64_t count = text_vocab(config, tokenizer);
@@ -83,16 +79,54 @@ void DraftPace::judge(int64_t guessed, int64_t right) {
     pause_ = std::max<int64_t>(1, pause_) * 2;
 }
 
-DraftModel::DraftModel(Model& model, Run& run, const Tokenizer& tokenizer, int64_t of_text,
-                       const DraftOptions& options, const SessionOptions& session)
+void GuessRecord::judge(std::span<const int32_t> text) {
+  if (!behind_) return;
+  const std::span<const int32_t> came = text.subspan(std::min(*behind_, text.size()));
+  const auto right = std::mismatch(ids_.begin(), ids_.end(), came.begin(), came.end());
+  pace_.judge(std::ssize(ids_), right.first - ids_.begin());
+  behind_.reset();
+}
+
+void GuessRecord::begin(size_t behind) {
+  ids_.clear();
+  behind_ = behind;
+}
+
+DraftDraw::DraftDraw(const ModelConfig& draft, const Tokenizer& tokenizer,
+                     const DraftOptions& options)
     : tokenizer_(tokenizer),
       min_p_(options.min_p),
-      rows_(static_cast<size_t>(model.config().vocab)),
-      vocab_(static_cast<size_t>(text_vocab(model.config(), tokenizer))),
-      session_(model, run, capacity(model.config(), of_text, run.device != nullptr), session),
-      pace_(options.tokens) {
+      rows_(static_cast<size_t>(draft.vocab)),
+      vocab_(static_cast<size_t>(text_vocab(draft, tokenizer))) {
   validate(options);
 }
+
+bool DraftDraw::knows(std::span<const int32_t> text) const {
+  return std::all_of(text.begin(), text.end(),
+                     [&](int32_t id) { return static_cast<size_t>(id) < rows_; });
+}
+
+bool DraftDraw::is_unsure(std::span<const float> logits) const {
+  if (min_p_ == 0) return false;
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;  // 1 / the probability of the likeliest
+  for (const float x : logits) sum += std::exp(x - most);
+  return min_p_ * sum > 1;
+}
+
+std::optional<int32_t> DraftDraw::next(Sampler& ahead, std::span<const float> logits) const {
+  const std::span<const float> of_texts = logits.first(vocab_);
+  if (is_unsure(of_texts)) return std::nullopt;
+  const int32_t id = ahead.next(of_texts);
+  if (tokenizer_.ends_text(id)) return std::nullopt;
+  return id;
+}
+
+DraftModel::DraftModel(Model& model, Run& run, const Tokenizer& tokenizer, int64_t of_text,
+                       const DraftOptions& options, const SessionOptions& session)
+    : draw_(model.config(), tokenizer, options),
+      session_(model, run, capacity(model.config(), of_text, run.device != nullptr), session),
+      guesses_(options.tokens) {}
 
 int64_t DraftModel::capacity(const ModelConfig& config, int64_t of_text, bool on_gpu) {
   return std::min(of_text, context_for(config, 0, on_gpu));
@@ -106,13 +140,11 @@ SessionOptions DraftModel::session_options(const ModelConfig& config,
 }
 
 bool DraftModel::can_read(std::span<const int32_t> text) const {
-  return std::ssize(text) <= session_.capacity() &&
-         std::all_of(text.begin(), text.end(),
-                     [&](int32_t id) { return static_cast<size_t>(id) < rows_; });
+  return std::ssize(text) <= session_.capacity() && draw_.knows(text);
 }
 
 bool DraftModel::begin(std::span<const int32_t> prompt, const KeepReading& keep) {
-  behind_.reset();
+  guesses_.forget();
   if (!can_read(prompt)) return true;
   const auto held = static_cast<size_t>(session_.keep_prefix(prompt));
   const bool all = !session_.prefill(prompt.subspan(held), 1, keep).empty();
@@ -120,53 +152,30 @@ bool DraftModel::begin(std::span<const int32_t> prompt, const KeepReading& keep)
   return all;
 }
 
-std::span<const float> DraftModel::last_of(std::span<const float> logits) const {
-  return logits.last(rows_).first(vocab_);
-}
-
 // Wrong guesses, which the session still holds, end what it has in common with the text.
 std::span<const float> DraftModel::read(std::span<const int32_t> text) {
   const std::span<const int32_t> unread =
       text.subspan(static_cast<size_t>(session_.keep_prefix(text)));
-  return last_of(std::ssize(unread) <= kFewTokens ? session_.decode(unread)
-                                                  : session_.prefill(unread));
-}
-
-bool DraftModel::is_unsure(std::span<const float> logits) const {
-  if (min_p_ == 0) return false;
-  const float most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;  // 1 / the probability of the likeliest
-  for (const float x : logits) sum += std::exp(x - most);
-  return min_p_ * sum > 1;
-}
-
-void DraftModel::judge(std::span<const int32_t> text) {
-  if (!behind_) return;
-  const std::span<const int32_t> came = text.subspan(std::min(*behind_, text.size()));
-  const auto right = std::mismatch(guesses_.begin(), guesses_.end(), came.begin(), came.end());
-  pace_.judge(std::ssize(guesses_), right.first - guesses_.begin());
-  behind_.reset();
+  return std::ssize(unread) <= kReadAsDrawn ? session_.decode(unread).last(draw_.rows())
+                                            : session_.prefill(unread);
 }
 
 std::vector<int32_t> DraftModel::guess(std::span<const int32_t> text, const Sampler& sampler,
                                        int64_t most) {
-  judge(text);
+  guesses_.judge(text);
   if (most < 1 || !can_read(text)) return {};
-  most = std::min({most, pace_.next(), session_.capacity() - std::ssize(text) + 1});
+  most = std::min({most, guesses_.next(), session_.capacity() - std::ssize(text) + 1});
   if (most < 1) return {};
   Sampler ahead = sampler;
-  guesses_.clear();
-  behind_ = text.size();
-  for (std::span<const float> logits = read(text); !is_unsure(logits);
-       logits = last_of(session_.decode({&guesses_.back(), 1}))) {
-    const int32_t id = ahead.next(logits);
-    // Nothing follows the end of a text, and the step that checks the guess before it draws it.
-    if (tokenizer_.ends_text(id)) break;
-    guesses_.push_back(id);
-    if (std::ssize(guesses_) == most) break;
+  guesses_.begin(text.size());
+  std::span<const float> logits = read(text);
+  while (const std::optional<int32_t> id = draw_.next(ahead, logits)) {
+    guesses_.add(*id);
+    if (guesses_.count() == most) break;
+    logits = session_.decode({&guesses_.ids().back(), 1});
   }
   most_held_ = std::max(most_held_, session_.length());
-  return guesses_;
+  return guesses_.ids();
 }
 
 }  // namespace moe

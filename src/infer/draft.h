@@ -46,6 +46,54 @@ class DraftPace {
   int64_t pause_ = 0;    // steps left without guesses
 };
 
+// The guesses at one text, and what became of them.
+class GuessRecord {
+ public:
+  explicit GuessRecord(int64_t most) : pace_(most) {}
+  // The text as it stands now: what followed the last guesses says which were right.
+  void judge(std::span<const int32_t> text);
+  // How many to make now; 0: none this time.
+  int64_t next() { return pace_.next(); }
+  // More follow, behind so many tokens.
+  void begin(size_t behind);
+  void add(int32_t id) { ids_.push_back(id); }
+  // Those before are not judged: another text begins.
+  void forget() { behind_.reset(); }
+  const std::vector<int32_t>& ids() const { return ids_; }
+  int64_t count() const { return std::ssize(ids_); }
+
+ private:
+  DraftPace pace_;
+  std::vector<int32_t> ids_;
+  std::optional<size_t> behind_;  // so many tokens they followed; absent: they are judged
+};
+
+// How a draft guesses from its logits.
+class DraftDraw {
+ public:
+  // `draft`: its config. The writing model's tokenizer outlives it.
+  DraftDraw(const ModelConfig& draft, const Tokenizer&, const DraftOptions&);
+  // Whether the draft has every id of a text.
+  bool knows(std::span<const int32_t> text) const;
+  // The next guess, from the draft's logits [V] after those before; nothing where it is not sure,
+  // or the text would end: nothing follows that, and the step that checks the guess before draws
+  // it.
+  std::optional<int32_t> next(Sampler&, std::span<const float> logits) const;
+  size_t rows() const { return rows_; }  // V
+
+ private:
+  bool is_unsure(std::span<const float> logits) const;
+
+  const Tokenizer& tokenizer_;
+  float min_p_;
+  size_t rows_;   // ids that the draft knows
+  size_t vocab_;  // of them, those that texts have
+};
+
+// Tokens that are read as drawn ones are. Those of a prompt may be read in another way
+// (Pass::only_read), and their logits are not worked out.
+constexpr int64_t kReadAsDrawn = 4;
+
 // What is read of a text is kept as a Session keeps it, and what was guessed wrong is dropped.
 // Where a text is longer than the draft's context nothing is guessed.
 class DraftModel : public Guesser {
@@ -65,21 +113,13 @@ class DraftModel : public Guesser {
 
  private:
   bool can_read(std::span<const int32_t> text) const;
-  // The logits after the text, of the tokens that both models have.
+  // The logits after the text.
   std::span<const float> read(std::span<const int32_t> text);
-  std::span<const float> last_of(std::span<const float> logits) const;
-  bool is_unsure(std::span<const float> logits) const;
-  void judge(std::span<const int32_t> text);
 
-  const Tokenizer& tokenizer_;
-  float min_p_;
-  size_t rows_;   // ids that the draft knows
-  size_t vocab_;  // of them, those that texts have
+  DraftDraw draw_;
   Session session_;
   int64_t most_held_ = 0;
-  DraftPace pace_;
-  std::vector<int32_t> guesses_;  // the last ones
-  std::optional<size_t> behind_;  // so many tokens they followed; absent: they are judged
+  GuessRecord guesses_;
 };
 
 }  // namespace moe

@@ -101,13 +101,13 @@ bool Generation::take(std::span<const float> logits) {
   if (out_.tokens >= options_.max_tokens) return false;
   rejected_ = static_cast<int64_t>(rows - 1 - right);
   next_ = {text_.back()};
-  if (guesser_ != nullptr) {
-    const std::vector<int32_t> guesses =
-        guesser_->guess(text_, sampler_, options_.max_tokens - out_.tokens - 1);
-    out_.proposed += std::ssize(guesses);
-    next_.insert(next_.end(), guesses.begin(), guesses.end());
-  }
+  if (guesser_ != nullptr) guess(guesser_->guess(text_, sampler_, room_for_guesses()));
   return true;
+}
+
+void Generation::guess(std::span<const int32_t> guesses) {
+  out_.proposed += std::ssize(guesses);
+  next_.insert(next_.end(), guesses.begin(), guesses.end());
 }
 
 // False: the text ends here.

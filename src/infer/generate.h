@@ -76,6 +76,13 @@ class Generation {
   bool take(std::span<const float> logits);
   // The token that was drawn last, and guesses of what follows it.
   std::span<const int32_t> next() const { return next_; }
+  // For who guesses in the caller's stead, once take() said that the text goes on: its tokens so
+  // far, what draws the next, how many guesses there is room for, and the guesses, which go behind
+  // next().
+  std::span<const int32_t> text() const { return text_; }
+  const Sampler& sampler() const { return sampler_; }
+  int64_t room_for_guesses() const { return options_.max_tokens - out_.tokens - 1; }
+  void guess(std::span<const int32_t> guesses);
   // What was written so far; its text is not cut yet.
   const Generated& written() const { return out_; }
   // How many of the last tokens that were decoded were guesses that came to nothing.

@@ -12,6 +12,11 @@
 
 namespace moe {
 
+// Tokens that there is room for in the whole blocks that so many need.
+inline int64_t in_blocks(int64_t tokens) {
+  return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock * ops::kKeyBlock;
+}
+
 // A tree of full blocks: a child's tokens follow its parent's, so that a block stands for all
 // tokens from the first one on. Sequences that stretch (KvCache::stretched) have a root of their
 // own, since their keys are others, and so has each adapter (model/adapters.h). It holds its blocks

@@ -64,10 +64,26 @@ Guesser& Drafting::start() {
   return *model_;
 }
 
-int64_t Drafting::unfilled() const {
-  const int64_t filled = model_ ? model_->most_held() : 0;
+ForwardUse Drafting::shared_use(int64_t tokens) const {
+  return session_use(*loaded_->model, session_, run_.compute, kPromptChunk,
+                     SharedDraft::cache_tokens(capacity_, tokens));
+}
+
+SharedDraft& Drafting::start_shared(int64_t tokens) {
+  loaded_->model->move_to(run_.device);
+  shared_ = std::make_unique<SharedDraft>(*loaded_->model, run_, tokenizer_, capacity_,
+                                          SharedDraft::cache_tokens(capacity_, tokens), options_,
+                                          session_);
+  return *shared_;
+}
+
+int64_t Drafting::token_bytes() const {
   return cache_bytes(loaded_->model->config(), cache_dtype(session_, *loaded_->model, run_.compute),
-                     capacity_ - filled);
+                     1);
+}
+
+int64_t Drafting::unfilled() const {
+  return token_bytes() * (capacity_ - (model_ ? model_->most_held() : 0));
 }
 
 void tell_guesses(const GenerateOptions& options, const Generated& sum, const Watch& watch) {

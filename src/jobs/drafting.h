@@ -1,4 +1,4 @@
-// A draft model (infer/draft.h) as the verbs that write texts open it: named by an option, held
+// A draft model (infer/draft.h) as whatever writes texts opens it: named by an option, held
 // against the model whose tokens it guesses, and foretold in memory beside it.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "hub/hub.h"
 #include "infer/memory_plan.h"
 #include "infer/options.h"
+#include "infer/shared_draft.h"
 #include "options/read.h"
 
 namespace moe {
@@ -30,9 +31,15 @@ class Drafting {
            const SessionOptions& of_writer, const ComputeOptions&, int64_t capacity, const Watch&);
   // What it holds, reading `tokens` at once.
   ForwardUse use(int64_t tokens) const;
+  // Of many texts at once, of no more than `capacity` tokens each and `tokens` in the cache of the
+  // model that writes them.
+  ForwardUse shared_use(int64_t tokens) const;
+  // Bytes of its cache a token.
+  int64_t token_bytes() const;
   const DraftOptions& options() const { return options_; }
   // To the device, with a cache of its own. What it returns lives as long as this.
   Guesser& start();
+  SharedDraft& start_shared(int64_t tokens);
   // Bytes of its cache that no text has filled yet.
   int64_t unfilled() const;
 
@@ -44,6 +51,7 @@ class Drafting {
   int64_t capacity_;
   SessionOptions session_;
   std::unique_ptr<DraftModel> model_;  // once it has started
+  std::unique_ptr<SharedDraft> shared_;
 };
 
 // What came of the guesses in texts that were written so, `sum` of all; nothing where nobody

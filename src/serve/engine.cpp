@@ -15,11 +15,11 @@ constexpr const char* kRetryAfter = "2";  // seconds; a guess, as nobody knows h
 }  // namespace
 
 Engine::Engine(ModelRunner& runner, const Tokenizer& tokenizer, const EngineOptions& options,
-               Metrics& metrics)
+               Metrics& metrics, SharedDraft* draft)
     : runner_(runner),
       options_(options),
       metrics_(metrics),
-      batcher_(runner, tokenizer, options.parallel, options.context) {}
+      batcher_(runner, tokenizer, options.parallel, options.context, draft) {}
 
 void Engine::stop() {
   {

@@ -19,8 +19,9 @@ struct EngineOptions {
 
 class Engine {
  public:
-  // Runner, tokenizer and metrics outlive it.
-  Engine(ModelRunner&, const Tokenizer&, const EngineOptions&, Metrics&);
+  // Runner, tokenizer, metrics and draft outlive it; null: nobody guesses.
+  Engine(ModelRunner&, const Tokenizer&, const EngineOptions&, Metrics&,
+         SharedDraft* draft = nullptr);
 
   // Steps in this thread until stop(). It should be the one that loaded the model: OpenMP keeps
   // threads for each that has asked for some, and lets them sleep between steps where they are more

@@ -140,6 +140,7 @@ class Job : public std::enable_shared_from_this<Job> {
     choice.end = g;
     choice.ended = true;
     context_.metrics->count_prompt(g.prompt_tokens, g.prompt_tokens - g.read_tokens);
+    context_.metrics->count_guesses(g.proposed, g.accepted);
     --left_;
     try {
       if (error && !failed_) fail(error);

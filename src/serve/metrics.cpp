@@ -46,6 +46,12 @@ void Metrics::count_prompt(int64_t tokens, int64_t cached) {
   cached_tokens_ += cached;
 }
 
+void Metrics::count_guesses(int64_t drafted, int64_t accepted) {
+  const std::lock_guard lock(mutex_);
+  drafted_tokens_ += drafted;
+  accepted_tokens_ += accepted;
+}
+
 void Metrics::observe_first_token(double seconds) {
   const std::lock_guard lock(mutex_);
   first_token_.observe(seconds);
@@ -81,6 +87,10 @@ std::string Metrics::prometheus() const {
   out += number("moe_cached_prompt_tokens_total", "counter",
                 "Tokens of prompts that were found in the prefix cache.", cached_tokens_);
   out += number("moe_generated_tokens_total", "counter", "Tokens written.", written_tokens_);
+  out += number("moe_drafted_tokens_total", "counter", "Tokens that a draft model guessed.",
+                drafted_tokens_);
+  out += number("moe_accepted_tokens_total", "counter", "Of these, those that were written.",
+                accepted_tokens_);
   out += number("moe_texts_waiting", "gauge", "Texts that wait for their turn.", waiting_);
   out += number("moe_texts_active", "gauge", "Texts under way.", active_);
   out += first_token_.lines("moe_first_token_seconds", "From the request to its first token.");

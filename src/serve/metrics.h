@@ -36,6 +36,8 @@ class Metrics {
   void count_request(const std::string& path, int status);
   // A text that was read: its prompt, and how much of that was found read already.
   void count_prompt(int64_t tokens, int64_t cached);
+  // Tokens of a text that a draft guessed, and how many of them came.
+  void count_guesses(int64_t drafted, int64_t accepted);
   void observe_first_token(double seconds);
   // Tokens of a reply that came together, and the time since those before.
   void observe_tokens(int64_t tokens, double seconds);
@@ -52,7 +54,8 @@ class Metrics {
   mutable std::mutex mutex_;
   std::vector<int64_t> layers_;
   std::map<std::pair<std::string, int>, int64_t> requests_;  // by path and status
-  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, written_tokens_ = 0, waiting_ = 0, active_ = 0;
+  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, written_tokens_ = 0, drafted_tokens_ = 0,
+          accepted_tokens_ = 0, waiting_ = 0, active_ = 0;
   Histogram first_token_, per_token_;
   std::vector<std::vector<int64_t>> expert_rows_;
 };

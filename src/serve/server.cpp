@@ -47,10 +47,10 @@ HttpOptions http_options(const ServeOptions& o) {
 }  // namespace
 
 int64_t cache_tokens_of(const ModelConfig& config, const ServeOptions& o, DType cache_dtype,
-                        int64_t free, bool on_gpu) {
+                        int64_t free, bool on_gpu, int64_t beside) {
   const int64_t context = context_for(config, o.context, on_gpu);
   if (o.cache_tokens > 0) return o.cache_tokens;
-  const int64_t fit = free / 2 / std::max<int64_t>(1, cache_bytes(config, cache_dtype, 1));
+  const int64_t fit = free / 2 / std::max<int64_t>(1, cache_bytes(config, cache_dtype, 1) + beside);
   return std::max(std::min(context * o.parallel, fit), std::min(context, 2 * fit));
 }
 
@@ -75,7 +75,8 @@ ChatTemplate chat_template_with(const std::string& kwargs, const Tokenizer& toke
 // go back through it when all ends.
 struct Server::Parts {
   Parts(const LoadedModel& loaded, Run& run, const SessionOptions& session, std::string name,
-        int64_t cache_tokens, const ServeOptions& given, NamedAdapters* adapters)
+        int64_t cache_tokens, const ServeOptions& given, NamedAdapters* adapters,
+        SharedDraft* draft)
       : options(given),
         http(
             http_options(given), [this](std::shared_ptr<Exchange> e) { api.handle(std::move(e)); },
@@ -88,7 +89,8 @@ struct Server::Parts {
                          context_for(loaded.model->config(), given.context, run.device != nullptr),
                          parts_thoughts(given.reasoning_format))),
         metrics(served.moe_layers),
-        engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics),
+        engine(runner, *loaded.tokenizer, {given.parallel, given.queue, served.context}, metrics,
+               draft),
         api(served, engine, metrics, options) {
     if (adapters != nullptr) runner.set_adapters(&adapters->choice);
   }
@@ -104,11 +106,12 @@ struct Server::Parts {
 };
 
 Server::Server(const LoadedModel& loaded, Run& run, const SessionOptions& session, std::string name,
-               int64_t cache_tokens, const ServeOptions& options, NamedAdapters* adapters) {
+               int64_t cache_tokens, const ServeOptions& options, NamedAdapters* adapters,
+               SharedDraft* draft) {
   validate(options);
   check_asked_for(loaded.model->config(), session.routing);
   parts_ = std::make_unique<Parts>(loaded, run, session, std::move(name), cache_tokens, options,
-                                   adapters);
+                                   adapters, draft);
 }
 
 Server::~Server() = default;

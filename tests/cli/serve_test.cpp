@@ -52,12 +52,17 @@ TempFolder* Serve::folder_ = nullptr;
 TEST_F(Serve, AnswersUntilItIsAskedToEnd) {
   const int port = free_port();
   const CommandResult r = moe_command(
-      command_line("serve", {model(), "--port", std::to_string(port)}), [&](pid_t child) {
+      command_line("serve", {model(), "--port", std::to_string(port), "--draft", model(),
+                             "--draft-min-p", "0"}),
+      [&](pid_t child) {
         for (int i = 0; i < 2000 && !answers(port); ++i)
           std::this_thread::sleep_for(std::chrono::milliseconds(10));
         const HttpReply reply = HttpClient(port).ask(
             "POST", "/v1/completions", R"({"prompt": "ab", "max_tokens": 5, "temperature": 0})");
         EXPECT_EQ(reply.status, 200) << reply.body;
+        const std::string metrics = HttpClient(port).ask("GET", "/metrics", "").body;
+        EXPECT_NE(metrics.find("\nmoe_drafted_tokens_total 3\n"), std::string::npos)
+            << "of five the first is not guessed, nor what follows the last guess: " << metrics;
         // A reply is under way when the signal comes.
         HttpClient late(port);
         const std::string body =
@@ -87,6 +92,8 @@ TEST_F(Serve, RefusesWhatCannotBe) {
   refused("--parallel 0", 2, "--parallel is 0");
   refused("--host no.such.host.invalid --port 0", 1, "cannot listen on no.such.host.invalid:0");
   refused("--cache-tokens -1", 2, "--cache-tokens");
+  refused("--draft-tokens 4", 2, "--draft-tokens is of a draft model: add --draft MODEL");
+  refused("--draft /nothing/here", 1, "/nothing/here");
   EXPECT_EQ(moe_command(command_line("serve", {"/nothing/here"})).code, 1);
 }
 

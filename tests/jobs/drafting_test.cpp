@@ -45,6 +45,18 @@ TEST_F(DraftingTest, IsForetoldBesideTheModel) {
   EXPECT_GT(plan_memory(both, {}, {}).need.total(), plan_memory(alone, {}, {}).need.total());
 }
 
+// A server's: no more than its texts can fill, nor than the model's own cache.
+TEST_F(DraftingTest, IsForetoldForManyTexts) {
+  const LoadedModel writer = open_model(folder_ / "writer", {});
+  Drafting drafting(options_, writer, {}, compute_, 100, {}, watch_);
+  const int64_t token = cache_bytes(plain_config(), DType::f32, 1);
+  EXPECT_EQ(drafting.token_bytes(), token);
+  EXPECT_EQ(drafting.shared_use(0).cache, 0);
+  EXPECT_EQ(drafting.shared_use(130).cache, 192 * token) << "in whole blocks";
+  EXPECT_EQ(drafting.shared_use(100000).cache, SharedDraft::kTexts * 128 * token);
+  EXPECT_EQ(drafting.start_shared(130).computed(), 0);
+}
+
 TEST_F(DraftingTest, GuessesOnceItHasStarted) {
   const LoadedModel writer = open_model(folder_ / "writer", {});
   Drafting drafting(options_, writer, {}, compute_, 100, {}, watch_);
@@ -73,9 +85,12 @@ TEST_F(DraftingTest, RefusesOptionsThatDoNotGoTogether) {
   EXPECT_NO_THROW(check_draft_options({}, {.prompt_lookup = 4}, given));
   EXPECT_NO_THROW(check_draft_options(options_, {}, given));
   EXPECT_FAILS(check_draft_options(options_, {.prompt_lookup = 4}, given), "give one of them");
+  EXPECT_NO_THROW(check_one_guesser({}, {.prompt_lookup = 4}));
+  EXPECT_FAILS(check_one_guesser(options_, {.prompt_lookup = 4}), "give one of them");
   given.add("draft_tokens", GivenBy::caller);
   EXPECT_NO_THROW(check_draft_options(options_, {}, given));
   EXPECT_FAILS(check_draft_options({}, {}, given), "draft_tokens is of a draft model");
+  EXPECT_FAILS(check_draft_options({}, given), "draft_tokens is of a draft model");
   EXPECT_FAILS(check_draft_options({.model = {}, .tokens = 0}, {}, given), "draft_tokens is 0");
 }
 

@@ -14,6 +14,8 @@ TEST(Metrics, AreWhatPrometheusReads) {
   m.count_request("/v1/completions", 200);
   m.count_request("/v1/completions", 429);
   m.count_prompt(100, 64);
+  m.count_guesses(7, 4);
+  m.count_guesses(2, 1);
   m.observe_first_token(0.3);
   m.observe_tokens(2, 0.04);
   m.observe_tokens(1, 0);  // the first one of a reply follows none
@@ -27,6 +29,8 @@ TEST(Metrics, AreWhatPrometheusReads) {
   has("moe_prompt_tokens_total 100");
   has("moe_cached_prompt_tokens_total 64");
   has("moe_generated_tokens_total 3");
+  has("moe_drafted_tokens_total 9");
+  has("moe_accepted_tokens_total 5");
   has("moe_texts_waiting 5");
   has("moe_texts_active 8");
   has("moe_first_token_seconds_bucket{le=\"0.25\"} 0");

@@ -22,18 +22,24 @@ inline OrderedJson ordered(const Json& json) { return parse_ordered_json(json.du
 
 struct ServedModel {
   // `jinja`: the chat template; ChatML where it is empty.
-  // `adapters`: names of drawn ones.
+  // `adapters`: names of drawn ones. `drafted`: of what is to guess always; null: nobody does.
   explicit ServedModel(serve::ServeOptions options = {}, const std::string& jinja = "",
                        const std::vector<std::string>& adapters = {},
-                       ModelConfig config = served_config()) {
+                       ModelConfig config = served_config(),
+                       std::unique_ptr<Model> drafted = nullptr)
+      : draft_model(std::move(drafted)) {
     loaded.model = fresh(config);
     loaded.tokenizer = make_tokenizer("bytes");
     mark_dialogues(*loaded.tokenizer);
     if (!jinja.empty()) loaded.tokenizer->set_config_json(Json({{"chat_template", jinja}}).dump());
     for (const std::string& name : adapters) draw_adapter(name);
     options.port = 0;
+    if (draft_model)
+      draft =
+          std::make_unique<SharedDraft>(*draft_model, draft_run, *loaded.tokenizer, config.context,
+                                        4096, DraftOptions{.model = {}, .tokens = 8, .min_p = 0});
     server = std::make_unique<serve::Server>(loaded, run, SessionOptions{}, "tiny", 4096, options,
-                                             &named);
+                                             &named, draft.get());
     thread = std::thread([this] { server->run(); });
   }
   ~ServedModel() {
@@ -76,7 +82,9 @@ struct ServedModel {
 
   LoadedModel loaded;
   serve::NamedAdapters named;
-  moe::Run run{2};
+  moe::Run run{2}, draft_run{2};
+  std::unique_ptr<Model> draft_model;
+  std::unique_ptr<SharedDraft> draft;
   std::unique_ptr<serve::Server> server;
   std::thread thread;
 };

@@ -259,6 +259,22 @@ TEST_P(BatcherTest, RoutingIsShownAndReplayed) {
   EXPECT_TRUE(std::ranges::equal(taken.first(r.recorded->size()), *r.recorded));
 }
 
+// They are read, and are no part of the text. Three x guess a fourth, which brings a fifth, and
+// those a sixth, which ends the text before its guess.
+TEST_P(BatcherTest, RoutingIsNotShownOfGuessesThatCameToNothing) {
+  TextRequest r = request(std::vector<int32_t>(40, 'a'), 6);
+  r.routing = true;
+  r.options.sampler.logit_bias = {{'x', 1000.0f}};
+  r.options.stop = {std::string(6, 'x')};
+  const Outcome plain = alone(r);
+  r.options.prompt_lookup = 8;
+  const Outcome guessed = alone(r);
+  EXPECT_EQ(guessed.ids, std::vector<int32_t>(6, 'x'));
+  EXPECT_EQ(guessed.routing.ids, plain.routing.ids);
+  EXPECT_EQ(guessed.routing.experts, plain.routing.experts);
+  EXPECT_EQ(guessed.routing.weights, plain.routing.weights);
+}
+
 TEST_P(BatcherTest, WhatIsReplayedLeavesOthersAlone) {
   TextRequest r = request(some_ids(90, 5), 2);
   r.routing = true;

@@ -23,13 +23,13 @@ sanitized() {
 }
 
 check 'every test under the sanitizers' kept asan sanitized
-check 'memory foretold and taken, every verb, within 15%' kept memory scripts/memory_check.sh
+check 'memory estimated and taken, every verb, within 15%' kept memory scripts/memory_check.sh
 check 'alarms of ten failing and ten healthy seeds of each run' kept alarms scripts/alarm_check.sh
 check 'the wheel and the source distribution' kept wheel scripts/wheel.sh
 check 'the Debian packages' kept deb scripts/deb.sh
 check 'the server under load, and the templates' kept server scripts/server_test.sh
-check 'runs on several hosts, hurt at random moments' kept cluster scripts/cluster_test.sh
-check 'seconds of a step foretold by moe plan, within 15%' kept plan scripts/plan_check.sh
+check 'runs on several hosts, with faults at random moments' kept cluster scripts/cluster_test.sh
+check 'seconds of a step estimated by moe plan, within 15%' kept plan scripts/plan_check.sh
 check 'every fuzzer, 100000 runs' kept fuzz scripts/fuzz.sh 100000
 [ $# -eq 0 ] || check 'llama.cpp' kept llama.cpp scripts/llama_cpp_test.sh "$1"
 summary

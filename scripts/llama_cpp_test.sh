@@ -37,7 +37,7 @@ train_olmoe() {
     --steps 300 --lr 2e-3 --warmup 20 --dtype f32 --seed 1
 }
 
-# Trained a little, since what a random model says hangs on every bit of its routers.
+# Trained a little, since what a random model says depends on every bit of its routers.
 all_architectures() {
   "$peers/bin/python" tools/interop/architectures.py --bin "$bin" --work "$work/families" \
     --text "$text" --train-text "$text" --tokenizer "$work/bytes/tokenizer.json" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds what every verb foretells of its memory (--show-memory) against what it takes, on models
+# Compares what every verb estimates of its memory (--show-memory) with what it takes, on models
 # made here, and looks that what does not fit is refused before it starts. Counted is what the
 # process holds beside pages of mapped files: RssAnon of /proc/PID/status, looked at every few
 # milliseconds. Takes some two minutes and 3 GiB.
@@ -13,8 +13,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 failed=0
 
-# Runs a command and sets `peak`, the most KiB of memory that it held, and `foretold`, KiB. Standard
-# input is the chat's.
+# Runs a command and sets `peak`, the most KiB of memory that it held, and `estimated`, KiB.
+# Standard input is the chat's.
 measure() {
   "$@" >out 2>err <in &
   local pid=$! key value unit
@@ -30,7 +30,7 @@ measure() {
     tail -3 err >&2
     exit 1
   fi
-  foretold=$(sed -n 's/^memory: \([0-9.]*\) \([KMGT]iB\) estimated.*/\1 \2/p' err | awk '
+  estimated=$(sed -n 's/^memory: \([0-9.]*\) \([KMGT]iB\) estimated.*/\1 \2/p' err | awk '
     {
       k = $2 == "KiB" ? 1 : $2 == "MiB" ? 1024 : $2 == "GiB" ? 1048576 : 1073741824
       if ($1 * k > most) most = $1 * k
@@ -43,12 +43,12 @@ check() {
   local name=$1 ratio
   shift
   measure "$@"
-  if ((foretold == 0)); then
-    echo "$name: nothing was foretold" >&2
+  if ((estimated == 0)); then
+    echo "$name: nothing was estimated" >&2
     exit 1
   fi
-  ratio=$((100 * peak / foretold))
-  printf '%-34s %8d %8d %6d%%' "$name" $((foretold / 1024)) $((peak / 1024)) "$ratio"
+  ratio=$((100 * peak / estimated))
+  printf '%-34s %9d %8d %6d%%' "$name" $((estimated / 1024)) $((peak / 1024)) "$ratio"
   if ((ratio < 100 - most || ratio > 100 + most)); then
     printf '   more than %d%% off' "$most"
     failed=1
@@ -92,8 +92,8 @@ moe_model=("${size[@]}" --recipe olmoe --experts 8 --top-k 2 --expert-width 512)
 dense_model=("${size[@]}" --recipe dense --dense-width 2048)
 steps=(--steps 2 --warmup 0 --no-report)
 
-printf '%-34s %8s %8s %7s\n' verb 'foretold' 'taken' 'ratio'
-printf '%-34s %8s %8s\n' '' MiB MiB
+printf '%-34s %9s %8s %7s\n' verb 'estimated' 'taken' 'ratio'
+printf '%-34s %9s %8s\n' '' MiB MiB
 check 'train' "$moe" train --data train.txt --out moe "${moe_model[@]}" "${steps[@]}" --batch 4 \
   --show-memory
 check 'train --recompute' "$moe" train --data train.txt --out moe-recompute "${moe_model[@]}" \

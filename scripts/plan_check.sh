@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `moe plan` foretells against what `mpirun moe train` takes on this machine, for six layouts
+# What `moe plan` estimates against what `mpirun moe train` takes on this machine, for six layouts
 # that it was not calibrated on (tools/plan_check.py). By hand, on a quiet machine: some five
 # minutes.
 #   scripts/plan_check.sh [PROCESSES]    default 2

@@ -1,6 +1,6 @@
-"""Seconds of a step that `moe plan` foretells against those that `mpirun moe train` takes, on this
+"""Seconds of a step that `moe plan` estimates against those that `mpirun moe train` takes, on this
 machine: scripts/plan_check.sh runs it. What a process and the network reach is measured first, with
-one model; the layouts that are then foretold are those of other models and shapes.
+one model; the layouts that are then estimated are those of other models and shapes.
 
     plan_check.py MOE TEXT WORK [PROCESSES]
 
@@ -107,7 +107,7 @@ def main():
             )
             print(
                 f"{one[0]}, {one[1]} x {one[2]}, {PROCESSES} processes, experts over {spread}: "
-                f"{1e3 * took:.0f} ms, foretold {1e3 * layout['step_seconds']:.0f} "
+                f"{1e3 * took:.0f} ms, estimated {1e3 * layout['step_seconds']:.0f} "
                 f"({100 * off:+.1f}%): {parts}; imbalance {more:.2f}",
                 flush=True,
             )

@@ -23,6 +23,8 @@ namespace {
 
 constexpr const char* kBody = "request body";
 constexpr size_t kLargeBody = 256 << 10;  // bytes
+// Clients that look things up ask for it of whatever server they have.
+constexpr std::string_view kEmbeddings = "/v1/embeddings";
 
 // What a large body took would stay with this thread's part of the heap for good.
 void give_back_memory() {
@@ -144,8 +146,17 @@ const Api::Route& Api::find_route(const HttpRequest& request) const {
                    "",
                    "method_not_allowed",
                    {{"Allow", allowed}}};
-  std::vector<std::string> paths;
-  for (const Route& route : routes()) paths.emplace_back(route.path);
+  std::vector<std::string> paths, posted;
+  for (const Route& route : routes()) {
+    paths.emplace_back(route.path);
+    if (route.method == std::string_view("POST")) posted.emplace_back(route.path);
+  }
+  if (request.path == kEmbeddings)
+    throw ApiError{404,
+                   message("this server makes text only, so there is no {} here; it takes POST at "
+                           "{}",
+                           kEmbeddings, fmt::join(posted, ", ")),
+                   "", "not_found"};
   throw ApiError{404,
                  message("there is no {} here{}", printable(request.path),
                          suggestion(request.path.substr(0, 80), paths)),

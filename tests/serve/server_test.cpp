@@ -501,6 +501,20 @@ TEST(Server, RefusesByNameInOpenAIsForm) {
   EXPECT_EQ(s.ask("/v1/completions", kOnce)["choices"][0]["finish_reason"], "length");
 }
 
+// Not a 5xx, which OpenAI's clients would ask again.
+TEST(Server, SaysThatItMakesNoEmbeddings) {
+  ServedModel s;
+  const HttpReply reply = s.post("/v1/embeddings", {{"input", "Hi"}, {"model", "tiny"}});
+  EXPECT_EQ(reply.status, 404);
+  const Json error = Json::parse(reply.body)["error"];
+  EXPECT_EQ(error["type"], "not_found_error");
+  const std::string message = error["message"];
+  for (const char* part : {"text only", "no /v1/embeddings", "/v1/chat/completions", "/tokenize"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  for (const char* part : {"/metrics", "did you mean", "\n"})
+    EXPECT_EQ(message.find(part), std::string::npos) << message;
+}
+
 TEST(Server, OfADenseModelReplaysNothing) {
   ModelConfig config = ServedModel::served_config();
   config.routing = default_options(find_recipe("dense"), 1, 1, 0);

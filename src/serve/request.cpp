@@ -10,8 +10,8 @@
 #include "core/nearest.h"
 #include "serve/api_error.h"
 #include "serve/base64.h"
+#include "serve/chat_fields.h"
 #include "serve/options.h"
-#include "text/chat_request.h"
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
 #include "text/thoughts.h"
@@ -406,7 +406,7 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
 }
 
 std::string chat_prompt(std::string_view body, const Served& served) {
-  const ChatRequest request = parse_chat_request(std::string(body), kWhere);
+  const ChatRequest request = read_chat_request(body, kWhere);
   return Fields::named("messages", [&] { return served.chat->render(request); });
 }
 
@@ -422,7 +422,7 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   out.form.logprobs = fields.get<bool>("logprobs", false);
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
-  ChatRequest chat = parse_chat_request(std::string(body), kWhere);
+  ChatRequest chat = read_chat_request(body, kWhere);
   const std::string call_begin = read_tool_choice(fields, body, served, out, chat, common.text);
   read_thoughts(fields, served, out.form);
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/chat_fields.h"
+
 namespace moe::serve {
 namespace {
 
@@ -24,7 +26,7 @@ void add_thoughts(const RequestField& item, const char* key, const char* type, C
 }
 
 void add_item(const RequestField& item, ChatBody& chat) {
-  static const std::vector<std::string> parts = {"input_text", "output_text", "text"};
+  const std::vector<std::string>& parts = text_part_types();
   const bool typed = item.object().find("type") != nullptr;
   if (typed)
     item.at("type").only({"message", "reasoning", "function_call", "function_call_output"});
@@ -32,10 +34,8 @@ void add_item(const RequestField& item, ChatBody& chat) {
   if (type == "message") {
     const RequestField role = item.at("role");
     role.only({"user", "assistant", "system", "developer"});
-    // Few templates know the newer name, and some would pass over what it says.
-    const std::string by = role.text() == "developer" ? "system" : role.text();
     for (const std::string& text : texts_of(item.at("content"), parts))
-      chat.add_text(by, text, item.name);
+      chat.add_text(template_role(role.text()), text, item.name);
   } else if (type == "function_call") {
     // One after the other, so that what is missing is named in this order.
     const std::string id = item.at("call_id").text(), name = item.at("name").text(),

@@ -1,0 +1,59 @@
+// The newer fields of a chat completion: what a template gets of them, and what is refused.
+#include "serve/chat_fields.h"
+
+#include <gtest/gtest.h>
+
+#include "support/files.h"
+#include "text/chat_template.h"
+
+namespace moe::test::chat_fields_test {
+namespace {
+
+// Passes over roles that it does not know, as many do.
+const ChatTemplate& old_template() {
+  static const ChatTemplate made(
+      "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<|{{ m.role }}|>"
+      "{{ m.content }}<|end|>{% endif %}{% endfor %}",
+      {});
+  return made;
+}
+
+ChatRequest request_of(const std::string& body) {
+  return serve::read_chat_request(body, "request body");
+}
+std::string written(const std::string& messages) {
+  return old_template().render(request_of("{\"messages\": " + messages + "}"));
+}
+
+TEST(ChatFields, ADeveloperIsTheSystem) {
+  EXPECT_EQ(written(R"([{"content": "Be brief.", "role": "developer"},
+                        {"role": "user", "content": "developer"}])"),
+            "<|system|>Be brief.<|end|><|user|>developer<|end|>");
+}
+
+TEST(ChatFields, PartsOfInputAndOutputAreTexts) {
+  EXPECT_EQ(written(R"([{"role": "user", "content": [{"type": "input_text", "text": "a"},
+                                                     {"type": "text", "text": "b"}]},
+                        {"role": "assistant", "content": [{"type": "output_text", "text": "c"}]},
+                        {"role": "user", "content": "d"}])"),
+            "<|user|>a\nb<|end|><|assistant|>c<|end|><|user|>d<|end|>");
+  EXPECT_FAILS(written(R"([{"role": "user", "content": [{"type": "input_image"}]}])"),
+               "messages[0].content[0].type is \"input_image\", and only");
+}
+
+// Whatever stands where it should not is refused by its name, as it was before anything was put
+// into other words.
+TEST(ChatFields, LeaveWhatIsOfAnotherForm) {
+  EXPECT_FAILS(request_of("[1]"), "the request must be an object");
+  EXPECT_FAILS(request_of("{\"messages\": {\"role\": \"developer\"}}"), "messages must be a list");
+  EXPECT_FAILS(written("[\"developer\"]"), "messages[0] must be an object");
+  EXPECT_FAILS(written(R"([{"role": ["developer"]}])"), "messages[0].role must be a string");
+  EXPECT_FAILS(written(R"([{"role": "user", "content": ["text"]}])"),
+               "messages[0].content[0] must be an object");
+  EXPECT_FAILS(written(R"([{"role": "user", "content": [{"type": 1}]}])"),
+               "messages[0].content[0].type must be a string");
+  EXPECT_FAILS(request_of("{"), "request body");
+}
+
+}  // namespace
+}  // namespace moe::test::chat_fields_test

@@ -85,18 +85,6 @@ void ChatBody::choose_tool(const std::string& name) {
   set("tool_choice", {{"type", "function"}, {"function", {{"name", name}}}});
 }
 
-void ChatBody::set_variable(const char* name, const OrderedJson& value) {
-  OrderedJson& variables = body_["chat_template_kwargs"];
-  if (variables.is_null()) variables = OrderedJson::object();
-  // What is no object is refused when it is read.
-  if (variables.is_object() && !variables.contains(name)) variables[name] = value;
-}
-
-// Qwen's, GLM's and most others' name, and DeepSeek's and Granite's.
-void ChatBody::think(bool wanted) {
-  for (const char* name : {"enable_thinking", "thinking"}) set_variable(name, wanted);
-}
-
 std::string ChatBody::text() const {
   OrderedJson body = body_, messages = OrderedJson::array();
   for (const Said& said : messages_) {

@@ -10,6 +10,7 @@
 
 #include "core/json.h"
 #include "serve/api_error.h"
+#include "serve/chat_fields.h"
 #include "serve/request.h"
 #include "text/request_field.h"
 
@@ -37,10 +38,12 @@ class ChatBody {
   // Of a tool that has to be called.
   void choose_tool(const std::string& name);
   void set(const char* key, OrderedJson value) { body_[key] = std::move(value); }
-  // Of the chat template; what the request says itself stands before it.
-  void set_variable(const char* name, const OrderedJson& value);
-  // Whether the template is to have the model think, under the names that templates know.
-  void think(bool wanted);
+  // For the chat template, as serve/chat_fields.h has it.
+  void set_variable(const char* name, const OrderedJson& value) {
+    set_template_variable(body_, name, value);
+  }
+  void think(bool wanted) { set_thinking(body_, wanted); }
+  void think_so_hard(const std::string& effort) { set_effort(body_, effort); }
 
   // The body of the chat completion.
   std::string text() const;

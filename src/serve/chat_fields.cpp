@@ -3,8 +3,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+#include "core/nearest.h"
+#include "serve/api_error.h"
+
 namespace moe::serve {
 namespace {
+
+constexpr const char* kEffort = "reasoning_effort";  // both the field and the variable
+constexpr const char* kNoEffort = "none";
 
 // The text of a key; null: there is none, or it is no text, which is left for chat_request() to
 // refuse.
@@ -23,6 +30,20 @@ void take_text_parts(OrderedJson& message) {
       *type = "text";
 }
 
+void take_effort(OrderedJson& completion) {
+  static const std::vector<std::string> known = {kNoEffort, "minimal", "low", "medium", "high"};
+  const auto given = completion.find(kEffort);
+  if (given == completion.end() || given->is_null()) return;
+  const auto effort =
+      std::find_if(known.begin(), known.end(), [&](const auto& one) { return *given == one; });
+  if (effort == known.end())
+    throw ApiError{400,
+                   message("{} must be one of {}, not {}", kEffort, fmt::join(known, ", "),
+                           printable(one_line_json(*given), 40)),
+                   kEffort};
+  set_effort(completion, *effort);
+}
+
 }  // namespace
 
 std::string template_role(const std::string& role) { return role == "developer" ? "system" : role; }
@@ -30,6 +51,24 @@ std::string template_role(const std::string& role) { return role == "developer" 
 const std::vector<std::string>& text_part_types() {
   static const std::vector<std::string> types = {"input_text", "output_text", "text"};
   return types;
+}
+
+void set_template_variable(OrderedJson& completion, const char* name, const OrderedJson& value) {
+  OrderedJson& variables = completion["chat_template_kwargs"];
+  if (variables.is_null()) variables = OrderedJson::object();
+  // What is no object is refused when it is read.
+  if (variables.is_object() && !variables.contains(name)) variables[name] = value;
+}
+
+// Qwen's, GLM's and most others' name, and DeepSeek's and Granite's.
+void set_thinking(OrderedJson& completion, bool wanted) {
+  for (const char* name : {"enable_thinking", "thinking"})
+    set_template_variable(completion, name, wanted);
+}
+
+void set_effort(OrderedJson& completion, const std::string& effort) {
+  set_template_variable(completion, kEffort, effort);
+  if (effort == kNoEffort) set_thinking(completion, false);
 }
 
 ChatRequest read_chat_request(std::string_view body, const std::string& where) {
@@ -40,6 +79,7 @@ ChatRequest read_chat_request(std::string_view body, const std::string& where) {
       if (std::string* role = text_of_key(message, "role")) *role = template_role(*role);
       take_text_parts(message);
     }
+  take_effort(request);
   return chat_request(request);
 }
 

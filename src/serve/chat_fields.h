@@ -17,8 +17,17 @@ std::string template_role(const std::string& role);
 // Types of the parts of a content that are texts.
 const std::vector<std::string>& text_part_types();
 
+// Sets a variable of the chat template in a chat completion; what it says itself stands before it.
+void set_template_variable(OrderedJson& completion, const char* name, const OrderedJson& value);
+// Whether the template is to have the model think, under the names that templates know.
+void set_thinking(OrderedJson& completion, bool wanted);
+// How hard the model is to think, which a template writes down if it knows how. At "none" it is not
+// to think at all, where the template has a switch.
+void set_effort(OrderedJson& completion, const std::string& effort);
+
 // What the body of a chat completion has for the model's template: its messages, tools and
-// variables. `where` opens the messages of its parser.
+// variables, reasoning_effort among them. `where` opens the messages of its parser. Usage errors,
+// and an ApiError, name the field that is wrong.
 ChatRequest read_chat_request(std::string_view body, const std::string& where);
 
 }  // namespace moe::serve

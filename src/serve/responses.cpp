@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "serve/chat_fields.h"
-
 namespace moe::serve {
 namespace {
 
@@ -260,7 +258,7 @@ ChatBody responses_as_chat(const OrderedJson& request) {
   add_text_format(fields, chat);
   if (const OrderedJson* tokens = fields.find("max_output_tokens")) chat.set("max_tokens", *tokens);
   if (fields.find("reasoning") != nullptr && fields.at("reasoning").object().find("effort"))
-    chat.set_variable("reasoning_effort", fields.at("reasoning").at("effort").text());
+    chat.think_so_hard(fields.at("reasoning").at("effort").text());
   return chat;
 }
 

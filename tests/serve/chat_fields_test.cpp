@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "serve/api_error.h"
 #include "support/files.h"
 #include "text/chat_template.h"
 
@@ -53,6 +54,48 @@ TEST(ChatFields, LeaveWhatIsOfAnotherForm) {
   EXPECT_FAILS(written(R"([{"role": "user", "content": [{"type": 1}]}])"),
                "messages[0].content[0].type must be a string");
   EXPECT_FAILS(request_of("{"), "request body");
+}
+
+// Shows what it was told of thoughts: how hard, and what it has of the two switches.
+std::string told(const std::string& fields) {
+  static const ChatTemplate shows(
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+      "{{ reasoning_effort | default('unsaid') }} {{ enable_thinking | default('unsaid') }} "
+      "{{ thinking | default('unsaid') }}",
+      {});
+  const std::string text =
+      shows.render(request_of(R"({"messages": [{"role": "user", "content": "a"}])" + fields + "}"));
+  return text.substr(text.rfind('>') + 1);
+}
+
+TEST(ChatFields, AnEffortIsTheTemplatesVariable) {
+  EXPECT_EQ(told(""), "unsaid unsaid unsaid");
+  EXPECT_EQ(told(R"(, "reasoning_effort": null)"), "unsaid unsaid unsaid");
+  for (const std::string effort : {"minimal", "low", "medium", "high"})
+    EXPECT_EQ(told(R"(, "reasoning_effort": ")" + effort + '"'), effort + " unsaid unsaid");
+  EXPECT_EQ(told(R"(, "reasoning_effort": "none")"), "none False False");
+}
+
+TEST(ChatFields, VariablesStandBeforeAnEffort) {
+  EXPECT_EQ(told(R"(, "reasoning_effort": "none", "chat_template_kwargs":
+                    {"reasoning_effort": "high", "thinking": true})"),
+            "high False True");
+  EXPECT_FAILS(told(R"(, "reasoning_effort": "low", "chat_template_kwargs": [])"),
+               "chat_template_kwargs must be an object");
+}
+
+TEST(ChatFields, NoOtherEffortIsKnown) {
+  for (const std::string wrong : {"\"max\"", "\"\"", "3", "[\"low\"]", "true"}) {
+    try {
+      told(", \"reasoning_effort\": " + wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const serve::ApiError& e) {
+      EXPECT_EQ(e.status, 400);
+      EXPECT_EQ(e.param, "reasoning_effort");
+      EXPECT_EQ(e.message,
+                "reasoning_effort must be one of none, minimal, low, medium, high, not " + wrong);
+    }
+  }
 }
 
 }  // namespace

@@ -85,6 +85,9 @@ TEST(Responses, PassVariablesOfTheTemplate) {
                              {"reasoning", {{"effort", "low"}}},
                              {"chat_template_kwargs", {{"reasoning_effort", "high"}, {"a", 1}}}});
   EXPECT_EQ(chat["chat_template_kwargs"], Json({{"reasoning_effort", "high"}, {"a", 1}}));
+  EXPECT_EQ(
+      as_chat({{"input", "Hello"}, {"reasoning", {{"effort", "none"}}}})["chat_template_kwargs"],
+      Json({{"reasoning_effort", "none"}, {"enable_thinking", false}, {"thinking", false}}));
 }
 
 // {the request, what the message says}

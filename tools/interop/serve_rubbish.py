@@ -68,6 +68,7 @@ CHAT_ONLY = {
     "tool_choice": [5, "maybe", [], {"type": "function", "function": {"name": "unknown"}}],
     "top_logprobs": [-1, 21, 1.5, "x", []],
     "chat_template_kwargs": ["x", 5, []],
+    "reasoning_effort": ["x", 5, []],
     "max_completion_tokens": [-1, 1.5, "x", []],
 }
 TEXT_ONLY = {

@@ -20,6 +20,7 @@ constexpr const char* kShared[] = {"model",
                                    "logit_bias",
                                    "frequency_penalty",
                                    "ignore_eos",
+                                   "parallel_tool_calls",
                                    "presence_penalty",
                                    "chat_template_kwargs",
                                    "reasoning_format"};

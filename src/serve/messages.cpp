@@ -79,6 +79,11 @@ void add_tools_and_choice(const RequestField& request, ChatBody& chat) {
   add_tools(request, chat);
   if (type.text() == "any") chat.set("tool_choice", "required");
   if (type.text() == "tool") chat.choose_tool(choice.at("name").text());
+  const OrderedJson* single = choice.find("disable_parallel_tool_use");
+  if (single == nullptr) return;
+  if (!single->is_boolean())
+    fail_usage("tool_choice.disable_parallel_tool_use must be true or false");
+  chat.set("parallel_tool_calls", !single->get<bool>());
 }
 
 // {"effort": TEXT, "format": {"type": "json_schema", "schema": {...}}}

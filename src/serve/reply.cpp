@@ -202,8 +202,10 @@ bool ReplyWriter::tells_thoughts() const { return form_.chat && syntax().tags !=
 
 // What a whole text that is parsed is for the client.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
-  return form_.forced ? parse_forced(form_.call_name, choice.text)
-                      : parse_reply(syntax(), choice.text);
+  if (form_.forced) return parse_forced(form_.call_name, choice.text);
+  ParsedReply reply = parse_reply(syntax(), choice.text);
+  if (form_.one_call && reply.calls.size() > 1) reply.calls.resize(1);
+  return reply;
 }
 
 // Of a choice under way what will stay.

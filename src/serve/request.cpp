@@ -25,6 +25,7 @@ constexpr int64_t kMostChoices = 16, kMostAlternatives = 20, kMostStops = 16, kM
                   kMostBiases = 4096;
 constexpr size_t kMostStopBytes = 4096;            // of one stop
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of the prompts of all texts
+constexpr int64_t kLongestReply = int64_t{1} << 24;
 constexpr int64_t kCompletionTokens = 16;  // what OpenAI's completions write when nobody says
 constexpr double kMostBias = 100;
 
@@ -146,7 +147,7 @@ struct Common {
 
 GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_t max_tokens) {
   GenerateOptions o;
-  o.max_tokens = fields.get_in<int64_t>("max_tokens", 0, int64_t{1} << 24, max_tokens);
+  o.max_tokens = fields.get_in<int64_t>("max_tokens", 0, kLongestReply, max_tokens);
   SamplerOptions& s = o.sampler;
   s.temperature = static_cast<float>(fields.get_in<double>("temperature", 0, 1000, 1));
   s.top_p = static_cast<float>(fields.get_in<double>("top_p", 0, 1, 1));
@@ -352,6 +353,7 @@ std::string read_tool_choice(const Fields& fields, std::string_view body, const 
   if (choice == "none") chat.tools = {};
   out.form.tools = !chat.tools.none();
   if (out.form.tools) out.form.arguments = tool_arguments(fields.value("tools"));
+  out.form.one_call = !fields.get<bool>("parallel_tool_calls", true);
   if (choice == "none" || choice == "auto") return "";
   if (!out.form.tools) refuse("tool_choice", "tool_choice asks for a call, and there are no tools");
   return Fields::named("tool_choice", [&] { return force_call(choice, body, served, out, text); });
@@ -415,9 +417,10 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const Fields fields(json);
   ParsedRequest out;
   out.form.chat = true;
-  const int64_t max_tokens =
-      fields.get_in<int64_t>("max_completion_tokens", 0, int64_t{1} << 24, served.context);
-  Common common = read_common(fields, body, served, out.form, max_tokens);
+  Common common = read_common(fields, body, served, out.form, served.context);
+  // Who gives both has the older name there for servers that know no other.
+  int64_t& max_tokens = common.text.options.max_tokens;
+  max_tokens = fields.get_in<int64_t>("max_completion_tokens", 0, kLongestReply, max_tokens);
   out.choices = common.choices;
   out.form.logprobs = fields.get<bool>("logprobs", false);
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);

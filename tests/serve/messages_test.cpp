@@ -94,6 +94,9 @@ TEST(Messages, ChooseTools) {
   EXPECT_EQ(chosen({{"type", "any"}})["tool_choice"], "required");
   EXPECT_FALSE(chosen({{"type", "none"}}).contains("tools"));
   EXPECT_FALSE(chosen({{"type", "none"}}).contains("tool_choice"));
+  EXPECT_FALSE(chosen({{"type", "any"}}).contains("parallel_tool_calls"));
+  EXPECT_EQ(chosen({{"type", "auto"}, {"disable_parallel_tool_use", true}})["parallel_tool_calls"],
+            false);
 }
 
 // {patch of the request, what the message says}
@@ -124,6 +127,8 @@ TEST(Messages, RefuseByName) {
        "tools[0].type: \"web_search_20250305\""},
       {{{"tool_choice", "any"}}, "tool_choice must be an object"},
       {{{"tool_choice", {{"type", "required"}}}}, "tool_choice.type: \"required\""},
+      {{{"tool_choice", {{"type", "any"}, {"disable_parallel_tool_use", 1}}}},
+       "tool_choice.disable_parallel_tool_use must be true or false"},
       {{{"output_config", {{"format", {{"type", "xml"}}}}}}, "output_config.format.type: \"xml\""}};
   for (const auto& row : wrong) {
     const Json request = with(kAsk, row.first);

@@ -68,6 +68,26 @@ TEST(Reply, CallsOfToolsAreTakenOut) {
   EXPECT_EQ(plain["choices"][0]["finish_reason"], "stop");
 }
 
+// Whatever the model writes behind it.
+TEST(Reply, OnlyTheFirstCallIsToldWhereOneIsAskedFor) {
+  Fixture f;
+  const std::string text =
+      std::string(kCall) + "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+  for (const bool one : {false, true}) {
+    const serve::ReplyForm form = {.chat = true, .tools = true, .one_call = one};
+    const Json whole = f.writer(form).whole({ended(text)}, {}, 1)["choices"][0];
+    const Json& calls = whole["message"]["tool_calls"];
+    ASSERT_EQ(calls.size(), one ? 1u : 2u);
+    EXPECT_EQ(calls[0]["function"]["name"], "f");
+    EXPECT_EQ(whole["message"]["content"], "Let me see.");
+    EXPECT_EQ(whole["finish_reason"], "tool_calls");
+    Choice choice = ended(text);
+    const Json last = f.writer(form).chunk(choice, "")["choices"][0];
+    EXPECT_EQ(last["delta"]["tool_calls"], calls);
+    EXPECT_EQ(last["finish_reason"], "tool_calls");
+  }
+}
+
 // The tool's schema tells what bare text is.
 TEST(Reply, ArgumentsOfBareTextAreWhatTheToolSays) {
   Fixture f;

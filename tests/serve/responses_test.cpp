@@ -61,6 +61,7 @@ TEST(Responses, OfATextAreOfTheUser) {
   const Json choice = {{"input", "Hello"}, {"tools", {{{"type", "function"}, {"name", "f"}}}}};
   EXPECT_EQ(as_chat(with(choice, {{"tool_choice", "required"}}))["tool_choice"], "required");
   EXPECT_FALSE(as_chat(with(choice, {{"tool_choice", "none"}})).contains("tools"));
+  EXPECT_EQ(as_chat(with(choice, {{"parallel_tool_calls", false}}))["parallel_tool_calls"], false);
 }
 
 // OpenAI's own items of reasoning have the text in the one or the other, and an empty list beside.

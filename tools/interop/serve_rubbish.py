@@ -69,6 +69,7 @@ CHAT_ONLY = {
     "top_logprobs": [-1, 21, 1.5, "x", []],
     "chat_template_kwargs": ["x", 5, []],
     "reasoning_effort": ["x", 5, []],
+    "parallel_tool_calls": ["x", 5, []],
     "max_completion_tokens": [-1, 1.5, "x", []],
 }
 TEXT_ONLY = {

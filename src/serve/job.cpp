@@ -6,6 +6,7 @@
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "serve/api_error.h"
@@ -124,8 +125,10 @@ class Job : public std::enable_shared_from_this<Job> {
     if (const Json chunk = writer_.chunk(choice, echo_of(choice)); !chunk.is_null())
       send_events(style_->chunk(chunk));
   }
-  std::string echo_of(const Choice& choice) const {
-    return echo_.empty() ? "" : echo_[static_cast<size_t>(choice.index / choices_)];
+  // A view, as a prompt may be long and chunks are many.
+  std::string_view echo_of(const Choice& choice) const {
+    if (echo_.empty()) return {};
+    return echo_[static_cast<size_t>(choice.index / choices_)];
   }
   void send_events(std::string events) {
     if (events.empty()) return;

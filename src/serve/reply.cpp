@@ -252,7 +252,7 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
   return reply;
 }
 
-Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
+Json ReplyWriter::chunk(Choice& choice, std::string_view echo) const {
   const bool first = !choice.begun;
   if (form_.echo && form_.logprobs && choice.all.ids.empty() && !choice.ended) return nullptr;
   ParsedReply parts;
@@ -279,7 +279,7 @@ Json ReplyWriter::chunk(Choice& choice, const std::string& echo) const {
           call_json(parts.calls[i], fmt::format("{}_{}", head_.id, choice.index), i));
     json["delta"] = std::move(delta);
   } else {
-    json["text"] = first && form_.echo ? echo + text : text;
+    json["text"] = first && form_.echo ? std::string(echo) + text : text;
   }
   if (form_.routing && !choice.unsent.ids.empty())
     json["routing"] = {{"layers", served_.moe_layers},

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/json.h"
@@ -48,7 +49,7 @@ class ReplyWriter {
              int64_t choices) const;
   // A chunk with what the choice has new; null: nothing. `echo` stands before a completion's first,
   // which waits until all of the prompt is read where its log-probabilities are asked for.
-  Json chunk(Choice&, const std::string& echo) const;
+  Json chunk(Choice&, std::string_view echo) const;
   // The last one, where the usage is asked for.
   Json usage_chunk(const std::vector<Choice>&, int64_t choices) const;
 

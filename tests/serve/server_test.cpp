@@ -114,6 +114,21 @@ TEST(Server, SeveralPromptsAndChoices) {
   EXPECT_EQ(reply["usage"]["completion_tokens"], 6 * 12);
 }
 
+// Each choice begins with its own prompt, once.
+TEST(Server, AStreamEchoesEachPromptOnce) {
+  ServedModel s;
+  const Json ask =
+      with(kOnce, {{"prompt", {"Once upon a time", "The end"}}, {"n", 2}, {"echo", true}});
+  std::vector<std::string> streamed(4);
+  for (const Json& event : events_of(s.post("/v1/completions", with(ask, {{"stream", true}})).body))
+    for (const Json& choice : event["choices"])
+      streamed.at(choice["index"].get<size_t>()) += choice["text"].get<std::string>();
+  const Json whole = s.ask("/v1/completions", ask);
+  for (size_t i = 0; i < streamed.size(); ++i)
+    EXPECT_EQ(streamed[i], whole["choices"][i]["text"]) << i;
+  EXPECT_TRUE(streamed[3].starts_with("The end"));
+}
+
 // A request names an adapter where it names the model; any other name is the model's.
 TEST(Server, WritesWithTheAdapterThatIsNamed) {
   ServedModel plain, served({}, "", {"formal", "brief"});

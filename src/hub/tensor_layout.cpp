@@ -184,11 +184,11 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
     case Layout::channels_apart: {
-      constexpr std::string_view kParts[] = {"q", "k", "v"};
-      constexpr int64_t kCount = std::size(kParts);
+      constexpr std::string_view kProjections[] = {"q", "k", "v"};
+      constexpr int64_t kCount = std::size(kProjections);
       shape = {shape[0] / kCount, 1, shape[1]};
       for (int64_t i = 0; i < kCount; ++i)
-        map.push_back({.name = filled(name, kPart, kParts[i]),
+        map.push_back({.name = filled(name, kPart, kProjections[i]),
                        .shape = shape,
                        .pieces = {{.param = &param, .expert = i, .heads = kCount}}});
       return;

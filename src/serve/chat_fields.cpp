@@ -31,17 +31,15 @@ void take_text_parts(OrderedJson& message) {
 }
 
 void take_effort(OrderedJson& completion) {
-  static const std::vector<std::string> known = {kNoEffort, "minimal", "low", "medium", "high"};
   const auto given = completion.find(kEffort);
   if (given == completion.end() || given->is_null()) return;
-  const auto effort =
-      std::find_if(known.begin(), known.end(), [&](const auto& one) { return *given == one; });
-  if (effort == known.end())
+  const auto* effort = given->get_ptr<const std::string*>();
+  if (effort == nullptr || effort->empty())
     throw ApiError{400,
-                   message("{} must be one of {}, not {}", kEffort, fmt::join(known, ", "),
-                           printable(one_line_json(*given), 40)),
+                   message("{} must be a text such as \"none\", \"low\" or \"high\", not {}",
+                           kEffort, printable(one_line_json(*given), 40)),
                    kEffort};
-  set_effort(completion, *effort);
+  set_effort(completion, std::string(*effort));
 }
 
 }  // namespace

@@ -151,6 +151,12 @@ void check_device_act(const char* op, Act act) {
     fail("{}: the square of ReLU (relu2) is not computed on a GPU; leave out the device", op);
 }
 
+void check_device_cap(const char* op, float cap) {
+  if (cap > 0)
+    fail("{}: scores that are held below a cap are not computed on a GPU; leave out the device",
+         op);
+}
+
 void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor& hidden,
                             const Tensor& dweight, const Tensor& dhidden, const Tensor& gate,
                             const Tensor& up, const Tensor& weight) {

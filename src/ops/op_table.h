@@ -114,13 +114,13 @@ MOE_OP(device, void, store_keys, (Run & run, Tensor cache, Tensor x, std::span<c
 MOE_OP(device, void, attention_forward,
        (Run & run, Tensor o, Tensor lse, Tensor q, const KvView& kv,
         std::span<const int32_t> positions, int64_t heads, int64_t kv_heads, float scale,
-        int64_t window),
-       (run, o, lse, q, kv, positions, heads, kv_heads, scale, window))
+        int64_t window, float cap),
+       (run, o, lse, q, kv, positions, heads, kv_heads, scale, window, cap))
 MOE_OP(device, void, attention_backward,
        (Run & run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q, const KvView& kv,
         Tensor o, Tensor lse, std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-        float scale, int64_t window),
-       (run, dq, dk, dv, do_, q, kv, o, lse, positions, heads, kv_heads, scale, window))
+        float scale, int64_t window, float cap),
+       (run, dq, dk, dv, do_, q, kv, o, lse, positions, heads, kv_heads, scale, window, cap))
 MOE_OP(host, void, choose_keys,
        (Run & run, Tensor kept, Tensor q, Tensor weights, const KvView& keys,
         std::span<const int32_t> positions),

@@ -266,16 +266,18 @@ void store_keys(Run&, Tensor cache, Tensor x, std::span<const int64_t> row);
 // queries nor threads change a bit. o[n,h] = softmax_p(scale <q[n,h], k[p, h*G/H]>) v. Where k
 // and v are bf16 and has_bf16_products(), both products are of bf16: q and the weights of v are
 // rounded to it, sums stay f32, and where there are AMX tiles numbers below the normal range are
-// taken for zero. o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores, absent
-// when not needed); q [N,H*C] A
+// taken for zero. With a cap c > 0, on the CPU only, scores s are held below it before
+// their softmax, as c tanh(s / c). o [N,H*Cv] A; lse [N,H] f32 (logsumexp of the scaled scores,
+// absent when not needed); q [N,H*C] A
 void attention_forward(Run&, Tensor o, Tensor lse, Tensor q, const KvView& kv,
                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-                       float scale, int64_t window = 0);
+                       float scale, int64_t window = 0, float cap = 0);
 // dq [N,H*C], dk [N,G*C], dv [N,G*Cv] A. Only for kv laid over the batch itself (first_row[s] =
 // bounds[s], positions from 0).
 void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
                         const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
-                        int64_t heads, int64_t kv_heads, float scale, int64_t window = 0);
+                        int64_t heads, int64_t kv_heads, float scale, int64_t window = 0,
+                        float cap = 0);
 
 // ---- keys that queries choose (ops/cpu/attention/choose.cpp) ------------------------------------
 // Query row n at position p scores the keys j of 0..p, of one head: sum_h weights[n,h] max(0,

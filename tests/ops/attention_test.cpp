@@ -26,9 +26,21 @@ using Rows = std::vector<int64_t>;  // lengths of sequences
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 AttentionShape shape_of(int64_t heads, int64_t kv_heads, int64_t width, int64_t value_width,
-                        int64_t window = 0) {
-  return {heads, kv_heads, width, value_width, 1 / std::sqrt(static_cast<double>(width)), window};
+                        int64_t window = 0, double cap = 0) {
+  const double scale = 1 / std::sqrt(static_cast<double>(width));
+  return {heads, kv_heads, width, value_width, scale, window, cap};
 }
+float cap_of(const AttentionShape& shape) { return static_cast<float>(shape.cap); }
+
+// A test of shapes, of which a GPU refuses those with a cap.
+template <class Param>
+class OfShapes : public testing::TestWithParam<Param> {
+ protected:
+  void SetUp() override {
+    if (std::get<AttentionShape>(this->GetParam()).cap > 0 && device_of_tests != nullptr)
+      GTEST_SKIP() << "a cap is not computed on a GPU";
+  }
+};
 
 Tensor nan_filled(Arena& arena, DType dtype, int64_t rows, int64_t cols) {
   const Tensor t = arena.alloc(dtype, {rows, cols});
@@ -87,17 +99,18 @@ struct Case {
   ops::KvView view() const { return {k, v, rows.bounds, rows.first_row}; }
   void forward(Run& run) {
     ops::attention_forward(run, o, lse, q, view(), rows.positions, shape.heads, shape.kv_heads,
-                           static_cast<float>(shape.scale), shape.window);
+                           static_cast<float>(shape.scale), shape.window, cap_of(shape));
   }
   void backward(Run& run) {
     ops::attention_backward(run, dq, dk, dv, dout, q, view(), o, lse, rows.positions, shape.heads,
-                            shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+                            shape.kv_heads, static_cast<float>(shape.scale), shape.window,
+                            cap_of(shape));
   }
 };
 
 // ---- against the twin ---------------------------------------------------------------------------
 
-class AttentionTwin : public testing::TestWithParam<std::tuple<DType, AttentionShape, Rows>> {};
+class AttentionTwin : public OfShapes<std::tuple<DType, AttentionShape, Rows>> {};
 
 TEST_P(AttentionTwin, forward_and_backward) {
   const auto& [dtype, shape, lengths] = GetParam();
@@ -142,8 +155,18 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(stretches, AttentionTwin,
                          testing::Combine(testing::Values(DType::f32, DType::bf16),
                                           testing::Values(shape_of(4, 2, 16, 8),
-                                                          shape_of(2, 1, 33, 12, 700)),
+                                                          shape_of(2, 1, 33, 12, 700),
+                                                          shape_of(2, 2, 9, 8, 0, 1)),
                                           testing::Values(Rows{1030, 520})));
+
+// Caps that hold scores back much, and one that hardly does.
+INSTANTIATE_TEST_SUITE_P(
+    caps, AttentionTwin,
+    testing::Combine(testing::Values(DType::f32, DType::bf16),
+                     testing::Values(shape_of(4, 4, 16, 16, 0, 0.5), shape_of(4, 2, 33, 12, 0, 2),
+                                     shape_of(6, 2, 64, 20, 17, 1), shape_of(70, 1, 8, 8, 130, 1.5),
+                                     shape_of(2, 1, 128, 128, 0, 50)),
+                     testing::Values(Rows{7}, Rows{64}, Rows{0, 65, 1, 0, 5, 330, 16, 0})));
 
 // As wide as latents are.
 INSTANTIATE_TEST_SUITE_P(wide, AttentionTwin,
@@ -178,8 +201,8 @@ TEST(Attention, a_long_window_changes_no_bit) {
 }
 
 TEST(Attention, twin_backward_is_the_derivative) {
-  for (int64_t window : {0, 2}) {
-    const AttentionShape shape = shape_of(4, 2, 3, 2, window);
+  for (const auto& [window, cap] : {std::pair{0, 0.0}, {2, 0.0}, {0, 0.7}, {2, 1.5}}) {
+    const AttentionShape shape = shape_of(4, 2, 3, 2, window, cap);
     Case c({3, 1, 0, 4}, shape, DType::f32);
     const auto q = values(c.q), k = values(c.k), v = values(c.v), dout = values(c.dout);
     const auto grads = twin::attention_backward(dout, q, k, v, c.rows, shape);
@@ -249,14 +272,15 @@ TEST(Attention, empty_batch_and_absent_lse) {
 
 // ---- law of rows --------------------------------------------------------------------------------
 
-class AttentionLaw : public testing::TestWithParam<std::tuple<DType, AttentionShape>> {};
+class AttentionLaw : public OfShapes<std::tuple<DType, AttentionShape>> {};
 
 INSTANTIATE_TEST_SUITE_P(
     shapes, AttentionLaw,
     testing::Combine(testing::Values(DType::f32, DType::bf16),
                      testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33),
                                      shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
-                                     shape_of(16, 2, 16, 8, 5))));
+                                     shape_of(16, 2, 16, 8, 5), shape_of(2, 2, 64, 64, 0, 1),
+                                     shape_of(6, 2, 20, 33, 90, 1.5))));
 
 // The case's one sequence in chunks from a cache, its keys as rows and transposed. All that no
 // query of the chunk sees is NaN: rows before the sequence and keys behind the chunk.
@@ -290,7 +314,7 @@ void expect_same_in_chunks(const Case& whole, DType dtype, const AttentionShape&
         ops::attention_forward(run, o.slice_rows(begin, end), lse.slice_rows(begin, end),
                                whole.q.slice_rows(begin, end), {keys, cached, bounds, first_row},
                                positions, shape.heads, shape.kv_heads,
-                               static_cast<float>(shape.scale), shape.window);
+                               static_cast<float>(shape.scale), shape.window, cap_of(shape));
       }
       EXPECT_TRUE(same_bits(o, whole.o))
           << "o in chunks of " << chunk << (transposed ? ", transposed" : "");
@@ -310,8 +334,8 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
 // One, two and many columns a task may be summed by different instructions, which treat numbers
 // below the normal range alike.
 TEST(Attention, few_columns_have_the_bits_of_many) {
-  for (const AttentionShape& shape :
-       {shape_of(2, 2, 64, 128), shape_of(3, 3, 33, 20), shape_of(4, 2, 40, 72, 50)}) {
+  for (const AttentionShape& shape : {shape_of(2, 2, 64, 128), shape_of(3, 3, 33, 20),
+                                      shape_of(4, 2, 40, 72, 50), shape_of(2, 2, 64, 64, 0, 2)}) {
     Case whole({150}, shape, DType::bf16);
     int64_t i = 0;
     for (const Tensor& t : {whole.q, whole.k, whole.v})
@@ -346,7 +370,7 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
         {batch.k.slice_rows(from, to), batch.v.slice_rows(from, to), bounds, first_row},
         std::span(batch.rows.positions)
             .subspan(static_cast<size_t>(from), static_cast<size_t>(to - from)),
-        shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+        shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window, cap_of(shape));
     EXPECT_TRUE(same_bits(o, batch.o.slice_rows(from, to))) << "sequence " << s;
     EXPECT_TRUE(same_bits(lse, batch.lse.slice_rows(from, to))) << "sequence " << s;
     for (int64_t n = std::max(from, to - 3 * static_cast<int64_t>(s + 1)); n < to; ++n) {
@@ -364,7 +388,7 @@ TEST_P(AttentionLaw, alone_and_in_a_batch) {
       set(q, i, c, get(batch.q, mixed_rows[static_cast<size_t>(i)], c));
   ops::attention_forward(run, o, Tensor(), q, {batch.k, batch.v, mixed.bounds, mixed.first_row},
                          mixed.positions, shape.heads, shape.kv_heads,
-                         static_cast<float>(shape.scale), shape.window);
+                         static_cast<float>(shape.scale), shape.window, cap_of(shape));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = mixed_rows[static_cast<size_t>(i)];
     EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1))) << "row " << n;
@@ -418,7 +442,7 @@ TEST_P(AttentionLaw, blocks_in_any_order) {
       for (int64_t c = 0; c < q.cols(); ++c)
         set(q, i, c, get(batch.q, rows[static_cast<size_t>(i)], c));
     ops::attention_forward(run, o, Tensor(), q, view, positions, shape.heads, shape.kv_heads,
-                           static_cast<float>(shape.scale), shape.window);
+                           static_cast<float>(shape.scale), shape.window, cap_of(shape));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t n = rows[static_cast<size_t>(i)];
       EXPECT_TRUE(same_bits(o.slice_rows(i, i + 1), batch.o.slice_rows(n, n + 1)))
@@ -474,7 +498,7 @@ TEST_P(AttentionLaw, keys_in_stretches_on_any_threads) {
         ops::attention_forward(run, o, lse, whole.q.slice_rows(begin, end),
                                {transposed ? blocks : whole.k, whole.v, bounds, first_row},
                                positions, shape.heads, shape.kv_heads,
-                               static_cast<float>(shape.scale), shape.window);
+                               static_cast<float>(shape.scale), shape.window, cap_of(shape));
         EXPECT_TRUE(same_bits(o, whole.o.slice_rows(begin, end)) &&
                     same_bits(lse, whole.lse.slice_rows(begin, end)))
             << "rows from " << begin << ", " << threads << " threads"
@@ -535,14 +559,15 @@ Tensor turned(Arena& arena, const Tensor& rows) {
   return blocks;
 }
 
-class AttentionCache : public testing::TestWithParam<std::tuple<DType, DType, AttentionShape>> {};
+class AttentionCache : public OfShapes<std::tuple<DType, DType, AttentionShape>> {};
 
 INSTANTIATE_TEST_SUITE_P(
     dtypes, AttentionCache,
     testing::Combine(testing::Values(DType::f32, DType::bf16),
                      testing::Values(DType::f32, DType::bf16, DType::f16, DType::q8_0),
                      testing::Values(shape_of(4, 2, 32, 64), shape_of(32, 2, 128, 128),
-                                     shape_of(6, 3, 64, 32, 70), shape_of(14, 1, 96, 32))));
+                                     shape_of(6, 3, 64, 32, 70), shape_of(14, 1, 96, 32),
+                                     shape_of(4, 2, 32, 64, 70, 2))));
 
 // Attending what is stored gives the bits of attending what dequantise() reads (of bf16, which may
 // be multiplied as such, those of attending it as a batch): from a cache in chunks, and for any
@@ -572,7 +597,8 @@ TEST_P(AttentionCache, reads_what_is_stored) {
               {keys, v.stored, bounds, first_row},
               std::span(wide.rows.positions)
                   .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-              shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+              shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window,
+              cap_of(shape));
         }
         EXPECT_TRUE(same_bits(o.slice_rows(from, kLength), wide.o.slice_rows(from, kLength)))
             << threads << " threads, chunks of " << chunk << ", keys " << describe(keys);
@@ -619,7 +645,8 @@ TEST_P(AttentionCache, values_by_heads) {
         ops::attention_forward(
             run, o, Tensor(), q.slice_rows(0, bounds.back()),
             {keys, from, bounds, std::span(first_row).first(static_cast<size_t>(texts))}, positions,
-            shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window);
+            shape.heads, shape.kv_heads, static_cast<float>(shape.scale), shape.window,
+            cap_of(shape));
         return o;
       };
       const Tensor want = attended(v, 1);
@@ -695,6 +722,8 @@ TEST(Attention, refuses_what_does_not_fit) {
   expect_refused("would be row 11", [](Case& c) { c.rows.positions.back() = 6; });
   expect_refused("position -1", [](Case& c) { c.rows.positions[3] = -1; });
   expect_refused("the window is -1", [](Case& c) { c.shape.window = -1; });
+  for (const double cap : {-1.0, std::nan(""), HUGE_VAL})
+    expect_refused("scores are held below", [&](Case& c) { c.shape.cap = cap; });
   expect_refused("first key in row -5", [](Case& c) { c.rows.first_row[1] = -5; });
 }
 
@@ -747,6 +776,11 @@ TEST(Attention, refuses_tables_that_lead_nowhere) {
   refused("query row 69 is at position 64, but its slot 1 has room for 64 only", {0, 1},
           {{0}, {1}});
   refused("not both", {0, 1}, {{0}, {1, 2}}, true);
+}
+
+TEST(Attention, a_gpu_refuses_a_cap) {
+  if (device_of_tests == nullptr) GTEST_SKIP() << "no GPU here";
+  expect_refused("leave out the device", [](Case& c) { c.shape.cap = 5; });
 }
 
 TEST(Attention, only_a_batch_over_itself_has_gradients) {

@@ -19,6 +19,7 @@ struct AttentionShape {
   int64_t width = 1, value_width = 1;  // of one head: queries and keys, values
   double scale = 1;
   int64_t window = 0;  // keys a query sees; 0: all before it
+  double cap = 0;      // scores are cap tanh(score / cap); 0: as they are
 };
 
 // Which rows belong together. Sequence s owns query rows [bounds[s], bounds[s+1]); its key at
@@ -59,13 +60,14 @@ void for_each_query(const AttentionRows& rows, const AttentionShape& shape, F&& 
       }
 }
 
-// score_j = scale <q, k_j>;  lse = log sum_j e^score_j;  o = sum_j e^(score_j - lse) v_j.  q [N,
-// heads*width]; k [rows, kv_heads*width]; v [rows, kv_heads*value_width]
+// score_j = scale <q, k_j>, with a cap c then c tanh(score_j / c);  lse = log sum_j e^score_j;  o =
+// sum_j e^(score_j - lse) v_j.  q [N, heads*width]; k [rows, kv_heads*width]; v [rows,
+// kv_heads*value_width]
 template <class T>
 AttentionOut<T> attention_forward(const std::vector<T>& q, const std::vector<T>& k,
                                   const std::vector<T>& v, const AttentionRows& rows,
                                   const AttentionShape& shape) {
-  using std::exp, std::log;
+  using std::exp, std::log, std::tanh;
   const int64_t width = shape.width, value_width = shape.value_width;
   const size_t n_rows = rows.positions.size();
   AttentionOut<T> out{std::vector<T>(n_rows * static_cast<size_t>(shape.heads * value_width)),
@@ -79,6 +81,7 @@ AttentionOut<T> attention_forward(const std::vector<T>& q, const std::vector<T>&
         sum += q[static_cast<size_t>((n * shape.heads + h) * width + c)] *
                k[static_cast<size_t>(((first + j) * shape.kv_heads + g) * width + c)];
       sum *= T(shape.scale);
+      if (shape.cap > 0) sum = T(shape.cap) * tanh(sum / T(shape.cap));
       highest = std::max(highest, value_of(sum));
     }
     T total(0);
@@ -100,8 +103,8 @@ struct AttentionGrads {
 };
 
 // With p_j = e^(score_j - lse):  dv_j += p_j do;  dp_j = <do, v_j>;  dscore_j = p_j (dp_j - sum_i
-// p_i dp_i);  dq += scale dscore_j k_j;  dk_j += scale dscore_j
-// q
+// p_i dp_i), with a cap times 1 - (score_j / c)^2;  dq += scale dscore_j k_j;  dk_j += scale
+// dscore_j q
 inline AttentionGrads attention_backward(const std::vector<double>& dout,
                                          const std::vector<double>& q, const std::vector<double>& k,
                                          const std::vector<double>& v, const AttentionRows& rows,
@@ -119,13 +122,19 @@ inline AttentionGrads attention_backward(const std::vector<double>& dout,
     const auto at_v = [&](int64_t j) {
       return static_cast<size_t>(((first + j) * shape.kv_heads + g) * value_width);
     };
-    std::vector<double> p(static_cast<size_t>(seen)), dp(static_cast<size_t>(seen));
+    std::vector<double> p(static_cast<size_t>(seen)), dp(p.size()), slope(p.size(), 1);
     double mean = 0;
     for (int64_t j = 0; j < seen; ++j) {
       const size_t i = static_cast<size_t>(j);
       double score = 0;
       for (size_t c = 0; c < static_cast<size_t>(width); ++c) score += q[at_q + c] * k[at_k(j) + c];
-      p[i] = std::exp(shape.scale * score - lse[static_cast<size_t>(n * shape.heads + h)]);
+      score *= shape.scale;
+      if (shape.cap > 0) {
+        const double t = std::tanh(score / shape.cap);
+        score = shape.cap * t;
+        slope[i] = 1 - t * t;
+      }
+      p[i] = std::exp(score - lse[static_cast<size_t>(n * shape.heads + h)]);
       for (size_t c = 0; c < static_cast<size_t>(value_width); ++c) {
         dp[i] += dout[at_o + c] * v[at_v(j) + c];
         grads.dv[at_v(j) + c] += p[i] * dout[at_o + c];
@@ -133,8 +142,8 @@ inline AttentionGrads attention_backward(const std::vector<double>& dout,
       mean += p[i] * dp[i];
     }
     for (int64_t j = 0; j < seen; ++j) {
-      const double dscore =
-          shape.scale * p[static_cast<size_t>(j)] * (dp[static_cast<size_t>(j)] - mean);
+      const size_t i = static_cast<size_t>(j);
+      const double dscore = shape.scale * p[i] * (dp[i] - mean) * slope[i];
       for (size_t c = 0; c < static_cast<size_t>(width); ++c) {
         grads.dq[at_q + c] += dscore * k[at_k(j) + c];
         grads.dk[at_k(j) + c] += dscore * q[at_q + c];

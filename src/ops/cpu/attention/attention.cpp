@@ -192,7 +192,7 @@ void join_tasks(Run& run, const AttentionCall& call, const std::vector<Attention
 
 void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& kv,
                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-                       float scale, int64_t window) {
+                       float scale, int64_t window, float cap) {
   if (positions.empty() && q.empty()) return;
   const AttentionCall call{.o = o,
                            .lse = lse,
@@ -206,7 +206,8 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
                            .heads = heads,
                            .kv_heads = kv_heads,
                            .scale = scale,
-                           .window = window};
+                           .window = window,
+                           .cap = cap};
   check_forward(call);
   choose_isa();
   std::vector<AttentionTask> tasks;
@@ -223,7 +224,7 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
                         const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
-                        int64_t heads, int64_t kv_heads, float scale, int64_t window) {
+                        int64_t heads, int64_t kv_heads, float scale, int64_t window, float cap) {
   if (positions.empty() && q.empty()) return;
   const AttentionCall call{.o = o,
                            .lse = lse,
@@ -237,7 +238,8 @@ void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, T
                            .heads = heads,
                            .kv_heads = kv_heads,
                            .scale = scale,
-                           .window = window};
+                           .window = window,
+                           .cap = cap};
   check_backward(call);
   choose_isa();
   std::vector<AttentionTask> tasks;

@@ -3,6 +3,8 @@
 // Dao 2023). With
 //   P = exp(scale Q K^T - lse);  delta_q = sum_c do_qc o_qc  (= sum_k P_qk dP_qk)
 //   dV = P^T dO;  dP = dO V^T;  dS = P (dP - delta);  dQ = scale dS K;  dK = scale dS^T Q
+// and with a cap c, t being tanh(scale Q K^T / c):
+//   P = exp(c t - lse);  dS = P (dP - delta) (1 - t^2)
 // Scores are held transposed, [key, query]. A task is one sequence and one key/value head: it walks
 // its heads in order, for each the query blocks in order, for each the key blocks up to the
 // diagonal; dk and dv are summed in f32 over all of it and rounded once, so the bits do not depend
@@ -55,7 +57,7 @@ struct Operand {
 //   stack(...)                  a matrix for sums over its rows: alloc_stacked() is its memory
 //   alloc_gradients(w)          p, ds and ds_keys
 //   product(...)                block_product() of elements
-//   softmax_gradient<kMasked>() those, of one vector of queries
+//   softmax_gradient<kMasked, kCapped>()  those, of one vector of queries
 //   clear(...)                  those of one vector of queries are zero for some keys
 // The walk is inlined, so that an inner part of more instructions than the target has (bf16.cpp)
 // needs no calls for its steps.
@@ -169,8 +171,9 @@ struct Sight {
   int64_t ahead, window;
 };
 
-// P and dS of one vector of queries, from `column` of their block on, key after key.
-template <bool kMasked>
+// P and dS of one vector of queries, from `column` of their block on, key after key; `kCapped`: a
+// score is t, and the scale the cap.
+template <bool kMasked, bool kCapped>
 struct QueryVector {
   VF32 factor, lse, delta;
   hn::Vec<I32For<DF32>> last, first;
@@ -191,8 +194,12 @@ struct QueryVector {
     const auto at = hn::Set(I32For<DF32>(), static_cast<int32_t>(key));
     return hn::IfThenZeroElse(hn::RebindMask(d, hn::Or(hn::Gt(at, last), hn::Lt(at, first))), p);
   }
-  HWY_INLINE VF32 gradient(VF32 p, const float* dp) const {
-    return hn::Mul(p, hn::Sub(hn::LoadU(DF32(), dp), delta));
+  HWY_INLINE VF32 gradient(VF32 p, const float* score, const float* dp) const {
+    const DF32 d;
+    const VF32 ds = hn::Mul(p, hn::Sub(hn::LoadU(d, dp), delta));
+    if constexpr (!kCapped) return ds;
+    const VF32 t = hn::LoadU(d, score);
+    return hn::Mul(ds, hn::NegMulAdd(t, t, hn::Set(d, 1.0f)));
   }
 };
 
@@ -202,15 +209,29 @@ float factor_of(const AttentionCall& call) {
   return Inner::kScaledQueries ? 1.0f : call.scale;
 }
 
-// S = K Q^T and dP = V dO^T of keys [key, key + keys) of the task and `columns` queries from
-// `column` on.
+// S = K Q^T, or with a cap t, and dP = V dO^T of keys [key, key + keys) of the task and `columns`
+// queries from `column` on.
 template <class Inner>
-HWY_INLINE void score_products(const Workspace<Inner>& w, int64_t key, int64_t keys, int64_t column,
-                               int64_t columns) {
+HWY_INLINE void score_products(const AttentionCall& call, const Workspace<Inner>& w, int64_t key,
+                               int64_t keys, int64_t column, int64_t columns) {
   Inner::product(keys, columns, w.k.depth, {w.k.rows + key * w.k.ld, w.k.ld, 1},
                  w.q.turned + column, kKeyBlock, w.score + column, kKeyBlock, Written());
+  if (call.cap > 0)
+    hold_back(keys, columns, w.score + column, kKeyBlock, factor_of<Inner>(call) / call.cap, 1);
   Inner::product(keys, columns, w.v.depth, {w.v.rows + key * w.v.ld, w.v.ld, 1},
                  w.dout.turned + column, kKeyBlock, w.dp + column, kKeyBlock, Written());
+}
+
+// P and dS of one vector of queries and the first `seen` keys of the block; `whole`: they all see
+// all of these.
+template <class Inner>
+HWY_INLINE void softmax_gradient(const AttentionCall& call, const Workspace<Inner>& w,
+                                 int64_t column, int64_t seen, bool whole, Sight sight) {
+  if (call.cap > 0) Inner::template softmax_gradient<true, true>(w, column, seen, call.cap, sight);
+  else if (whole)
+    Inner::template softmax_gradient<false, false>(w, column, seen, factor_of<Inner>(call), sight);
+  else
+    Inner::template softmax_gradient<true, false>(w, column, seen, factor_of<Inner>(call), sight);
 }
 
 // dv += P^T dO and dk += dS^T Q for keys [key + from, key + from + keys), summed over queries
@@ -249,12 +270,9 @@ HWY_INLINE void earlier_block(const AttentionCall& call, const Workspace<Inner>&
                               int64_t queries, Sight sight) {
   const bool whole = sight.ahead + queries <= sight.window;
   const int64_t padded = padded_width(queries);
-  score_products(w, key, kKeyBlock, 0, padded);
-  for (int64_t c = 0; c < padded; c += lanes_f32()) {
-    if (whole)
-      Inner::template softmax_gradient<false>(w, c, kKeyBlock, factor_of<Inner>(call), sight);
-    else Inner::template softmax_gradient<true>(w, c, kKeyBlock, factor_of<Inner>(call), sight);
-  }
+  score_products(call, w, key, kKeyBlock, 0, padded);
+  for (int64_t c = 0; c < padded; c += lanes_f32())
+    softmax_gradient(call, w, c, kKeyBlock, whole, sight);
   key_products(w, key, 0, kKeyBlock, 0, queries);
   query_products(w, key, kKeyBlock, 0, queries);
 }
@@ -266,11 +284,10 @@ HWY_INLINE void whole_block(const AttentionCall& call, const Workspace<Inner>& w
                             int64_t keys, int64_t queries, Sight sight) {
   const bool diagonal = sight.ahead == 0,
              whole = !diagonal && sight.ahead + queries <= sight.window;
-  score_products(w, key, keys, 0, queries);
+  score_products(call, w, key, keys, 0, queries);
   for (int64_t c = 0; c < queries; c += lanes_f32()) {
     const int64_t seen = diagonal ? std::min(c + lanes_f32(), keys) : keys;
-    if (whole) Inner::template softmax_gradient<false>(w, c, seen, factor_of<Inner>(call), sight);
-    else Inner::template softmax_gradient<true>(w, c, seen, factor_of<Inner>(call), sight);
+    softmax_gradient(call, w, c, seen, whole, sight);
     Inner::clear(w, c, seen, keys);
   }
   key_products(w, key, 0, keys, 0, queries);
@@ -286,8 +303,8 @@ HWY_INLINE void diagonal_block(const AttentionCall& call, const Workspace<Inner>
   const int64_t lanes = lanes_f32();
   for (int64_t c = 0; c < queries; c += lanes) {
     const int64_t seen = std::min(c + lanes, queries);
-    score_products(w, key, seen, c, lanes);
-    Inner::template softmax_gradient<true>(w, c, seen, factor_of<Inner>(call), sight);
+    score_products(call, w, key, seen, c, lanes);
+    softmax_gradient(call, w, c, seen, false, sight);
     query_products(w, key, seen, c, seen - c);
   }
   for (int64_t c = 0; c < queries; c += lanes)

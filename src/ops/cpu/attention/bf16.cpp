@@ -74,13 +74,14 @@ struct BackwardBf16 {
     pair_product(m, n, depth, a, b, ldb, c, ldc, into, NothingElse());
   }
   // Where the keys are odd the last pair's second number is zero.
-  template <bool kMasked, class Inner>
+  template <bool kMasked, bool kCapped, class Inner>
   MOE_BF16 static void softmax_gradient(const Workspace<Inner>& w, int64_t column, int64_t keys,
                                         float factor, Sight sight) {
-    const QueryVector<kMasked> queries(w.lse, w.delta, factor, column, sight);
+    const QueryVector<kMasked, kCapped> queries(w.lse, w.delta, factor, column, sight);
     const auto gradient = [&](int64_t j) MOE_BF16 {
       const int64_t at = j * kKeyBlock + column;
-      const VF32 p = queries.probability(w.score + at, j), ds = queries.gradient(p, w.dp + at);
+      const VF32 p = queries.probability(w.score + at, j),
+                 ds = queries.gradient(p, w.score + at, w.dp + at);
       store_rounded(w.p + at / 2, p.raw);
       store_rounded(w.ds + at / 2, ds.raw);
       return ds.raw;

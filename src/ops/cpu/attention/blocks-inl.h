@@ -139,6 +139,16 @@ inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, 
   if (j < n) panel_product<1>(m, a, b + j, ldb, c + j, ldc, depth, into);
 }
 
+// C = outer tanh(inner C).  C [m, n]; n a multiple of the vector's lanes
+HWY_NOINLINE inline void hold_back(int64_t m, int64_t n, float* c, int64_t ldc, float inner,
+                                   float outer) {
+  const DF32 d;
+  const VF32 before = hn::Set(d, inner), after = hn::Set(d, outer);
+  for (int64_t i = 0; i < m; ++i, c += ldc)
+    for (int64_t j = 0; j < n; j += lanes_f32())
+      hn::StoreU(hn::Mul(after, Tanh(d, hn::Mul(hn::LoadU(d, c + j), before))), d, c + j);
+}
+
 // dst[c] = scale * src[c] in f32, zero from `cols` to `padded`.
 template <class T>
 HWY_INLINE void load_row(float* HWY_RESTRICT dst, const T* HWY_RESTRICT src, int64_t cols,

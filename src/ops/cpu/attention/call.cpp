@@ -1,4 +1,5 @@
 // What attention refuses, wherever it runs.
+#include <limits>
 #include <string_view>
 
 #include "core/error.h"
@@ -87,6 +88,8 @@ void check_heads(std::string_view op, const AttentionCall& call) {
   if (call.window < 0)
     fail("{}: the window is {}; it must be 0 (none) or the number of keys that a query sees", op,
          call.window);
+  if (!(call.cap >= 0 && call.cap <= std::numeric_limits<float>::max()))
+    fail("{}: scores are held below {}; it must be above 0, or 0 for none", op, call.cap);
   check_matrix(op, "q", q, q.rows(), q.cols(), q.dtype);
   if (v.dtype != k.dtype) fail("{}: v is {} where k is {}", op, describe(v), name_of(k.dtype));
 }

@@ -62,6 +62,10 @@ struct ForwardF32 {
   void finish() {}
   float highest_of(int64_t j) const { return x.highest[j]; }
   float total_of(int64_t j) const { return total[j]; }
+  // Scores [m, n], below the cap.
+  HWY_INLINE void hold(int64_t m, int64_t n, float* at, int64_t ld) const {
+    if (call.cap > 0) hold_back(m, n, at, ld, 1 / call.cap, call.cap);
+  }
   BlockB load_values(bool once) const {
     const int64_t width = x.value_width;
     return view_block(values_from(call, task.kv_head, block.row), 0, block.first, block.end, 0,
@@ -98,6 +102,7 @@ struct ForwardByColumn : ForwardF32 {
     block_product(p.high - p.low, padded_width(p.count), x.width,
                   {k.data + p.low * k.row, k.row, k.step}, q_turned + p.begin, x.room,
                   score + p.low * x.room + p.begin, x.room, Written());
+    hold(p.high - p.low, padded_width(p.count), score + p.low * x.room + p.begin, x.room);
   }
   void softmax(const Panel& p) const {
     for (int64_t c = p.begin; c < p.begin + p.count; c += lanes_f32()) {
@@ -202,6 +207,7 @@ struct ForwardByKey : ForwardF32 {
     const int64_t width = x.width, low = vector_of(p.low);
     block_product(x.count, padded_width(p.high - low), width, {q, padded_width(width), 1}, kt + low,
                   kKeyBlock, score + low, kKeyBlock, Written());
+    hold(x.count, padded_width(p.high - low), score + low, kKeyBlock);
   }
   void softmax(const Panel& p) const {
     const int64_t low = vector_of(p.low);
@@ -291,16 +297,16 @@ struct BackwardF32 {
                       int64_t ldb, float* c, int64_t ldc, Into into) {
     block_product(m, n, depth, a, b, ldb, c, ldc, into);
   }
-  template <bool kMasked>
+  template <bool kMasked, bool kCapped>
   static void softmax_gradient(const Workspace<BackwardF32>& w, int64_t column, int64_t keys,
                                float factor, Sight sight) {
     const DF32 d;
-    const QueryVector<kMasked> queries(w.lse, w.delta, factor, column, sight);
+    const QueryVector<kMasked, kCapped> queries(w.lse, w.delta, factor, column, sight);
     for (int64_t j = 0; j < keys; ++j) {
       float *score = w.p + j * kKeyBlock + column, *dp = w.ds + j * kKeyBlock + column;
-      const VF32 p = queries.probability(score, j);
+      const VF32 p = queries.probability(score, j), ds = queries.gradient(p, score, dp);
       hn::StoreU(p, d, score);
-      hn::StoreU(queries.gradient(p, dp), d, dp);
+      hn::StoreU(ds, d, dp);
     }
   }
 };

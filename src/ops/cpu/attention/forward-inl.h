@@ -4,10 +4,11 @@
 // head. For each block of 64 keys, with m the running maximum and l the running sum of a column:
 //   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');
 //   l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
-// and at the end o / l and lse = m + log l. A key beyond a column's position or before its window
-// has s = -inf, p = +0 exactly, so it changes no bit whether it is walked or not. Each stretch of
-// keys (tasks.h) begins with m = -inf, l = 0, o = 0 anew, and its m2, l2, o2 are joined to those of
-// the stretches before it:
+// and at the end o / l and lse = m + log l. Where there is a cap c, a pass of its own has made c
+// tanh(s / c) of s before (Gemma 2: transformers:gemma2/modeling_gemma2.py). A key beyond a
+// column's position or before its window has s = -inf, p = +0 exactly, so it changes no bit whether
+// it is walked or not. Each stretch of keys (tasks.h) begins with m = -inf, l = 0, o = 0 anew, and
+// its m2, l2, o2 are joined to those of the stretches before it:
 //   m' = max(m, m2);  l' = l exp(m - m') + l2 exp(m2 - m');  o' = o exp(m - m') + o2 exp(m2 - m')
 // where a stretch of which a column sees nothing changes no bit either.
 

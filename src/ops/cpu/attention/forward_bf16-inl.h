@@ -75,7 +75,7 @@ struct ForwardPairs {
   Pair* v;  // [32, value_padded] pairs of the block's values, and a vector that the last row may
             // run over into
   float* total;  // [count, 16] running sum l, lane by lane
-  float unit;    // what makes of a product a score in units of ln 2
+  float unit;    // what makes of a score, where it has no cap a product, one in units of ln 2
   KeyBlock block{};
   Lines ahead{};        // of a block that comes later
   int64_t at_once = 0;  // so many of them a step
@@ -83,7 +83,10 @@ struct ForwardPairs {
   // `beside`: one whose block this one may lay out in the same memory.
   MOE_BF16 ForwardPairs(const AttentionCall& of, const AttentionTask& todo,
                         const ForwardPairs* beside, Arena& scratch)
-      : call(of), task(todo), x(load_columns(of, task, scratch)), unit(of.scale * kLog2E) {
+      : call(of),
+        task(todo),
+        x(load_columns(of, task, scratch)),
+        unit((of.cap > 0 ? of.cap : of.scale) * kLog2E) {
     const int64_t width = x.width, rows = kWhole ? x.room : x.count;
     pairs = (width + 1) / 2;
     depth = kWhole ? padded_width(pairs) : pairs;
@@ -116,6 +119,10 @@ struct ForwardPairs {
   void begin() {
     forget(x);
     std::fill_n(total, x.count * kLanes, 0.0f);
+  }
+  // Of products of a panel with the first `keys` of a block, tanh(s / cap) where there is a cap.
+  HWY_INLINE void hold(const Panel& panel, float* score, int64_t keys) const {
+    if (call.cap > 0) hold_back(panel.count, keys, score, kKeyBlock, call.scale / call.cap, 1);
   }
   static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
   float highest_of(int64_t j) const { return x.highest[j] * kLn2; }
@@ -308,6 +315,7 @@ struct ForwardBf16 : ForwardPairs<false> {
   MOE_BF16 void scores(const Panel& panel) {
     product(panel.count, padded_width(panel.high), pairs, {q + panel.begin * pairs, pairs, 1}, k,
             kKeyBlock, score, kKeyBlock, Written());
+    hold(panel, score, padded_width(panel.high));
   }
   MOE_BF16 void softmax(const Panel& panel) const {
     switch ((panel.high - 1) / kLanes) {

@@ -107,6 +107,7 @@ template <int kVectors>
 MOE_BF16 void ForwardTiles::softmax_rows(const Side& side) {
   alignas(64) float shrink[kPanel];
   const int64_t begin = side.panel.begin;
+  hold(side.panel, side.score, kVectors * kLanes);
   softmax_panel<kVectors>(
       side.panel, side.score, side.p, shrink,
       [this](int i) {

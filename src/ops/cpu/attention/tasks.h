@@ -23,6 +23,7 @@ struct AttentionCall {
   int64_t heads, kv_heads;
   float scale;
   int64_t window;  // keys a query sees, 0: all before it
+  float cap;       // scores are cap tanh(score / cap), 0: as they are
 
   // The first key that a query at `position` sees.
   int64_t first_seen(int64_t position) const {

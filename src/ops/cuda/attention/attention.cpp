@@ -11,6 +11,7 @@
 #include "ops/cuda/attention/attend.h"
 #include "ops/cuda/attention/gradient.h"
 #include "ops/cuda/cudnn/cudnn_attention.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -303,6 +304,7 @@ void attend_backward(Run& run, const AttentionCall& call) {
 }
 
 void need_fitting(const char* op, const AttentionCall& call) {
+  check_device_cap(op, call.cap);
   need(!call.kv->values_by_heads(), op, "values in rows on a GPU", {{"v", call.kv->v}});
   need(call.width() <= kMostWidth && call.value_width() <= kMostWidth, op,
        "heads of at most 576 numbers on a GPU", {{"q", call.q}, {"v", call.kv->v}});
@@ -312,12 +314,13 @@ void need_fitting(const char* op, const AttentionCall& call) {
 
 void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& kv,
                        std::span<const int32_t> positions, int64_t heads, int64_t kv_heads,
-                       float scale, int64_t window) {
+                       float scale, int64_t window, float cap) {
   if (positions.empty() && q.empty()) return;
   AttentionCall call{};
   call.o = o, call.lse = lse, call.q = q, call.kv = &kv;
   call.positions = positions;
   call.heads = heads, call.kv_heads = kv_heads, call.scale = scale, call.window = window;
+  call.cap = cap;
   check_forward(call);
   need_fitting("attention_forward", call);
   const std::optional<FlashShape> flash = flash_shape(call);
@@ -330,13 +333,14 @@ void attention_forward(Run& run, Tensor o, Tensor lse, Tensor q, const KvView& k
 
 void attention_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor q,
                         const KvView& kv, Tensor o, Tensor lse, std::span<const int32_t> positions,
-                        int64_t heads, int64_t kv_heads, float scale, int64_t window) {
+                        int64_t heads, int64_t kv_heads, float scale, int64_t window, float cap) {
   if (positions.empty() && q.empty()) return;
   AttentionCall call{};
   call.o = o, call.lse = lse, call.q = q, call.kv = &kv;
   call.do_ = do_, call.dq = dq, call.dk = dk, call.dv = dv;
   call.positions = positions;
   call.heads = heads, call.kv_heads = kv_heads, call.scale = scale, call.window = window;
+  call.cap = cap;
   check_backward(call);
   need_fitting("attention_backward", call);
   const std::optional<FlashShape> flash = flash_shape(call);

@@ -112,6 +112,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
                       c.multipliers.attention, c.multipliers.logits));
   decides("whether the head has a bias (lm_head_bias)", c.head_bias);
   decides("the cap of logits (final_logit_softcapping)", c.logit_cap);
+  decides("the cap of attention's scores (attn_logit_softcapping)", c.score_cap);
   decides("heads of layers without a window (global_head_dim and the like)",
           fmt::format("{} of {}{}", c.full.kv_heads, c.full.head_width,
                       c.full.values_of_keys ? ", values of keys" : ""));

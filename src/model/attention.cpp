@@ -295,7 +295,7 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
   saved.o = run.saved.alloc(saved.q.dtype, {saved.q.rows(), shape.o_width()});
   saved.lse = run.saved.alloc(DType::f32, {saved.q.rows(), shape.heads});
   ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, shape.heads,
-                         shape.kv_heads, scale_of(shape), shape.window);
+                         shape.kv_heads, scale_of(shape), shape.window, shape.score_cap);
   if (sinks.present()) ops::attention_sinks(run, saved.o, saved.lse, sinks);
 }
 
@@ -304,7 +304,7 @@ void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tenso
   if (sinks.present()) ops::attention_sinks_backward(run, sinks, do_, saved.o, saved.lse);
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv_of(pass.batch, saved), saved.o,
                           saved.lse, pass.batch.positions, shape.heads, shape.kv_heads,
-                          scale_of(shape), shape.window);
+                          scale_of(shape), shape.window, shape.score_cap);
 }
 
 void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer,

@@ -232,6 +232,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .window_turns = window_rope_theta > 0 && has_window(layer),
           .queries_grow = query_growth.present(),
           .score_factor = factor,
+          .score_cap = score_cap,
           .latent = latent,
           .shared_width = latent.present() ? rotary_width : 0,
           .top = sparse.top,
@@ -337,6 +338,10 @@ void validate(const ModelConfig& c) {
   if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
   if (!(c.logit_cap >= 0 && std::isfinite(c.logit_cap)))
     fail_usage("logits are held below {}; it must be above 0, or 0 for none", c.logit_cap);
+  if (!(c.score_cap >= 0 && std::isfinite(c.score_cap)))
+    fail_usage("attention's scores are held below {}; it must be above 0, or 0 for none",
+               c.score_cap);
+  if (c.score_cap > 0 && c.latent.present()) fail_usage("scores of latent attention have no cap");
   if (c.value_norm && c.latent.present())
     fail_usage("values of latent attention have no norm of their own");
   if (!find_recipe(c.routing.recipe).has_router()) return;

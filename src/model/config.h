@@ -135,6 +135,7 @@ struct AttentionShape {
   bool window_turns = false;    // by the frequencies of layers with a window (window_rope_theta)
   bool queries_grow = false;    // with their positions (QueryGrowth)
   float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
+  float score_cap = 0;          // scores are cap tanh(score / cap); 0: as they are
   LatentAttention latent = {};
   // with latents: so many of a key's C numbers, the first ones, all heads share; they turn or not
   int64_t shared_width = 0;
@@ -208,6 +209,7 @@ struct ModelConfig {
   bool value_norm = false;             // of values too, without a weight
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
+  float score_cap = 0;              // scores are cap tanh(score / cap), on the CPU; 0: as they are
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
   bool attention_gate = false;      // what heads give is weighted by sigmoids of the token
   bool attention_bias = false;      // of queries, keys and values

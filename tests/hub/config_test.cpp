@@ -60,6 +60,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.multipliers.logits, b.multipliers.logits);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
+  EXPECT_EQ(a.score_cap, b.score_cap);
+  EXPECT_EQ(a.logit_cap, b.logit_cap);
   EXPECT_EQ(a.positions, b.positions);
   EXPECT_EQ(a.qk_norm, b.qk_norm);
   EXPECT_EQ(a.act, b.act);
@@ -99,6 +101,9 @@ TEST(Config, SmallOnesSurvive) {
   own.model_type = "moe_cpp";
   own.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.25f};
   expect_round_trip(own, "a share of each head turns");
+  own.score_cap = 7;
+  own.logit_cap = 0.5f;
+  expect_round_trip(own, "capped scores and logits");
 }
 
 // Families whose configs have a word of their own for the balance over a sequence too.

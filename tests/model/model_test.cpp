@@ -244,6 +244,16 @@ std::vector<Case> architectures() {
     squares.gated = false;
     squares.act = ops::Act::relu2;
     list.push_back({.name = "squares of ReLU", .config = squares});
+    ModelConfig capped = routed("mixtral", 4, 2);
+    capped.kv_heads = 1;
+    capped.attention_sinks = true;
+    capped.attention_window = 3;
+    capped.window_layers = {0};
+    capped.multipliers.attention = 1.5f;
+    capped.score_cap = 1.5f;
+    capped.logit_cap = 3;
+    list.push_back(
+        {.name = "capped scores of attention with sinks and a window", .config = capped});
   }
   c = gpt(routed("nanomoe", 4, 2));
   c.act = ops::Act::relu;

@@ -60,7 +60,7 @@ class TwinModel {
         linear(h, p(c_.tied ? "embed.weight" : "head.weight"), c_.vocab, 0, maybe("head.bias"));
     if (c_.logit_cap > 0)
       for (auto& row : out_.logits)
-        for (T& v : row) v = capped(v);
+        for (T& v : row) v = capped(v, c_.logit_cap);
     T ce{};
     int64_t predicted = 0;
     for (size_t n = 0; n < h.size(); ++n) {
@@ -80,9 +80,9 @@ class TwinModel {
   const std::vector<T>* maybe(const std::string& name) const {
     return p_.count(name) ? &p_.at(name) : nullptr;
   }
-  T capped(T x) const {
+  static T capped(T x, float below) {
     using std::tanh;
-    const T cap(static_cast<double>(c_.logit_cap));
+    const T cap(static_cast<double>(below));
     return cap * tanh(x / cap);
   }
   RngKey fold(uint64_t part) const { return in_->key.empty() ? RngKey{} : in_->key.fold(part); }
@@ -293,7 +293,8 @@ class TwinModel {
           for (size_t m = begin; m <= n; ++m) {
             T dot{};
             for (size_t i = 0; i < width; ++i) dot += q[n][head * width + i] * k[m][kv + i];
-            scores.push_back(dot * T(scale));
+            const T score = dot * T(scale);
+            scores.push_back(c_.score_cap > 0 ? capped(score, c_.score_cap) : score);
           }
           if (const std::vector<T>* sinks = maybe(name + "sinks")) scores.push_back((*sinks)[head]);
           const std::vector<T> weights = twin::softmax(scores);

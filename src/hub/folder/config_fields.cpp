@@ -45,6 +45,7 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("branch_norms", c.branch_norms, false);
   v.extra("layer_scale", c.layer_scale, false);
   v.extra("final_logit_softcapping", c.logit_cap, 0, 0);
+  v.extra("attn_logit_softcapping", c.score_cap, 0, 0);
   v.extra("attention_sinks", c.attention_sinks, false);
   v.extra("qk_norm_turned", c.qk_norm_turned, false);
   v.extra("conv_L_cache", c.conv_width, 0, 2);

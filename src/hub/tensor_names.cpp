@@ -273,7 +273,7 @@ constexpr NameRow kStarcoder2Names[] = {
     {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.c_proj.{w}", Layout::bank_of_one},
 };
 
-// Gemma 3's: norms before and behind each sublayer.
+// Gemma 2's and 3's: norms before and behind each sublayer.
 constexpr NameRow kGemma3Names[] = {
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_feedforward_layernorm.weight"},

@@ -231,6 +231,7 @@ void gguf_config_seeds(const std::string& folder) {
       c.full = {.kv_heads = 1, .head_width = 8, .values_of_keys = true};
       c.logit_cap = 30;
     }
+    if (row.caps) c.score_cap = 50, c.logit_cap = 30;
     if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
     if (row.latent()) {
       c.latent = {.width = 8, .query_width = 6, .value_width = 2};

@@ -136,6 +136,23 @@ void add_dense_families(Add&& add) {
     c.act = ops::Act::gelu_tanh;
     c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
   });
+  const auto gemma2 = [](ModelConfig& c) {
+    c.head_width = 6;
+    c.norm_placement = NormPlacement::both;
+    c.norm_offset = c.tied = true;
+    c.act = ops::Act::gelu_tanh;
+    c.layers = 3;
+    c.attention_window = 5;
+    c.window_layers = {0, 2};
+    c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)),
+                     .attention = 1 / std::sqrt(7.0f)};
+  };
+  add("gemma2", "dense", [&](ModelConfig& c) {
+    gemma2(c);
+    c.score_cap = 50;
+    c.logit_cap = 30;
+  });
+  add("gemma2", "dense", gemma2);
   const Multipliers multipliers = {
       .embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
   add("granite", "dense", [&](ModelConfig& c) { c.multipliers = multipliers, c.tied = true; });

@@ -134,6 +134,50 @@ TEST(DenseFamilies, Gemma) {
   EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
 }
 
+// The sizes of Gemma 2 2B.
+TEST(DenseFamilies, Gemma2) {
+  Json json = sizes("gemma2", 256000, 2304, 26, 8, 4, 9216);
+  json["head_dim"] = json["query_pre_attn_scalar"] = 256;
+  json["attention_bias"] = false;
+  json["hidden_act"] = json["hidden_activation"] = "gelu_pytorch_tanh";
+  json["attn_logit_softcapping"] = 50.0;
+  json["final_logit_softcapping"] = 30.0;
+  json["sliding_window"] = json["sliding_window_size"] = 4096;
+  json["cache_implementation"] = "hybrid";
+  json.erase("tie_word_embeddings");
+  const ModelConfig c = expect_numbers(json, 2614341888);
+  EXPECT_TRUE(c.tied && c.norm_offset && c.qk_norm == QkNorm::none);
+  EXPECT_EQ(c.norm_placement, NormPlacement::both);
+  EXPECT_EQ(c.act, ops::Act::gelu_tanh);
+  EXPECT_EQ(c.score_cap, 50);
+  EXPECT_EQ(c.logit_cap, 30);
+  EXPECT_EQ(c.attention(0).score_cap, 50);
+  EXPECT_EQ(c.attention(0).window, 4096);
+  EXPECT_EQ(c.attention(1).window, 0);
+  EXPECT_EQ(c.window_rope_theta, 0);
+  EXPECT_EQ(c.multipliers.attention, 1.0f / 16);
+  EXPECT_FLOAT_EQ(c.multipliers.embedding, std::sqrt(2304.0f));
+  Json listed = json;
+  for (int64_t i = 0; i < 26; ++i)
+    listed["layer_types"].push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
+  EXPECT_EQ(config_to_json(parse(listed)), config_to_json(c));
+  const ModelConfig free = parse(with(json, "attn_logit_softcapping", nullptr));
+  EXPECT_EQ(free.score_cap, 0);
+  EXPECT_EQ(architecture_of(free).model_type, "gemma2");
+  expect_needed(json, {"attn_logit_softcapping", "final_logit_softcapping", "head_dim",
+                       "query_pre_attn_scalar", "sliding_window"});
+  expect_refused(json, {{"use_bidirectional_attention", true}});
+  EXPECT_FAILS(parse(with(json, "attn_logit_softcapping", -1)), "\"attn_logit_softcapping\" is -1");
+  // No other family says a cap of scores, and latent attention has none.
+  ModelConfig other = parse(phi3_mini());
+  other.score_cap = 50;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  other.latent = {.width = 8, .value_width = 96};
+  other.kv_heads = other.heads;
+  other.rotary_width = 32;
+  EXPECT_FAILS(validate(other), "scores of latent attention have no cap");
+}
+
 TEST(DenseFamilies, Granite) {
   Json json = sizes("granite", 49159, 2048, 40, 32, 8, 8192);
   for (const auto& [key, x] : {std::pair{"embedding_multiplier", 12.0},

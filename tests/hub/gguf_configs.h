@@ -123,6 +123,16 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   gemma.head_width = 16;
   gemma.multipliers.embedding = std::sqrt(static_cast<float>(gemma.width));
   all.push_back({"gemma", gemma});
+  ModelConfig gemma2 = gemma;
+  gemma2.norm_placement = NormPlacement::both;
+  gemma2.multipliers.attention = 0.25f;
+  gemma2.attention_window = 5;
+  gemma2.window_layers = {0, 2};
+  gemma2.score_cap = 1.5f;
+  gemma2.logit_cap = 3;
+  all.push_back({"gemma2", gemma2});
+  gemma2.score_cap = 0;
+  all.push_back({"moe_cpp", gemma2});
   gemma.tied = false;
   all.push_back({"moe_cpp", gemma});
   ModelConfig glm = dense_config();

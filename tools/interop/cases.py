@@ -477,6 +477,29 @@ CASES |= {
         ),
     ),
     "gemma": ("GemmaConfig", dict(DENSE, head_dim=16)),
+    "gemma2": (
+        "Gemma2Config",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            head_dim=16,
+            sliding_window=100,
+            query_pre_attn_scalar=16,
+            attn_logit_softcapping=1.5,
+            final_logit_softcapping=2.0,
+        ),
+    ),
+    "gemma2-free": (
+        "Gemma2Config",
+        dict(
+            DENSE,
+            head_dim=16,
+            sliding_window=100,
+            query_pre_attn_scalar=24,
+            attn_logit_softcapping=None,
+            final_logit_softcapping=None,
+        ),
+    ),
     "granite": ("GraniteConfig", DENSE_GRANITE),
     "hyperclovax": ("HyperCLOVAXConfig", dict(DENSE_GRANITE, logits_scaling=0.125)),
     "hyperclovax-pre": (
@@ -584,6 +607,7 @@ NOT_FOR_LLAMA_CPP = {
     "afmoe-plain": "multipliers are others",
     "dots1-windows": "window",
     "flex_olmo": "norms are of what sublayers give",
+    "gemma2-free": "not held back",
     "gemma3-linear": "multipliers are others",
     "phimoe": "sparsemixer",
     "phimoe-longrope": "sparsemixer",

@@ -130,6 +130,7 @@ constexpr Architecture kArchitectures[] = {
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kOlmo3>("olmo3", "Olmo3ForCausalLM", kOlmo2Tensors),
+    family<kGemma2>("gemma2", "Gemma2ForCausalLM", kGemma3Tensors),
     family<kGemma3>("gemma3_text", "Gemma3ForCausalLM", kGemma3Tensors),
     family<kGemma4>("gemma4_text", "Gemma4ForCausalLM", kGemma4Tensors),
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
@@ -257,13 +258,13 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "long texts turn by other frequencies";
   if (!known.query_growth && c.query_growth.present())
     return "its queries grow with their positions";
-  if (c.score_cap > 0) return "its attention's scores are held back";
+  if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
   if (c.full.present()) return "layers without a window have heads of their own";
   if (c.value_norm) return "its values are normalised";
   if (c.layer_scale) return "its layers have a scale";
-  if (c.logit_cap > 0) return "its logits are held back";
+  if (!known.caps && c.logit_cap > 0) return "its logits are held back";
   return c.rope_scaling.kind == RopeScaling::Kind::proportional ? "a share of each head turns" : "";
 }
 

@@ -36,7 +36,7 @@ enum class HeadWidth { may, must, even, latent };
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
 // The embedding times sqrt(D), and the other words of Gemma's configs.
-enum class FamilyGemma { none, gemma, gemma3, gemma4 };
+enum class FamilyGemma { none, gemma, gemma2, gemma3, gemma4 };
 
 // What layers with a window turn by. plain: the same base, never scaled; local:
 // "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
@@ -315,6 +315,8 @@ inline constexpr const char* kAriaUnread[] = {"moe_intermediate_size", "moe_aux_
 // Nothing turns, and a head's width is the sum of its parts.
 inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rope_parameters",
                                               "head_dim"};
+// (huggingface google/gemma-2-9b, whose other keys say the same)
+inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -391,7 +393,7 @@ struct Family {
            experts == FamilyExperts::qwen3_5;
   }
   bool norm_offset() const {
-    return linear || gemma == FamilyGemma::gemma || gemma == FamilyGemma::gemma3;
+    return linear || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
   }
   bool has_gate() const { return linear || attention_gate; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
@@ -528,6 +530,13 @@ inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
                                   .window_rope = WindowRope::plain,
                                   .qk_norm = QkNorm::full,
                                   .placement = NormPlacement::output};
+inline constexpr Family kGemma2 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .placement = NormPlacement::both,
+                                   .gemma = FamilyGemma::gemma2,
+                                   .tied_unless_said = true,
+                                   .unread = kGemma2Unread};
 inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::must,
                                    .window = FamilyWindow::listed,

@@ -580,7 +580,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
   const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe, f.phimoe || f.longrope,
-                            f.query_growth};
+                            f.query_growth, f.gemma == FamilyGemma::gemma2};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

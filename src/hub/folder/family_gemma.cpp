@@ -1,6 +1,6 @@
 // The keys of Gemma's families beside those of all (transformers:gemma/configuration_gemma.py,
-// gemma3/modeling_gemma3.py, gemma4/configuration_gemma4.py): what their code does, and what must
-// be off.
+// gemma2/modeling_gemma2.py, gemma3/modeling_gemma3.py, gemma4/configuration_gemma4.py): what their
+// code does, and what must be off.
 #include <cmath>
 
 #include "hub/folder/family_parts.h"
@@ -33,12 +33,34 @@ void read_gemma1(const JsonReader& reader, ModelConfig& c) {
   c.act = ops::Act::gelu_tanh;
 }
 
-void read_gemma3(const JsonReader& reader, ModelConfig& c) {
-  for (const char* key : {kCap, kScoreCap})
-    if (reader.has(key)) refuse(reader, key, "scores are not held back in this family, only null");
+// null: none.
+float read_cap(const JsonReader& reader, const char* key) {
+  return reader.has(key) ? static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)) : 0;
+}
+
+void write_cap(Json& json, const char* key, float cap) {
+  json[key] = nullptr;
+  if (cap > 0) FieldWriter(json).number(key, cap, 0);
+}
+
+void read_score_scale(const JsonReader& reader, ModelConfig& c) {
   need_off(reader, kSees, "attention sees what is before only, only false");
   c.multipliers.attention =
       1 / std::sqrt(static_cast<float>(reader.get_in<int64_t>(kScoreScale, 1, kMaxSize)));
+}
+
+void read_gemma2(const JsonReader& reader, ModelConfig& c) {
+  need_to_stand(reader, kScoreCap, "what scores of attention are held below, or null");
+  need_to_stand(reader, kCap, "what logits are held below, or null");
+  c.score_cap = read_cap(reader, kScoreCap);
+  c.logit_cap = read_cap(reader, kCap);
+  read_score_scale(reader, c);
+}
+
+void read_gemma3(const JsonReader& reader, ModelConfig& c) {
+  for (const char* key : {kCap, kScoreCap})
+    if (reader.has(key)) refuse(reader, key, "scores are not held back in this family, only null");
+  read_score_scale(reader, c);
 }
 
 constexpr const char *kPerLayerWidth = "hidden_size_per_layer_input",
@@ -56,8 +78,7 @@ void read_gemma4(const JsonReader& reader, ModelConfig& c) {
   if (reader.has(kSees) && reader.get<std::string>(kSees) != "vision")
     refuse(reader, kSees, "attention sees what is before only, only null or \"vision\"");
   for (const char* key : {"vocab_size_per_layer_input", "use_double_wide_mlp"}) stands(reader, key);
-  if (reader.has(kCap))
-    c.logit_cap = static_cast<float>(reader.get_in<double>(kCap, FLT_MIN, FLT_MAX));
+  c.logit_cap = read_cap(reader, kCap);
   c.multipliers.attention = 1;
   c.value_norm = c.layer_scale = true;
 }
@@ -105,6 +126,7 @@ FullAttention read_own_sizes(const JsonReader& reader, const ModelConfig& c) {
 void read_gemma(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.multipliers.embedding = root_of_width(c);
   if (f.gemma == FamilyGemma::gemma) read_gemma1(reader, c);
+  else if (f.gemma == FamilyGemma::gemma2) read_gemma2(reader, c);
   else if (f.gemma == FamilyGemma::gemma3) read_gemma3(reader, c);
   else read_gemma4(reader, c);
 }
@@ -136,14 +158,12 @@ void write_gemma(Json& json, const ModelConfig& c, const Family& f) {
     json[kAct] = json[kNewerAct] = kTanh;
     return;
   }
-  if (f.gemma == FamilyGemma::gemma3) {
+  write_cap(json, kCap, c.logit_cap);
+  if (f.gemma != FamilyGemma::gemma4) {
     json[kScoreScale] = score_scale(c);
-    for (const char* key : {kCap, kScoreCap}) json[key] = nullptr;
-    return;
+    return write_cap(json, kScoreCap, c.score_cap);
   }
   json[kPerLayerWidth] = json[kSharedLayers] = 0;
-  json[kCap] = nullptr;
-  if (c.logit_cap > 0) FieldWriter(json).number(kCap, c.logit_cap, 0);
   json[kKeysAreValues] = c.full.values_of_keys;
   json[kFullWidth] = c.full.head_width > 0 ? c.full.head_width : c.head_width;
   json[kFullKvHeads] = c.full.kv_heads > 0 ? c.full.kv_heads : c.kv_heads;
@@ -157,7 +177,7 @@ std::string why_not_gemma(const ModelConfig& c, const Family& f) {
     if (m.attention != 0) return "its scores have a multiplier";
     return c.act != ops::Act::gelu_tanh ? "its activation is no GELU by tanh" : "";
   }
-  if (f.gemma == FamilyGemma::gemma3)
+  if (f.gemma != FamilyGemma::gemma4)
     return score_scale(c) == 0 ? "its scores are not over the root of a whole number" : "";
   if (m.attention != 1) return "its scores have a multiplier";
   if (!c.value_norm || !c.layer_scale) return "its values have no norm, or its layers no scale";

@@ -198,6 +198,17 @@ constexpr GgufArchitecture kRows[] = {
      .window_every = 4,
      .window_plain = true,
      .needs_head = true},
+    {.name = "gemma2",
+     .title = "Gemma 2",
+     .tensors = &kGgufGemma3Tensors,
+     .placement = NormPlacement::both,
+     .act = ops::Act::gelu_tanh,
+     .free_head_width = true,
+     .window_every = 2,
+     .norm_offset = true,
+     .gemma = 46,
+     .caps = true,
+     .tied = true},
     {.name = "gemma3",
      .title = "Gemma 3",
      .tensors = &kGgufGemma3Tensors,
@@ -208,7 +219,7 @@ constexpr GgufArchitecture kRows[] = {
      .window_every = 6,
      .window_local = true,
      .norm_offset = true,
-     .gemma = true},
+     .gemma = 62},
     {.name = "gemma4",
      .title = "Gemma 4",
      .tensors = &kGgufGemma4Tensors,
@@ -428,8 +439,8 @@ int64_t full_attention_every(const ModelConfig& c) {
   return first + 1;
 }
 
-float gemma_score_factor(const ModelConfig& c) {
-  const int64_t width = c.layers == 62 ? c.width / c.heads : c.head_width;
+float gemma_score_factor(const GgufArchitecture& row, const ModelConfig& c) {
+  const int64_t width = c.layers == row.gemma ? c.width / c.heads : c.head_width;
   return 1 / std::sqrt(static_cast<float>(width));
 }
 

@@ -68,7 +68,10 @@ struct GgufArchitecture {
   bool conv = false;          // convolutions in layers whose number of key/value heads is 0
   bool norm_turned = false;   // norms of queries and keys see them turned
   bool norm_offset = false;   // RMSNorms multiply by 1 + their weight, which the file has as one
-  bool gemma = false;         // the embedding times sqrt(D), scores by what else is there
+  // The embedding times sqrt(D), scores over the root of a head's width, or in the largest model,
+  // which has so many layers, of D / H; 0: as others have them.
+  int64_t gemma = 0;
+  bool caps = false;          // scores of attention and logits are held below what keys say
   bool mup = false;           // the embedding times sqrt(D), nothing else
   bool gemma4 = false;        // all of what only Gemma 4 has (gguf_gemma4.cpp)
   bool sinks = false;         // of attention
@@ -125,7 +128,8 @@ const GgufArchitecture& find_gguf_architecture(std::string_view name, const Gguf
 // Of a model with linear attention: the N of each Nth layer that has another, as far as the first
 // of them tells.
 int64_t full_attention_every(const ModelConfig&);
-// What Gemma 3's graph multiplies scores by (github ggml-org/llama.cpp src/models/gemma3.cpp).
-float gemma_score_factor(const ModelConfig&);
+// What Gemma 2's and 3's graphs multiply scores by (github ggml-org/llama.cpp src/models/gemma2.cpp
+// and gemma3.cpp).
+float gemma_score_factor(const GgufArchitecture&, const ModelConfig&);
 
 }  // namespace moe

@@ -269,6 +269,16 @@ void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
          keys.name(kPattern), known);
 }
 
+// Of files that do not say them they are as llama.cpp has them.
+constexpr const char *kGgufScoreCap = "attn_logit_softcapping",
+                     *kGgufLogitCap = "final_logit_softcapping";
+constexpr float kGgufUsualScoreCap = 50, kGgufUsualLogitCap = 30;
+
+void read_caps(GgufKeys& keys, ModelConfig& c) {
+  c.score_cap = keys.number_or(kGgufScoreCap, FLT_MIN, kGgufUsualScoreCap);
+  c.logit_cap = keys.number_or(kGgufLogitCap, FLT_MIN, kGgufUsualLogitCap);
+}
+
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, c);
@@ -292,10 +302,11 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.multipliers) read_multipliers(keys, c.multipliers);
   if (row.mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
   if (row.gemma4) return read_gemma4(file, keys, c);
-  if (row.gemma)
+  if (row.gemma > 0)
     c.multipliers = {.embedding = std::sqrt(static_cast<float>(c.width)),
-                     .attention = gemma_score_factor(c)};
-  if (row.gemma) keys.need_number("final_logit_softcapping", 0, "logits are not held back");
+                     .attention = gemma_score_factor(row, c)};
+  if (row.caps) read_caps(keys, c);
+  else if (row.gemma > 0) keys.need_number(kGgufLogitCap, 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
   keys.ignore(kSections);  // of axes of pictures; in a text all of them count the same
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
@@ -436,6 +447,10 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
   if (row.window_key) size(kPattern, row.window_every);
+  if (row.caps) {
+    number(kGgufScoreCap, c.score_cap);
+    number(kGgufLogitCap, c.logit_cap);
+  }
   if (row.linear) {
     size(kConv, c.linear.conv_width);
     size(kInner, c.linear.v_width());

@@ -149,8 +149,8 @@ std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& 
     return rooted && m.residual == 1 && m.attention == 0 && m.logits == 1
                ? ""
                : "its multipliers are others";
-  if (!row.gemma && !row.gemma4) return row.multipliers || m.none() ? "" : "it has multipliers";
-  const float scores = row.gemma4 ? 1 : gemma_score_factor(c);
+  if (row.gemma == 0 && !row.gemma4) return row.multipliers || m.none() ? "" : "it has multipliers";
+  const float scores = row.gemma4 ? 1 : gemma_score_factor(row, c);
   const bool same = rooted && m.residual == 1 && m.logits == 1 &&
                     std::fabs(m.attention - scores) <= 1e-6f * m.attention;
   return same ? "" : "its multipliers are others";
@@ -224,7 +224,9 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_few_have(c, {.gemma4 = row.gemma4}),
+      what_few_have(c, {.gemma4 = row.gemma4, .caps = row.caps}),
+      needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
+            "its attention's scores or its logits are not held back"),
       row.gemma4 ? why_not_gemma4(c) : "",
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),

@@ -569,6 +569,32 @@ TEST_F(ChangedGguf, KeysThatDisagreeAreRefused) {
   }
 }
 
+// A file that does not say them has the usual ones; the largest model, known by its layers, divides
+// scores by another root than others.
+TEST_F(ChangedGguf, CapsOfGemma2) {
+  start("gemma2");
+  const auto read = [&] {
+    write();
+    return open_model(folder_ / "b.gguf", {}).model->config();
+  };
+  EXPECT_EQ(read().score_cap, 1.5f);
+  EXPECT_EQ(read().logit_cap, 3);
+  std::erase_if(target_.metadata,
+                [](const GgufEntry& e) { return e.key.ends_with("softcapping"); });
+  EXPECT_EQ(read().score_cap, 50);
+  EXPECT_EQ(read().logit_cap, 30);
+  set({"gemma2.attn_logit_softcapping", GgufEntry::Type::f32, 0.0});
+  expect_refused("key \"gemma2.attn_logit_softcapping\" is 0; it must be at least");
+  ModelConfig large = model_->config();
+  large.layers = 46;
+  large.window_layers.clear();
+  for (int64_t i = 0; i < large.layers; i += 2) large.window_layers.push_back(i);
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "its multipliers are others",
+                      gguf_form_of(large).why_own);
+  large.multipliers.attention = 1 / std::sqrt(static_cast<float>(large.width / large.heads));
+  EXPECT_EQ(gguf_form_of(large).why_own, "");
+}
+
 TEST_F(ChangedGguf, TensorsAreRefusedByName) {
   start("olmoe");
   const std::vector<NamedTensor> whole = tensors_;

@@ -61,6 +61,7 @@ struct GgufArchitecture {
   bool window_key = false;    // a key that says so has to stand there
   bool window_plain = false;  // which turn unscaled, with the same base
   bool window_local = false;  // which turn unscaled, with a base of their own
+  bool base_unsaid = false;   // a file may lack the base of rotary angles, which is 10,000 then
   bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
                               // a gate
   bool mrope = false;         // a key of the axes of pictures has to stand there

@@ -311,7 +311,8 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   keys.ignore(kSections);  // of axes of pictures; in a text all of them count the same
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
-  c.rope_theta = keys.number("rope.freq_base", 0);
+  c.rope_theta = row.base_unsaid ? keys.number_or("rope.freq_base", 0, 10000)
+                                 : keys.number("rope.freq_base", 0);
   c.rope_scaling = read_scaling(file, keys, row, c);
   if (!row.window_plain && !row.window_local) return;
   const float base =

@@ -595,6 +595,19 @@ TEST_F(ChangedGguf, CapsOfGemma2) {
   EXPECT_EQ(gguf_form_of(large).why_own, "");
 }
 
+// llama.cpp's converter leaves the base of rotary angles out of files of Gemma (github
+// ggml-org/llama.cpp conversion/gemma.py).
+TEST_F(ChangedGguf, GemmasWithoutARotaryBase) {
+  for (const char* name : {"gemma", "gemma2"}) {
+    tensors_.clear();
+    start(name);
+    std::erase_if(target_.metadata,
+                  [](const GgufEntry& e) { return e.key.ends_with(".rope.freq_base"); });
+    write();
+    EXPECT_EQ(open_model(folder_ / "b.gguf", {}).model->config().rope_theta, 10000) << name;
+  }
+}
+
 TEST_F(ChangedGguf, TensorsAreRefusedByName) {
   start("olmoe");
   const std::vector<NamedTensor> whole = tensors_;

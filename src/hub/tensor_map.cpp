@@ -486,6 +486,8 @@ constexpr BesideRow kBeside[] = {
     {"vision_model.", kPictures},
     {"multi_modal_projector.", kPictures},
     {"model.multi_modal_projector.", kPictures},
+    {"image_newline", kPictures},
+    {"model.image_newline", kPictures},
     {"audio_tower.", kSound},
     {"model.audio_tower.", kSound},
     {"embed_vision.", kPictures},

@@ -339,6 +339,45 @@ TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
                "\"thinker.model.layers.2.norm.weight\" is no part of the model");
 }
 
+// Under the names that each kind of checkpoint has, beside something of what sees.
+TEST_F(FamilyFolder, TheTextsOfQwen2VlInternVlAndLlava) {
+  const std::vector<NamedConfig> families = small_families();
+  struct Case {
+    std::string type, text, sees, inserted;
+    size_t at = 0;  // where in the names of the text
+    bool around = false;
+  };
+  for (const Case& of :
+       {Case{"qwen2_5_vl", "qwen2", "visual.merger.ln_q.weight", "", 0, true},
+        {"qwen2_vl", "qwen2", "model.visual.merger.ln_q.weight", "language_model.", 6, false},
+        {"internvl", "qwen3_moe", "vision_tower.embeddings.cls_token", "language_model.", 0, false},
+        {"llava", "llama", "multi_modal_projector.linear_1.bias", "language_model.", 0, false},
+        {"llava_next", "mistral", "image_newline", "language_model.", 0, false},
+        {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {
+    SCOPED_TRACE(of.type + " " + of.sees);
+    std::filesystem::remove_all(folder_.path());
+    start(std::ranges::find(families, of.text, &NamedConfig::name)->config);
+    Json json = read_json(folder_ / "config.json");
+    if (!of.around) json = {{"text_config", json}};
+    json["model_type"] = of.type;
+    json["vision_config"] = Json::object();
+    put(folder_ / "config.json", json.dump());
+    const auto named = [&](SafetensorsItem& item) {
+      if (of.at == 0 || item.name.starts_with("model.")) item.name.insert(of.at, of.inserted);
+      return true;
+    };
+    float number = 0;
+    rewrite(named, {{of.sees, Tensor(&number, DType::f32, {1}), DType::f32}});
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a tower for pictures (\"" + of.sees + "\" ...)",
+                        message());
+    const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+    ASSERT_EQ(loaded.left_out.size(), 1u);
+    EXPECT_EQ(loaded.left_out[0].tensors, 1);
+    EXPECT_EQ(loaded.model->config().model_type, of.text);
+    expect_params(loaded);
+  }
+}
+
 // Qwen3.5's without experts, alone and as the text of a model of pictures.
 TEST_F(FamilyFolder, Qwen35WithoutExperts) {
   ModelConfig c = small_config();

@@ -17,7 +17,21 @@ import cases
 import delta_reference
 import scores
 
+# In heads of 12 numbers six pairs turn, two along each axis.
+QWEN2_VL = dict(
+    cases.DENSE,
+    bos_token_id=None,
+    eos_token_id=None,
+    rope_parameters=dict(type="mrope", rope_theta=10000.0, mrope_section=[2, 2, 2]),
+)
 TEXT = {
+    "Qwen2VL": QWEN2_VL,
+    "Qwen2_5_VL": QWEN2_VL,
+    "Qwen3VL": dict(cases.DENSE, head_dim=16),
+    "InternVL": dict(cases.EXPERTS, head_dim=16, norm_topk_prob=True, model_type="qwen3_moe"),
+    "Llava": dict(cases.DENSE, model_type="llama"),
+    "LlavaNext": dict(cases.DENSE, model_type="mistral", sliding_window=100),
+    "LlavaOnevision": dict(cases.DENSE, model_type="qwen2"),
     "Qwen3_5": cases.CASES["qwen3_5_text"][1],
     "Qwen3_5Moe": {
         key: size for key, size in cases.LINEAR.items() if key != "intermediate_size"
@@ -47,17 +61,27 @@ QWEN_PICTURES = dict(
     out_hidden_size=48,
     num_position_embeddings=16,
 )
+SEES = dict(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    image_size=16,
+    patch_size=4,
+)
 PICTURES = {
+    "Qwen2VL": dict(depth=1, embed_dim=32, hidden_size=48, num_heads=2, patch_size=4),
+    "Qwen2_5_VL": {
+        key: size for key, size in QWEN_PICTURES.items() if key != "num_position_embeddings"
+    },
+    "Qwen3VL": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
+    "InternVL": SEES,
+    "Llava": dict(SEES, model_type="clip_vision_model"),
+    "LlavaNext": dict(SEES, model_type="clip_vision_model"),
+    "LlavaOnevision": dict(SEES, model_type="siglip_vision_model"),
     "Qwen3_5": QWEN_PICTURES,
     "Qwen3_5Moe": QWEN_PICTURES,
-    "Gemma3": dict(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        image_size=16,
-        patch_size=4,
-    ),
+    "Gemma3": SEES,
     "Gemma4": dict(
         hidden_size=32,
         intermediate_size=64,
@@ -95,7 +119,10 @@ SOUND = dict(
 
 def model_of(family):
     torch.manual_seed(1)
-    parts = dict(text_config=TEXT[family], vision_config=PICTURES[family])
+    parts = dict(
+        text_config=dict(TEXT[family]),  # Qwen2-VL's class writes in it
+        vision_config=dict(PICTURES[family]),
+    )
     if family == "Qwen3OmniMoe":  # without the models that speak
         parts = dict(
             thinker_config=dict(parts, audio_config=SOUND), enable_audio_output=False

@@ -181,6 +181,46 @@ constexpr Architecture kArchitectures[] = {
     family<kSarvamMoe>("sarvam_moe", "SarvamMoEForCausalLM", kLingTensors),
 };
 
+// What the classes of these families have as defaults, which the configs of texts within leave out
+// (transformers:llama/configuration_llama.py, mistral/configuration_mistral.py,
+// qwen2/configuration_qwen2.py).
+constexpr std::string_view kLlamaDefaults =
+    R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "hidden_act": "silu",
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": false})";
+constexpr std::string_view kMistralDefaults =
+    R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false})";
+constexpr std::string_view kQwen2Defaults =
+    R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "use_sliding_window": false, "sliding_window": 4096,
+        "max_window_layers": 28, "tie_word_embeddings": false})";
+
+// A text within that is read as what it says it is.
+constexpr TextWithin as_it_says(std::string_view model_type, std::string_view type,
+                                std::string_view defaults, bool ties_by_either = false) {
+  return {.model_type = model_type,
+          .text_type = type,
+          .defaults = defaults,
+          .own_type = type,
+          .ties_by_either = ties_by_either};
+}
+// Qwen2-VL's, which is Qwen2's where every position is that of a text
+// (transformers:qwen2_vl/configuration_qwen2_vl.py, qwen2_5_vl/modeling_qwen2_5_vl.py).
+constexpr TextWithin qwen2_vl(std::string_view model_type) {
+  return {.model_type = model_type,
+          .text_type = "qwen2",
+          .defaults = "{}",
+          .may_stand_around = true,
+          .ties_by_either = true};
+}
+constexpr std::string_view kUntied = R"({"tie_word_embeddings": false})";
+
 // Gemma 3's configs leave out what its class has as defaults (transformers:gemma3/
 // configuration_gemma3.py); the text of GLM-4.5V and Qwen3-VL has no words for what it never has
 // (glm4v_moe/modeling_glm4v_moe.py, qwen3_vl_moe/modeling_qwen3_vl_moe.py); that of Qwen3-Omni has
@@ -197,11 +237,23 @@ constexpr TextWithin kTextWithin[] = {
      R"({"use_sliding_window": false, "tie_word_embeddings": false})"},
     {"glm4v_moe", "glm4_moe", R"({"use_qk_norm": false})"},
     {"qwen3_vl", "qwen3", R"({"use_sliding_window": false})"},
+    qwen2_vl("qwen2_vl"),
+    qwen2_vl("qwen2_5_vl"),
+    as_it_says("internvl", "qwen2", kUntied),
+    as_it_says("internvl", "qwen3", kUntied),
+    as_it_says("internvl", "qwen3_moe", kUntied),
+    as_it_says("llava", "llama", kLlamaDefaults, true),
+    as_it_says("llava", "mistral", kMistralDefaults, true),
+    as_it_says("llava", "qwen2", kQwen2Defaults, true),
+    as_it_says("llava_next", "llama", kLlamaDefaults),
+    as_it_says("llava_next", "mistral", kMistralDefaults),
+    as_it_says("llava_next", "qwen2", kQwen2Defaults),
+    as_it_says("llava_onevision", "qwen2", kQwen2Defaults),
     {"mistral3", "mistral", R"({"sliding_window": null, "tie_word_embeddings": false})",
      "text_config", "mistral"},
     {"mistral3", "ministral3", R"({"sliding_window": null, "tie_word_embeddings": false})",
      "text_config", "ministral3"},
-    {"aria", "aria_text", R"({"tie_word_embeddings": false})"},
+    {"aria", "aria_text", kUntied},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
          "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,
@@ -225,14 +277,11 @@ std::string usual_model_type(const JsonReader& config) {
   return type == "kimi_k2" ? "deepseek_v3" : type;
 }
 
-const TextWithin* find_text_within(std::string_view model_type, std::string_view own_type) {
-  const TextWithin* first = nullptr;
-  for (const TextWithin& row : kTextWithin) {
-    if (row.model_type != model_type) continue;
-    if (row.own_type.empty() || row.own_type == own_type) return &row;
-    if (first == nullptr) first = &row;
-  }
-  return first;
+std::vector<const TextWithin*> find_texts_within(std::string_view model_type) {
+  std::vector<const TextWithin*> rows;
+  for (const TextWithin& row : kTextWithin)
+    if (row.model_type == model_type) rows.push_back(&row);
+  return rows;
 }
 
 std::span<const Architecture> architectures() { return kArchitectures; }
@@ -284,7 +333,9 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
     if (std::find(known.begin(), known.end(), architecture.model_type) == known.end())
       known.emplace_back(architecture.model_type);
   }
-  for (const TextWithin& row : kTextWithin) known.emplace_back(row.model_type);
+  for (const TextWithin& row : kTextWithin)
+    if (std::find(known.begin(), known.end(), row.model_type) == known.end())
+      known.emplace_back(row.model_type);
   fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where,
        printable(model_type), suggestion(model_type, known, known.size()));
 }

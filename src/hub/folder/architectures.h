@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/json.h"
 #include "hub/folder/packing.h"
@@ -63,16 +64,18 @@ struct FolderConfig {
   bool beside_others = false;  // the config of a model of text was a part of it, and so its tensors
 };
 // A model of pictures and text, whose config has that of the text as "text_config"; or one of
-// several such models, whose config has that of the one that writes text under another key.
+// several such models, whose config has that of the one that writes text under another key. One
+// whose text may be of several families has a row for each.
 struct TextWithin {
   std::string_view model_type, text_type;
   std::string_view defaults;  // json: of keys that configs were published without
   const char* key = "text_config";
   std::string_view own_type = {};  // that the config of the text says, if it says one; empty: any
+  bool may_stand_around = false;   // older configs have the text's keys among their own
+  bool ties_by_either = false;     // the head is the embedding where one of both configs says so
 };
-// Where a model_type has several rows, the one whose text says `own_type`, and the first where that
-// is none of them.
-const TextWithin* find_text_within(std::string_view model_type, std::string_view own_type);
+// The rows of this model_type; the first is that of a text which does not say what it is.
+std::vector<const TextWithin*> find_texts_within(std::string_view model_type);
 // The model_type by which other programs know the same model, where a checkpoint says another, or
 // none beside a class that tells.
 std::string usual_model_type(const JsonReader& config);

@@ -2,6 +2,8 @@
 // what nobody asked for is refused, the result is validated.
 #include "hub/folder/config_json.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -32,26 +34,59 @@ constexpr std::string_view kOfOthers[] = {"initializer_range",
                                           "spatial_merge_size",
                                           "projector_patch_to_query_dict",
                                           "max_value_projector_patch_to_query_dict",
-                                          "ignore_index"};
+                                          "ignore_index",
+                                          "downsample_ratio",
+                                          "image_seq_length",
+                                          "vision_feature_select_strategy",
+                                          "image_grid_pinpoints",
+                                          "use_image_newline_parameter",
+                                          "vision_aspect_ratio"};
+
+bool is_of_others(std::string_view key) {
+  for (const char* end : {"_config", "_token_id", "_token_index"})
+    if (key.ends_with(end)) return true;
+  return std::ranges::find(kOfOthers, key) != std::end(kOfOthers);
+}
+
+// The config that has the keys of the text: one within, or the whole.
+const Json& holder_of_text(const JsonReader& reader, const Json& json, const TextWithin& within) {
+  if (within.may_stand_around && !reader.has(within.key)) return json;
+  reader.object(within.key);  // it is one
+  return json[within.key];
+}
+
+// The row of what the text says it is.
+const TextWithin& row_of_text(const JsonReader& reader, const Json& json,
+                              const std::vector<const TextWithin*>& rows) {
+  const TextWithin& first = *rows.front();
+  if (first.own_type.empty()) return first;
+  const Json own = holder_of_text(reader, json, first).value("model_type", Json(first.own_type));
+  std::vector<std::string> known;
+  for (const TextWithin* row : rows) {
+    if (own == row->own_type) return *row;
+    known.push_back(fmt::format("\"{}\"", row->own_type));
+  }
+  fail("{}: the text of \"{}\" is {}; only {} is read of it", reader.where(), first.model_type,
+       printable(own.dump()), fmt::join(known, " or "));
+}
 
 // Of the config of a model of pictures and text that of the text, with what counts for both.
 Json text_config(const JsonReader& reader, const Json& json, const TextWithin& within) {
   Json text = parse_json(std::string(within.defaults), "the defaults of a config");
-  reader.object(within.key);  // it is one
-  for (const auto& [key, value] : json[within.key].items())
-    if (!key.ends_with("_token_id")) text[key] = value;
-  if (const Json own = text.value("model_type", Json(within.own_type));
-      !within.own_type.empty() && own != within.own_type)
-    fail("{}: the text of \"{}\" is {}, which is not read of it", reader.where(), within.model_type,
-         printable(own.dump()));
+  const Json& from = holder_of_text(reader, json, within);
+  // transformers 5 has the base there, and no default of a class stands beside it
+  if (from.contains("rope_parameters")) text.erase("rope_theta");
+  for (const auto& [key, value] : from.items())
+    if (!key.ends_with("_token_id") && !(&from == &json && key.ends_with("_config")))
+      text[key] = value;
   text["model_type"] = within.text_type;
   // What counts for both stands around, and transformers 5 writes the text's own default within.
   for (const char* key : {"tie_word_embeddings", "quantization_config"})
-    if (reader.has(key)) text[key] = json[key];
+    if (reader.has(key) && !(within.ties_by_either && text.value(key, Json()) == true))
+      text[key] = json[key];
+  // Of what stands in both the text's own counts, as in transformers.
   for (const std::string& key : reader.keys())
-    if (key.ends_with("_config") || key.ends_with("_token_id") || key.ends_with("_token_index") ||
-        key == "tie_word_embeddings" || std::ranges::find(kOfOthers, key) != std::end(kOfOthers))
-      reader.has(key.c_str());
+    if (is_of_others(key) || text.contains(key) || key == "tie_word_embeddings") reader.has(key);
   return text;
 }
 
@@ -74,22 +109,17 @@ FolderConfig read_text_model(const JsonReader& reader, const std::string& model_
   return {config, &architecture, mxfp4 ? architecture.mxfp4_names : architecture.names, packing};
 }
 
-// That the config of the text says, if there is one and it says one.
-std::string type_of_text(const Json& json) {
-  const auto text = json.find("text_config");
-  if (text == json.end() || !text->is_object()) return {};
-  const auto type = text->find("model_type");
-  return type != text->end() && type->is_string() ? type->get<std::string>() : std::string();
-}
-
 FolderConfig read_json_config(const Json& json, const std::string& where) {
   const JsonReader reader(json, where);
   const std::string model_type = usual_model_type(reader);
-  const TextWithin* within = find_text_within(model_type, type_of_text(json));
-  if (within == nullptr) return read_text_model(reader, model_type);
-  const Json inner = text_config(reader, json, *within);
+  const std::vector<const TextWithin*> rows = find_texts_within(model_type);
+  if (rows.empty()) return read_text_model(reader, model_type);
+  const TextWithin& within = row_of_text(reader, json, rows);
+  const Json inner = text_config(reader, json, within);
   reader.refuse_unknown(ignored_config_keys());
-  FolderConfig found = read_json_config(inner, fmt::format("{}: \"{}\"", where, within->key));
+  const bool around = within.may_stand_around && !reader.has(within.key);
+  FolderConfig found =
+      read_json_config(inner, around ? where : fmt::format("{}: \"{}\"", where, within.key));
   found.beside_others = true;
   return found;
 }

@@ -15,7 +15,9 @@ using Kind = RopeScaling::Kind;
 constexpr const char *kShare = "partial_rotary_factor",
                      *kFirstContext = "original_max_position_embeddings",
                      *kShortFactor = "short_mscale", *kLongFactor = "long_mscale",
-                     *kFactorOfBoth = "attention_factor", *kGrowth = "llama_4_scaling_beta";
+                     *kFactorOfBoth = "attention_factor", *kGrowth = "llama_4_scaling_beta",
+
+                     *kAxes = "mrope_section";
 
 // The place in the list is the Kind.
 const std::vector<std::string> kKinds = {"default", "linear",       "llama3",
@@ -30,10 +32,17 @@ float number_or(const JsonReader& reader, const char* key, float otherwise) {
   return x > 0 ? x : otherwise;
 }
 
+// Qwen2-VL calls it by the axes of its pictures that nothing is scaled
+// (transformers:qwen2_vl/configuration_qwen2_vl.py).
+std::string kind_name(const JsonReader& reader, const char* key, const std::string& otherwise) {
+  const std::string name = reader.get<std::string>(key, otherwise);
+  return name == "mrope" && reader.has(kAxes) ? kKinds[0] : name;
+}
+
 Kind kind_of(const JsonReader& reader) {
   const char* key = reader.has("rope_type") ? "rope_type" : "type";
-  const std::string name = reader.get<std::string>(key, "default");
-  if (reader.has("rope_type") && reader.get<std::string>("type", name) != name)
+  const std::string name = kind_name(reader, key, kKinds[0]);
+  if (reader.has("rope_type") && kind_name(reader, "type", name) != name)
     fail("{}: \"rope_type\" is {}, but \"type\" is {}; make them equal", reader.where(),
          text_of(reader, "rope_type"), text_of(reader, "type"));
   for (size_t i = 0; i < kKinds.size(); ++i)
@@ -134,9 +143,9 @@ void refuse_other_share(const JsonReader& rope, double share) {
          share == 1 ? "heads of this family are rotated whole, only 1"
                     : "it stands elsewhere with another value, make them equal");
   // Of axes of pictures; in a text all of them count the same.
-  for (const char* key : {"mrope_section", "mrope_interleaved"})
+  for (const char* key : {kAxes, "mrope_interleaved"})
     if (rope.has(key)) rope.value(key);
-  if (rope.has("mrope_section")) rope.has("interleaved");  // these axes are
+  if (rope.has(kAxes)) rope.has("interleaved");  // these axes are
   rope.refuse_unknown();
 }
 

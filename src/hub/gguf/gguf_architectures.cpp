@@ -427,7 +427,8 @@ constexpr GgufArchitecture kRows[] = {
 struct TextOf {
   std::string_view name, text;
 };
-constexpr TextOf kTextOf[] = {{"qwen3vlmoe", "qwen3moe"}};
+constexpr TextOf kTextOf[] = {
+    {"qwen2vl", "qwen2"}, {"qwen3vl", "qwen3"}, {"qwen3vlmoe", "qwen3moe"}};
 
 }  // namespace
 

@@ -250,6 +250,16 @@ void read_linear(GgufKeys& keys, ModelConfig& c) {
   c.attention_gate = true;
 }
 
+// Axes of pictures: time, height, width and a fourth. A text counts along the first three alike and
+// stands still along the fourth (github ggml-org/llama.cpp src/llama-graph.cpp).
+void read_sections(GgufKeys& keys) {
+  if (!keys.has(kSections)) return;
+  const std::vector<int64_t>& sections = keys.integers(kSections);
+  if (sections.size() > 3 && sections[3] != 0)
+    fail("{}: key \"{}\" gives {} to a fourth axis, along which no text moves; only 0 is supported",
+         keys.where(), keys.name(kSections), sections[3]);
+}
+
 constexpr const char* kPattern = "attention.sliding_window_pattern";
 
 // A file may say which layers have a window, by a number or one by one; llama.cpp knows them.
@@ -308,7 +318,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.caps) read_caps(keys, c);
   else if (row.gemma > 0) keys.need_number(kGgufLogitCap, 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
-  keys.ignore(kSections);  // of axes of pictures; in a text all of them count the same
+  read_sections(keys);
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
   c.rope_theta = row.base_unsaid ? keys.number_or("rope.freq_base", 0, 10000)

@@ -477,18 +477,28 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
   }
 }
 
-// Qwen3-VL's: keys under a name of their own, and some of pictures.
+// Qwen2-VL's and Qwen3-VL's: keys under a name of their own, and some of pictures.
 TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
   using Type = GgufEntry::Type;
-  start("qwen3moe");
-  for (GgufEntry& entry : target_.metadata)
-    if (entry.key.starts_with("qwen3moe.")) entry.key.insert(5, "vl");
-  set({"general.architecture", Type::string, std::string("qwen3vlmoe")});
-  set({"qwen3vlmoe.rope.dimension_sections", Type::i32s, std::vector<int64_t>{2, 1, 1, 0}});
-  set({"qwen3vlmoe.n_deepstack_layers", Type::u32, int64_t{3}});
-  write();
-  EXPECT_EQ(config_to_json(gguf_config(folder_ / "b.gguf")), config_to_json(gguf_config(path_)));
-  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*load_model(path_).model));
+  for (const auto& [text, pictures] : {std::pair<std::string, std::string>{"qwen2", "qwen2vl"},
+                                       {"qwen3", "qwen3vl"},
+                                       {"qwen3moe", "qwen3vlmoe"}}) {
+    SCOPED_TRACE(pictures);
+    tensors_.clear();
+    start(text);
+    for (GgufEntry& entry : target_.metadata)
+      if (entry.key.starts_with(text + ".")) entry.key.replace(0, text.size(), pictures);
+    set({"general.architecture", Type::string, pictures});
+    const std::string sections = pictures + ".rope.dimension_sections";
+    set({sections, Type::i32s, std::vector<int64_t>{2, 1, 1, 0}});
+    set({pictures + ".n_deepstack_layers", Type::u32, int64_t{3}});
+    write();
+    EXPECT_EQ(config_to_json(gguf_config(folder_ / "b.gguf")), config_to_json(gguf_config(path_)));
+    EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model),
+              logits_of(*load_model(path_).model));
+    set({sections, Type::i32s, std::vector<int64_t>{2, 1, 1, 4}});
+    expect_refused("gives 4 to a fourth axis, along which no text moves");
+  }
 }
 
 // The indexers of GLM-5 turn neighbours; older files leave it to their tensors which layers have

@@ -1,0 +1,180 @@
+// The texts of models of pictures and text: by the words in which their configs are published or
+// transformers saves them they are the models of text that they are, and what would be another
+// model is refused. More of them: families_test.cpp, dense_families_test.cpp; their tensors:
+// family_folders_test.cpp.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
+#include "hub/hub.h"
+#include "hub/published_configs.h"
+#include "model/cost.h"
+#include "support/check.h"
+
+namespace moe::test::texts_within_test {
+namespace {
+
+const Json kAxes = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+
+Json within(const char* type, const Json& text) {
+  return {{"model_type", type}, {"text_config", text}, {"vision_config", Json::object()}};
+}
+
+void expect_same(const Json& pictures, const Json& text) {
+  const FolderConfig read = read_config(pictures.dump(), "config.json");
+  EXPECT_EQ(config_to_json(read.config), config_to_json(parse(text)));
+  EXPECT_EQ(read.config.model_type, text["model_type"]);
+  EXPECT_TRUE(read.beside_others);
+}
+
+// Qwen2.5-VL 7B's: the keys of the text, which has the sizes of Qwen2 7B, stand among those of
+// pictures.
+Json as_published(const char* type) { return with(published("qwen2_5_vl_7b"), "model_type", type); }
+Json text_alone() { return with(published("qwen2_7b"), "max_position_embeddings", 128000); }
+
+TEST(TextsWithin, Qwen2VlAsPublished) {
+  for (const char* type : {"qwen2_vl", "qwen2_5_vl"}) {
+    SCOPED_TRACE(type);
+    const Json json = as_published(type);
+    expect_same(json, text_alone());
+    EXPECT_EQ(count_params(parse(json)).total(), 7615616512);
+    EXPECT_TRUE(parse(with(json, "tie_word_embeddings", true)).tied);
+    // What is not known is refused as in a config of text alone.
+    EXPECT_FAILS(parse(with(json, "rope_ratio", 2)), "config.json: \"rope_ratio\" is not known");
+    EXPECT_FAILS(parse(without(json, "rope_theta")), "config.json: \"rope_theta\" is missing");
+  }
+  const Json packed = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(read_config(with(as_published("qwen2_vl"), "quantization_config", packed).dump(), "x")
+                .packing.block_rows,
+            128);
+  EXPECT_FAILS(parse(as_published("qwen3_vl")), "\"text_config\" is missing");
+}
+
+// transformers 4.52 to 4.57 wrote the text's config a second time, within, and reads that one.
+TEST(TextsWithin, Qwen2VlSaidTwice) {
+  const Json text = text_alone();
+  Json inner = with(text, "model_type", "qwen2_5_vl_text"), json = as_published("qwen2_5_vl");
+  inner["rope_scaling"] = {
+      {"rope_type", "default"}, {"type", "default"}, {"mrope_section", {16, 24, 24}}};
+  inner["sliding_window"] = inner["image_token_id"] = nullptr;
+  inner["layer_types"] = std::vector<std::string>(28, "full_attention");
+  json["text_config"] = inner;
+  expect_same(json, text);
+  expect_same(with(json, "hidden_size", 4096), text);
+  EXPECT_FAILS(parse(with(json, "rope_ratio", 2)), "config.json: \"rope_ratio\" is not known");
+  json["text_config"]["rope_ratio"] = 2;
+  EXPECT_FAILS(parse(json), "config.json: \"text_config\": \"rope_ratio\" is not known");
+}
+
+// As transformers 5 saves it. A tied head was said within, or around, or in both.
+TEST(TextsWithin, Qwen2VlAsSaved) {
+  const Json text = text_alone();
+  Json inner = without(without(text, "rope_theta"), "tie_word_embeddings");
+  inner["model_type"] = "qwen2_vl_text";
+  inner["rope_parameters"] = with(with(kAxes, "rope_type", "default"), "rope_theta", 1e6);
+  const auto saved = [&](const Json& around, const Json& inside) {
+    Json json = within("qwen2_vl", inner);
+    if (!around.is_null()) json["tie_word_embeddings"] = around;
+    if (!inside.is_null()) json["text_config"]["tie_word_embeddings"] = inside;
+    return json;
+  };
+  expect_same(saved(false, nullptr), text);
+  EXPECT_FALSE(parse(saved(false, false)).tied);
+  EXPECT_TRUE(parse(saved(true, nullptr)).tied);
+  EXPECT_TRUE(parse(saved(true, false)).tied);
+  EXPECT_TRUE(parse(saved(false, true)).tied);
+  EXPECT_TRUE(parse(saved(nullptr, true)).tied);
+  EXPECT_FAILS(parse(saved(nullptr, nullptr)), "\"tie_word_embeddings\" is missing");
+}
+
+// In a text all axes of pictures count the same: what is scaled besides them is scaled, and without
+// them their word means nothing.
+TEST(TextsWithin, AxesOfPicturesAreNoScaling) {
+  const Json text = text_alone();
+  const auto scaled = [](const Json& how) {
+    return with(as_published("qwen2_5_vl"), "rope_scaling", how);
+  };
+  expect_same(scaled(with(kAxes, "rope_type", "default")), text);
+  const Json yarn = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  expect_same(scaled(with(yarn, "mrope_section", {16, 24, 24})), with(text, "rope_scaling", yarn));
+  EXPECT_FAILS(parse(scaled({{"type", "mrope"}})), "\"type\" is \"mrope\"; rotary frequencies");
+  EXPECT_FAILS(parse(scaled(with(kAxes, "rope_type", "linear"))), "but \"type\" is \"mrope\"");
+  EXPECT_FAILS(parse(scaled(with(kAxes, "factor", 2.0))), "\"factor\" is not known");
+}
+
+// Whose text may be of several families: it is what it says.
+TEST(TextsWithin, WhatTheTextSaysItIs) {
+  const auto internvl = [](const Json& text) {
+    Json json = within("internvl", text);
+    json["downsample_ratio"] = 0.5;
+    json["image_seq_length"] = 256;
+    json["vision_feature_select_strategy"] = "default";
+    return json;
+  };
+  for (const char* name : {"qwen2_7b", "qwen3_0_6b", "qwen3_30b_a3b"}) {
+    SCOPED_TRACE(name);
+    expect_same(internvl(published(name)), published(name));
+  }
+  const Json qwen2 = published("qwen2_7b");
+  expect_same(internvl(without(without(qwen2, "model_type"), "tie_word_embeddings")), qwen2);
+  EXPECT_FAILS(
+      parse(internvl(published("olmoe_1b_7b_0924"))),
+      "the text of \"internvl\" is \"olmoe\"; only \"qwen2\" or \"qwen3\" or \"qwen3_moe\" "
+      "is read of it");
+  EXPECT_FAILS(parse(internvl(with(qwen2, "model_type", 2))), "the text of \"internvl\" is 2; ");
+  // whose base depends on how long a text is
+  EXPECT_FAILS(parse(internvl(with(qwen2, "rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}))),
+               "\"type\" is \"dynamic\"");
+}
+
+// LLaVA's configs leave out what the class of the text's has as defaults.
+TEST(TextsWithin, Llava) {
+  Json json = within("llava", {{"model_type", "llama"},
+                               {"architectures", {"LlamaForCausalLM"}},
+                               {"max_position_embeddings", 4096},
+                               {"rms_norm_eps", 1e-5},
+                               {"vocab_size", 32064}});
+  json.update({{"ignore_index", -100},
+               {"image_token_index", 32000},
+               {"projector_hidden_act", "gelu"},
+               {"tie_word_embeddings", false},
+               {"vision_feature_layer", -2},
+               {"vision_feature_select_strategy", "default"},
+               {"vocab_size", 32064}});
+  const Json llama = published("llama_2_7b");
+  expect_same(json, with(llama, "vocab_size", 32064));
+  json["text_config"]["tie_word_embeddings"] = true;
+  EXPECT_TRUE(parse(json).tied);
+  // No default stands beside what transformers 5 says elsewhere.
+  json["text_config"]["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  EXPECT_EQ(parse(json).rope_theta, 5e5f);
+
+  json = within("llava_next", {{"model_type", "mistral"}, {"rms_norm_eps", 1e-5}});
+  json["image_grid_pinpoints"] = {{336, 672}, {672, 336}};
+  json["use_image_newline_parameter"] = true;
+  const ModelConfig mistral = parse(json);
+  EXPECT_EQ(
+      config_to_json(mistral),
+      config_to_json(parse(with(published("mistral_7b_v0_1"), "max_position_embeddings", 131072))));
+  EXPECT_EQ(mistral.attention_window, 4096);
+  json["text_config"]["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(json).attention_window, 0);
+  json["text_config"]["tie_word_embeddings"] = true;  // here the words around it count
+  EXPECT_FALSE(parse(with(json, "tie_word_embeddings", false)).tied);
+
+  const Json qwen = published("qwen2_5_0_5b");
+  Json text = qwen;
+  for (const char* key : {"hidden_act", "max_position_embeddings", "rms_norm_eps",
+                          "use_sliding_window", "sliding_window"})
+    text.erase(key);
+  json = within("llava_onevision", text);
+  json["vision_aspect_ratio"] = "anyres_max_9";
+  expect_same(json, qwen);
+  EXPECT_FAILS(parse(within("llava_onevision", with(text, "model_type", "llama"))),
+               "only \"qwen2\" is read of it");
+}
+
+}  // namespace
+}  // namespace moe::test::texts_within_test

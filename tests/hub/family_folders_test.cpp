@@ -340,7 +340,7 @@ TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
 }
 
 // Under the names that each kind of checkpoint has, beside something of what sees.
-TEST_F(FamilyFolder, TheTextsOfQwen2VlInternVlAndLlava) {
+TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
   const std::vector<NamedConfig> families = small_families();
   struct Case {
     std::string type, text, sees, inserted;
@@ -351,6 +351,7 @@ TEST_F(FamilyFolder, TheTextsOfQwen2VlInternVlAndLlava) {
        {Case{"qwen2_5_vl", "qwen2", "visual.merger.ln_q.weight", "", 0, true},
         {"qwen2_vl", "qwen2", "model.visual.merger.ln_q.weight", "language_model.", 6, false},
         {"internvl", "qwen3_moe", "vision_tower.embeddings.cls_token", "language_model.", 0, false},
+        {"deepseek_ocr2", "deepseek", "model.qwen2_model.query_768.weight", "", 0, false},
         {"llava", "llama", "multi_modal_projector.linear_1.bias", "language_model.", 0, false},
         {"llava_next", "mistral", "image_newline", "language_model.", 0, false},
         {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {

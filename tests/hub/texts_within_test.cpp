@@ -176,5 +176,38 @@ TEST(TextsWithin, Llava) {
                "only \"qwen2\" is read of it");
 }
 
+// DeepSeek-OCR 2's is the first DeepSeek, as transformers 5 says it: which layers are dense is
+// listed.
+TEST(TextsWithin, DeepSeekOcr2) {
+  const Json deepseek = published("deepseek_moe_16b");
+  Json plain = with(with(deepseek, "aux_loss_alpha", 0.0), "seq_aux", false), text = plain;
+  for (const char* key : {"first_k_dense_replace", "moe_layer_freq", "norm_topk_prob",
+                          "scoring_func", "aux_loss_alpha", "seq_aux", "auto_map"})
+    text.erase(key);
+  text.update({{"model_type", "deepseek_ocr2_text"},
+               {"mlp_bias", false},
+               {"n_group", nullptr},
+               {"topk_group", 1},
+               {"routed_scaling_factor", 1.0},
+               {"topk_method", "greedy"}});
+  const int64_t layers = plain["num_hidden_layers"];
+  text["mlp_layer_types"] = std::vector<std::string>(static_cast<size_t>(layers), "sparse");
+  text["mlp_layer_types"][0] = "dense";
+  expect_same(within("deepseek_ocr2", text), plain);
+  const auto refused = [&](const char* key, const Json& value, const char* why) {
+    EXPECT_FAILS(parse(within("deepseek_ocr2", with(text, key, value))), why);
+  };
+  refused("n_group", 8, "\"n_group\" is 8; only 1");
+  refused("mlp_bias", true, "\"mlp_bias\" is true; only false");
+  refused("topk_method", "group_limited_greedy", "only \"greedy\"");
+  refused("routed_scaling_factor", 2.5, "\"routed_scaling_factor\" is 2.5");
+  refused("moe_layer_freq", 2, "\"moe_layer_freq\" is 2; \"mlp_layer_types\" says");
+  refused("first_k_dense_replace", 2, "\"mlp_layer_types\" says another number");
+  EXPECT_FAILS(parse(within("deepseek_ocr2", without(text, "mlp_layer_types"))),
+               "\"first_k_dense_replace\" is missing");
+  text["mlp_layer_types"][3] = "dense";
+  EXPECT_FAILS(parse(within("deepseek_ocr2", text)), "has \"dense\" at layer 3");
+}
+
 }  // namespace
 }  // namespace moe::test::texts_within_test

@@ -229,6 +229,9 @@ inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"topk_group", "1"},
                                            {"num_expert_groups", "1"},
                                            {"num_limited_groups", "1"}};
+// Of the text of DeepSeek-OCR 2 (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py).
+inline constexpr FamilyKey kDeepSeekKeys[] = {
+    {"mlp_bias", "false"}, {"n_group", "1"}, {"topk_group", "1"}};
 // Their code does not read the first: all layers behind the dense ones route. What turns of an
 // indexer it does not ask either (hub/tensor_names.cpp).
 inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
@@ -403,6 +406,9 @@ struct Family {
   }
   // Whether "rotary_dim" may say it too.
   bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
+  // Whether its experts are those of the first DeepSeek, of which a text within another model lists
+  // which layers are dense (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py).
+  bool first_deepseek() const { return experts == FamilyExperts::deepseek && !router; }
   // Whether "mlp_layer_types" may say which layers are dense.
   bool mlp_types() const {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
@@ -458,8 +464,8 @@ inline constexpr Family kQwen3Moe = {.biases = FamilyBiases::flag_or_none,
                                      .qk_norm = QkNorm::head,
                                      .experts = FamilyExperts::qwen3,
                                      .keys = kQwen3MoeKeys};
-inline constexpr Family kDeepSeek = {.biases = FamilyBiases::flag,
-                                     .experts = FamilyExperts::deepseek};
+inline constexpr Family kDeepSeek = {
+    .biases = FamilyBiases::flag, .experts = FamilyExperts::deepseek, .keys = kDeepSeekKeys};
 inline constexpr Family kDeepSeekV2 = {.biases = FamilyBiases::flag,
                                        .head_width = HeadWidth::latent,
                                        .experts = FamilyExperts::deepseek,

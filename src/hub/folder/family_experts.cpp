@@ -82,11 +82,12 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   }
   v.size("n_routed_experts", c.routing.experts, 1);
   if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
-  v.size(kDenseReplace, c.dense_first, 0);
   if (f.router) {
+    v.size(kDenseReplace, c.dense_first, 0);
     v.size("n_shared_experts", c.shared_experts, 1);
     v.size_or("moe_layer_freq", c.moe_every, 1, 1);
   } else {
+    v.size_or(kDenseReplace, c.dense_first, 0, 0);  // or a list stands there: read_mlp_types
     v.size_or("n_shared_experts", c.shared_experts, 0, 0);
     v.size("moe_layer_freq", c.moe_every, 1);
   }
@@ -127,12 +128,14 @@ std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& 
 }
 
 // The first configs said how many are dense, and where neither stands the first is; of families
-// with indexers one of the two has to stand.
+// with indexers and of the first DeepSeek one of the two has to stand.
 void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  const bool listed = reader.has(kMlpTypes);
-  c.dense_first = f.indexed && !listed ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
-                                       : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
+  const bool listed = reader.has(kMlpTypes), one_stands = f.indexed || !f.mlp_types();
+  c.dense_first = one_stands && !listed ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
+                                        : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
   if (!listed) return;
+  if (c.moe_every != 1)
+    refuse(reader, "moe_layer_freq", "\"mlp_layer_types\" says which layers route, only 1");
   const std::vector<std::string> types = mlp_types(reader, c);
   c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
   if (reader.get<int64_t>(kDenseReplace, c.dense_first) != c.dense_first)
@@ -495,7 +498,7 @@ std::string why_not_layers(const ModelConfig& c, const Family& f) {
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_expert_sizes(fields, c, f);
-  if (f.mlp_types()) read_mlp_types(reader, c, f);
+  if (f.mlp_types() || f.first_deepseek()) read_mlp_types(reader, c, f);
   if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)

@@ -146,11 +146,6 @@ void check_ffn_act_forward(const Tensor& hidden, const Tensor& gate, const Tenso
        {{"weight", weight}, {"up", up}});
 }
 
-void check_device_act(const char* op, Act act) {
-  if (act == Act::relu2)
-    fail("{}: the square of ReLU (relu2) is not computed on a GPU; leave out the device", op);
-}
-
 void check_device_cap(const char* op, float cap) {
   if (cap > 0)
     fail("{}: scores that are held below a cap are not computed on a GPU; leave out the device",

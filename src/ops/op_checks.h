@@ -24,8 +24,6 @@ void check_ffn_act_forward(const Tensor& hidden, const Tensor& gate, const Tenso
 void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor& hidden,
                             const Tensor& dweight, const Tensor& dhidden, const Tensor& gate,
                             const Tensor& up, const Tensor& weight);
-// Of the activations that only the CPU has.
-void check_device_act(const char* op, Act act);
 // Of attention's scores, whose cap only the CPU has.
 void check_device_cap(const char* op, float cap);
 void check_newton_schulz(List<Tensor> all, std::span<const NewtonSchulz> steps);

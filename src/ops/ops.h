@@ -173,9 +173,9 @@ void embedding_forward_acc(Run&, Tensor y, const Param& table, std::span<const i
 void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> ids);
 
 // ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
-// gelu is exact: x/2 (1 + erf(x / sqrt 2)); relu2 is max(x, 0)^2, on the CPU only; swiglu_oai is
-// gpt-oss's: m / (1 + e^(-1.702 m)) of m = min(x, 7), beside which `up` is held within +-7 and
-// counts one more (transformers:gpt_oss/modeling_gpt_oss.py)
+// gelu is exact: x/2 (1 + erf(x / sqrt 2)); relu2 is max(x, 0)^2; swiglu_oai is gpt-oss's: m / (1 +
+// e^(-1.702 m)) of m = min(x, 7), beside which `up` is held within +-7 and counts one more
+// (transformers:gpt_oss/modeling_gpt_oss.py)
 enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai, sigmoid, relu2 };
 
 // hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f], with swiglu_oai (up' + 1) in place of up;

@@ -239,11 +239,11 @@ std::vector<Case> architectures() {
   c.linear_layers = {1};
   c.nope_layers = {0};
   list.push_back({.name = "decays of channels above attention where nothing turns", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.gated = false;
+  c.act = ops::Act::relu2;
+  list.push_back({.name = "squares of ReLU", .config = c});
   if (device_of_tests == nullptr) {
-    ModelConfig squares = routed("mixtral", 4, 2);
-    squares.gated = false;
-    squares.act = ops::Act::relu2;
-    list.push_back({.name = "squares of ReLU", .config = squares});
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;
     capped.attention_sinks = true;

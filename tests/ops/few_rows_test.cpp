@@ -11,6 +11,7 @@
 
 #include "ops/banks.h"
 #include "support/check.h"
+#include "support/twins_rowwise.h"
 #include "tensor/quant.h"
 
 namespace moe::test::few_rows_test {
@@ -163,6 +164,37 @@ TEST(FewRows, BanksWithActivations) {
           expect_near(of_up, want_up, tolerance_of(of_up), what + ": up");
           expect_near(hidden, want, tolerance_of(hidden), what + ": hidden");
         }
+}
+
+// What becomes of sums before they are written: each activation, with a gate and without one.
+TEST(FewRows, HiddenNumbersOfEveryActivation) {
+  using ops::Act;
+  constexpr int64_t kRows = 3, kOut = 10, kIn = 256;
+  moe::Run run(2);
+  Arena memory;
+  Weights gate(memory, DType::f32, 1, kOut, kIn, 1), up(memory, DType::f32, 1, kOut, kIn, 2);
+  const Tensor x = draw(memory, DType::f32, {kRows, kIn}, 3),
+               hidden = memory.alloc(DType::f32, {kRows, kOut}),
+               of_gate = memory.alloc(DType::f32, {kRows, kOut}),
+               of_up = memory.alloc(DType::f32, {kRows, kOut});
+  const std::array<int64_t, 2> all = {0, kRows};
+  std::vector<double> gates, ups;
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (const double number : product(gate, 0, seen(x, r, false))) gates.push_back(number);
+    for (const double number : product(up, 0, seen(x, r, false))) ups.push_back(number);
+  }
+  for (const Act act :
+       {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu, Act::swiglu_oai, Act::sigmoid, Act::relu2})
+    for (const bool gated : {true, false}) {
+      ops::BankOperands bank = {{}, x, all, ops::BankHidden{hidden, {}, act}};
+      if (gated) bank.operands.push_back({gate.param, of_gate});
+      bank.operands.push_back({up.param, of_up});
+      ops::matmul_forward_banks(run, std::span(&bank, 1));
+      const std::vector<double> want = twin::ffn_act_forward(gated ? gates : std::vector<double>(),
+                                                             ups, std::vector<double>(), kOut, act);
+      expect_near(hidden, want, kTwinF32,
+                  "activation " + std::to_string(static_cast<int>(act)) + (gated ? ", gated" : ""));
+    }
 }
 
 // A router's weights stay f32 whatever its rows are.

@@ -9,7 +9,6 @@
 #include "ops/cuda/gemm/split_product.h"
 #include "ops/cuda/gemm/tile_product.h"
 #include "ops/cuda/gemm/weights.h"
-#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -254,7 +253,6 @@ void matmul_act_forward(Run& run, Tensor hidden, List<Operand> operands, Gathere
                         Offsets offsets, Tensor weight, Act act) {
   const std::span<const Operand> all(operands.begin(), operands.size());
   const DType dtype = x.x.dtype;
-  if (!hidden.empty()) check_device_act("matmul_act_forward", act);
   for (const Operand& o : all) check_product(run, Form::forward, o.y, x, o.w, offsets);
   Scratch scratch(run);
   const bool terms = std::ranges::any_of(all, [](const Operand& o) { return o.w.term; });

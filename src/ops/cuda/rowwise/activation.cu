@@ -92,7 +92,6 @@ float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>();
 
 void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   check_ffn_act_forward(hidden, gate, up, weight);
-  check_device_act("ffn_act_forward", act);
   const RowShape shape(up.cols(), steps_for(up.rows(), kSteps));
   const bool steps = rows_in_steps({hidden, up}) && (gate.empty() || rows_in_steps({gate}));
   with_float(up.dtype, [&](auto of_a) {
@@ -109,7 +108,6 @@ void ffn_act_forward(Run& run, Tensor hidden, Tensor gate, Tensor up, Tensor wei
 void ffn_act_backward(Run& run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight,
                       Tensor dhidden, Tensor gate, Tensor up, Tensor weight, Act act) {
   check_ffn_act_backward(dgate, dup, hidden, dweight, dhidden, gate, up, weight);
-  check_device_act("ffn_act_backward", act);
   const RowShape shape(up.cols(), steps_for(up.rows(), kSteps));
   const bool steps =
       rows_in_steps({dup, hidden, dhidden, up}) && (gate.empty() || rows_in_steps({dgate, gate}));

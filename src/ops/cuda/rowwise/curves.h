@@ -2,8 +2,8 @@
 // Phi + x phi(x), phi the normal density; gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)),
 // k = sqrt(2/pi): (1 + t)/2 + x/2 (1 - t^2) k (1 + 0.134145 x^2); relu: [x > 0]; swiglu_oai m s
 // with m = min(x, 7), s = 1/(1+e^(-1.702 m)): [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 -
-// s). Multiplications that are added are fused by name, so that forward and backward make the same
-// bits of a hidden number.
+// s); relu2 max(x, 0)^2: 2 max(x, 0). Multiplications that are added are fused by name, so that
+// forward and backward make the same bits of a hidden number.
 #pragma once
 
 #include "ops/cuda/kernel.h"
@@ -42,6 +42,9 @@ __device__ inline Curve activate(float x) {
   } else if constexpr (act == Act::sigmoid) {
     const float s = sigmoid(x);
     return {s, s * (1.0f - s)};
+  } else if constexpr (act == Act::relu2) {
+    const float m = x < 0 ? 0.0f : x;  // keeps NaN
+    return {m * m, m + m};
   } else {
     return {x < 0 ? 0.0f : x, x > 0 ? 1.0f : 0.0f};  // keeps NaN
   }
@@ -69,7 +72,7 @@ void with_act(Act act, F&& f) {
     case Act::relu: return f(Of<Act::relu>());
     case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
     case Act::sigmoid: return f(Of<Act::sigmoid>());
-    case Act::relu2: break;  // refused before (check_device_act)
+    case Act::relu2: return f(Of<Act::relu2>());
   }
 }
 
@@ -84,7 +87,7 @@ __device__ inline float hidden_of(Act act, bool gated, float gate, float up) {
     case Act::gelu_tanh: return of(Of<Act::gelu_tanh>());
     case Act::relu: return of(Of<Act::relu>());
     case Act::swiglu_oai: return of(Of<Act::swiglu_oai>());
-    case Act::relu2:  // refused before (check_device_act)
+    case Act::relu2: return of(Of<Act::relu2>());
     case Act::sigmoid: break;
   }
   return of(Of<Act::sigmoid>());

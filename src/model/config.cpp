@@ -328,8 +328,6 @@ void validate(const ModelConfig& c) {
   check_sketch_bits(c.sketch_bits);
   if (c.act == ops::Act::swiglu_oai && !c.gated)
     fail_usage("the activation swiglu_oai is of FFNs with gates");
-  if (c.norm == NormKind::layer && c.norm_offset)
-    fail_usage("only an RMSNorm multiplies by 1 + its weight");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   need_positive(c.moe_every, field("moe_every"));

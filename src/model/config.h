@@ -197,7 +197,7 @@ struct ModelConfig {
   NormPlacement norm_placement = NormPlacement::pre;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
-  // RMSNorms multiply by 1 + their weight (but that of linear attention)
+  // norms multiply by 1 + their weight (but those of linear attention and of indexers)
   bool norm_offset = false;
   Positions positions = Positions::rope;
   float rope_theta = 10000;

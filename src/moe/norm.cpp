@@ -8,14 +8,14 @@ void Norm::forward(Run& run, Tensor y, Tensor x, Saved& saved) {
     ops::rms_norm_forward(run, y, saved.rstd, x, weight, eps, offset);
   } else {
     saved.mean = run.saved.alloc(DType::f32, {x.rows()});
-    ops::layer_norm_forward(run, y, saved.mean, saved.rstd, x, weight, bias, eps);
+    ops::layer_norm_forward(run, y, saved.mean, saved.rstd, x, weight, bias, eps, offset);
   }
 }
 
 void Norm::backward(Run& run, Tensor dx, Tensor dy, const Saved& saved) {
   if (kind == NormKind::rms)
     ops::rms_norm_backward(run, dx, weight, dy, saved.x, saved.rstd, offset);
-  else ops::layer_norm_backward(run, dx, weight, bias, dy, saved.x, saved.mean, saved.rstd);
+  else ops::layer_norm_backward(run, dx, weight, bias, dy, saved.x, saved.mean, saved.rstd, offset);
 }
 
 }  // namespace moe

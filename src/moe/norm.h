@@ -10,7 +10,7 @@ enum class NormKind { rms, layer };
 struct Norm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
-  float offset = 0;  // of an RMSNorm: added to its weight
+  float offset = 0;  // added to the weight
   Param weight;      // [D]; absent of an RMSNorm that has none
   Param bias;        // [D], absent without bias
 

@@ -46,12 +46,12 @@ MOE_OP(device, void, rms_norm_backward,
        (run, dx, weight, dy, x, rstd, offset))
 MOE_OP(device, void, layer_norm_forward,
        (Run & run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
-        const Param& bias, float eps),
-       (run, y, mean, rstd, x, weight, bias, eps))
+        const Param& bias, float eps, float offset),
+       (run, y, mean, rstd, x, weight, bias, eps, offset))
 MOE_OP(device, void, layer_norm_backward,
        (Run & run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x, Tensor mean,
-        Tensor rstd),
-       (run, dx, weight, bias, dy, x, mean, rstd))
+        Tensor rstd, float offset),
+       (run, dx, weight, bias, dy, x, mean, rstd, offset))
 MOE_OP(device, void, cast, (Run & run, Tensor y, Tensor x), (run, y, x))
 MOE_OP(device, void, add, (Run & run, Tensor y, Tensor a, Tensor b), (run, y, a, b))
 MOE_OP(device, void, multiply, (Run & run, Tensor y, Tensor a, Tensor b), (run, y, a, b))

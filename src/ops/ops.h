@@ -113,11 +113,11 @@ void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
 void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
                        float offset = 0);
-// y = (x - mean) * rstd * weight + bias.  bias may be absent (empty value)
+// y = (x - mean) * rstd * (offset + weight) + bias.  bias may be absent (empty value)
 void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
-                        const Param& bias, float eps);
+                        const Param& bias, float eps, float offset = 0);
 void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
-                         Tensor mean, Tensor rstd);
+                         Tensor mean, Tensor rstd, float offset = 0);
 
 // y = x, between f32 and bf16 (or the same dtype).  [N,D]
 void cast(Run&, Tensor y, Tensor x);

@@ -242,7 +242,9 @@ std::vector<Case> architectures() {
   c = routed("mixtral", 4, 2);
   c.gated = false;
   c.act = ops::Act::relu2;
-  list.push_back({.name = "squares of ReLU", .config = c});
+  c.norm = NormKind::layer;
+  c.norm_bias = c.norm_offset = true;
+  list.push_back({.name = "squares of ReLU behind LayerNorms that count from 1", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;

@@ -40,6 +40,37 @@ TEST(Norm, WithoutAWeightIsOneOfOnes) {
   EXPECT_EQ(run.scratch.mark().used, 0u);
 }
 
+TEST(Norm, WhatIsAddedToTheWeightIsAsIfTheWeightHadIt) {
+  moe::Run run(2);
+  const Tensor x = draw(run.saved, DType::f32, {5, 19}, 1),
+               dy = draw(run.saved, DType::f32, {5, 19}, 2);
+  Param from_one = draw_param(run.saved, {19}, 3), whole = draw_param(run.saved, {19}, 3),
+        bias = draw_param(run.saved, {19}, 4);
+  for (int64_t c = 0; c < 19; ++c) whole.value.as<float>()[c] += 1;
+  for (const bool layer : {false, true}) {
+    std::vector<Tensor> out;
+    for (Param* weight : {&from_one, &whole}) {
+      const float offset = weight == &from_one ? 1 : 0;
+      const Tensor y = run.saved.alloc(DType::f32, {5, 19}),
+                   dx = run.saved.alloc(DType::f32, {5, 19}),
+                   mean = run.saved.alloc(DType::f32, {5}), rstd = run.saved.alloc(DType::f32, {5});
+      weight->grad = run.saved.alloc_zeroed(DType::f32, {19});
+      if (layer) {
+        ops::layer_norm_forward(run, y, mean, rstd, x, *weight, bias, kEps, offset);
+        ops::layer_norm_backward(run, dx, *weight, bias, dy, x, mean, rstd, offset);
+      } else {
+        ops::rms_norm_forward(run, y, rstd, x, *weight, kEps, offset);
+        ops::rms_norm_backward(run, dx, *weight, dy, x, rstd, offset);
+      }
+      out.insert(out.end(), {y, dx, weight->grad});
+    }
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_TRUE(same_bits(out[i], out[i + 3])) << (layer ? "layer " : "rms ") << i;
+    EXPECT_GT(norm(values(out[0])), 0);
+    EXPECT_GT(norm(values(out[1])), 0);
+  }
+}
+
 TEST(NormTwin, RmsBackwardAgreesWithDual) {
   const size_t cols = 7;
   const auto x = drawn(3 * cols, 1), w = drawn(cols, 2), dy = drawn(3 * cols, 3);

@@ -57,6 +57,7 @@ std::string why_not_nanomoe(const ModelConfig& c) {
     return "its MoE layers are not every P-th from the first on";
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre || c.norm_eps != 1e-5f)
     return "its norms are not LayerNorms with epsilon 1e-5 before each sublayer";
+  if (c.norm_offset) return "its norms count from 1";
   if (c.norm_bias != c.attention_bias || c.norm_bias != c.attention_out_bias ||
       c.norm_bias != c.ffn_bias || c.expert_down_bias)
     return "some of its parts have biases and some have none";

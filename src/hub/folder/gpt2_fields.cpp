@@ -68,6 +68,7 @@ std::string why_not_gpt2(const ModelConfig& c) {
   if (const std::string has = what_few_have(c); !has.empty()) return has;
   if (c.norm != NormKind::layer || c.norm_placement != NormPlacement::pre)
     return "its norms are not LayerNorms before each sublayer";
+  if (c.norm_offset) return "its norms count from 1";
   if (!c.norm_bias || !c.attention_bias || !c.attention_out_bias || !c.ffn_bias)
     return "some of its parts have no biases";
   if (c.positions != Positions::learned) return "its positions are not learned";

@@ -347,15 +347,15 @@ void rms_norm_backward(Run& run, Tensor dx, Param& weight, Tensor dy, Tensor x, 
 }
 
 void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
-                        const Param& bias, float eps) {
+                        const Param& bias, float eps, float offset) {
   check_layer_norm_forward(y, mean, rstd, x, weight, bias);
-  forward<true>(run, y, mean.as<float>(), rstd, x, weight.value, bias.value, eps, 0);
+  forward<true>(run, y, mean.as<float>(), rstd, x, weight.value, bias.value, eps, offset);
 }
 
 void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
-                         Tensor mean, Tensor rstd) {
+                         Tensor mean, Tensor rstd, float offset) {
   check_layer_norm_backward(dx, weight, bias, dy, x, mean, rstd);
-  backward<true>(run, dx, weight, &bias, dy, x, mean.as<float>(), rstd, 0);
+  backward<true>(run, dx, weight, &bias, dy, x, mean.as<float>(), rstd, offset);
 }
 
 }  // namespace moe::ops::cuda

@@ -237,6 +237,15 @@ void add_dense_families(Add&& add) {
     c.act = ops::Act::relu2;
     c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
   });
+  for (const bool biases : {false, true})
+    add("nemotron", "dense", [&](ModelConfig& c) {
+      part_turns(c);
+      c.norm = NormKind::layer;
+      c.norm_bias = c.norm_offset = true;
+      c.gated = false;
+      c.act = ops::Act::relu2;
+      c.attention_bias = c.attention_out_bias = c.ffn_bias = biases;
+    });
 }
 
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.

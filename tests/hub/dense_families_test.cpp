@@ -549,6 +549,41 @@ TEST(DenseFamilies, Arcee) {
   EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
 }
 
+// The sizes of Minitron-4B (arXiv 2407.14679).
+TEST(DenseFamilies, Nemotron) {
+  Json json = sizes("nemotron", 256000, 3072, 32, 24, 8, 9216);
+  json.erase("rms_norm_eps");
+  json["norm_eps"] = 1e-5;
+  json["hidden_act"] = "relu2";
+  json["partial_rotary_factor"] = 0.5;
+  json["kv_channels"] = 128;
+  // of a layer q and o, k and v, up and down, and two norms with biases; around them the same
+  const int64_t layer = 2 * 3072 * 3072 + 2 * 1024 * 3072 + 2 * 9216 * 3072 + 4 * 3072;
+  const ModelConfig c = expect_numbers(json, 32 * layer + 2 * int64_t{256000} * 3072 + 2 * 3072);
+  EXPECT_EQ(c.act, ops::Act::relu2);
+  EXPECT_EQ(c.norm, NormKind::layer);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_TRUE(c.norm_bias && c.norm_offset);
+  EXPECT_FALSE(c.gated || c.ffn_bias || c.attention_bias || c.attention_out_bias);
+  EXPECT_EQ(c.head_width, 128);
+  EXPECT_EQ(c.rotary_width, 64);
+  // As transformers 5 says it, and where nothing says how much of a head turns.
+  Json newer = without(without(json, "partial_rotary_factor"), "rope_theta");
+  newer["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}};
+  EXPECT_EQ(config_to_json(parse(newer)), config_to_json(c));
+  EXPECT_EQ(config_to_json(parse(without(json, "partial_rotary_factor"))), config_to_json(c));
+  EXPECT_EQ(parse(with(json, "partial_rotary_factor", 0.25)).rotary_width, 32);
+  const ModelConfig biases = parse(with(with(json, "attention_bias", true), "mlp_bias", true));
+  EXPECT_TRUE(biases.attention_bias && biases.attention_out_bias && biases.ffn_bias);
+  expect_needed(json, {"norm_eps", "hidden_act", "tie_word_embeddings"});
+  expect_refused(json, {{"hidden_act", "silu"}, {"kv_channels", 64}});
+  // Where norms multiply by their weight alone no family says it.
+  ModelConfig whole = c;
+  whole.norm_offset = false;
+  EXPECT_EQ(architecture_of(whole).model_type, "moe_cpp");
+}
+
 TEST(DenseFamilies, Youtu) {
   Json json = sizes("youtu", 128256, 2048, 32, 16, 16, 6144);
   for (const auto& [key, x] : {std::pair{"kv_lora_rank", 512},

@@ -166,6 +166,14 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   arcee.act = ops::Act::relu2;
   arcee.gated = false;
   all.push_back({"arcee", arcee});
+  ModelConfig nemotron = arcee;
+  nemotron.norm = NormKind::layer;
+  nemotron.norm_bias = nemotron.norm_offset = true;
+  nemotron.head_width = 16;
+  nemotron.rotary_width = 8;
+  all.push_back({"nemotron", nemotron});
+  nemotron.attention_bias = nemotron.attention_out_bias = nemotron.ffn_bias = true;
+  all.push_back({"nemotron", nemotron});
 }
 
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {

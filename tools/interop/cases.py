@@ -577,6 +577,11 @@ CASES |= {
         dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
     ),
     "arcee": ("ArceeConfig", DENSE),
+    "nemotron": ("NemotronConfig", DENSE),
+    "nemotron-biases": (
+        "NemotronConfig",
+        dict(DENSE, head_dim=16, attention_bias=True, mlp_bias=True),
+    ),
     "youtu": (
         "YoutuConfig",
         {

@@ -166,6 +166,7 @@ constexpr Architecture kArchitectures[] = {
     family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
     family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
     family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
+    family<kNemotron>("nemotron", "NemotronForCausalLM", kLlamaTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),

@@ -345,6 +345,7 @@ struct Family {
   const char* eps_key = "rms_norm_eps";
   bool layer_norms = false;            // norms are LayerNorms
   bool norm_biases = true;             // with biases
+  bool from_one = false;               // which multiply by 1 + their weight
   bool query_growth = false;           // queries grow as "llama_4_scaling_beta" says
   const char* logit_factor = nullptr;  // logits are times what this key says
   bool plain_ffn = false;              // FFNs have no gates
@@ -360,8 +361,9 @@ struct Family {
   bool linear = false;
   bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
-  bool attention_gate = false;  // attention has a gate in every layer
-  bool norm_turned = false;     // norms of queries and keys see them turned
+  bool attention_gate = false;           // attention has a gate in every layer
+  bool norm_turned = false;              // norms of queries and keys see them turned
+  const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
   bool sinks = false;
   bool indexed = false;           // a token sees "index_topk" of those before it
   bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
@@ -396,7 +398,7 @@ struct Family {
            experts == FamilyExperts::qwen3_5;
   }
   bool norm_offset() const {
-    return linear || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
+    return linear || from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
   }
   bool has_gate() const { return linear || attention_gate; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
@@ -600,6 +602,7 @@ inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
 inline constexpr Family kHunYuanMoe = {.biases = FamilyBiases::flag,
                                        .qk_norm = QkNorm::head,
                                        .norm_turned = true,
+                                       .head_width_too = "attention_head_dim",
                                        .experts = FamilyExperts::hunyuan,
                                        .may_lack_balance = true,
                                        .keys = kHunYuanKeys,
@@ -721,6 +724,7 @@ inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
 inline constexpr Family kHunYuanDense = {.biases = FamilyBiases::flag,
                                          .qk_norm = QkNorm::head,
                                          .norm_turned = true,
+                                         .head_width_too = "attention_head_dim",
                                          .keys = kHunYuanDenseKeys,
                                          .unread = kHunYuanUnread};
 inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
@@ -778,6 +782,16 @@ inline constexpr Family kHelium = {
 // (transformers:arcee/modeling_arcee.py)
 inline constexpr Family kArcee = {
     .biases = FamilyBiases::flag_later, .plain_ffn = true, .relu2 = true};
+// (transformers:nemotron/modeling_nemotron.py; of its configs github NVIDIA/NeMo,
+// scripts/checkpoint_converters/convert_nemotron_nemo_to_hf.py)
+inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
+                                     .rotary = FamilyRotary::half,
+                                     .eps_key = "norm_eps",
+                                     .layer_norms = true,
+                                     .from_one = true,
+                                     .plain_ffn = true,
+                                     .relu2 = true,
+                                     .head_width_too = "kv_channels"};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 // (transformers:kimi_linear/modeling_kimi_linear.py)

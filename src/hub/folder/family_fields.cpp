@@ -442,8 +442,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.qk_norm = f.qk_norm;
   if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
   c.qk_norm_turned = f.norm_turned;
-  if (f.norm_turned && reader.get<int64_t>("attention_head_dim", c.head_width) != c.head_width)
-    refuse(reader, "attention_head_dim", "\"head_dim\" is another width");
+  if (f.head_width_too && reader.get<int64_t>(f.head_width_too, c.head_width) != c.head_width)
+    refuse(reader, f.head_width_too, "\"head_dim\" is another width");
   c.attention_sinks = f.sinks;
   c.attention_gate = f.attention_gate;
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);

@@ -298,6 +298,8 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
   c.norm_eps = keys.number(row.norm == NormKind::rms ? kRmsEps : kEps, 0);
+  // llama.cpp's converter writes both of a "norm_eps", and its graphs read the one of their norms.
+  if (row.norm == NormKind::layer) keys.ignore(kRmsEps);
   const auto biases = [&](Biases has, const char* name) {
     return has == Biases::any ? file.contains(name) : has == Biases::yes;
   };

@@ -440,6 +440,10 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
         Case{"afmoe",
              {{"afmoe.attention.sliding_window_pattern", Type::u32, int64_t{4}}},
              "afmoe.expert_gating_func"},
+        // Nemotron's, whose "norm_eps" is taken for an RMSNorm's too.
+        Case{"nemotron",
+             {{"nemotron.rope.scaling.type", Type::string, std::string("none")},
+              {"nemotron.attention.layer_norm_rms_epsilon", Type::f32, 1e-5}}},
         // Qwen3-Coder's, whose config says that it has none.
         Case{"qwen3moe", {{"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{0}}}},
         Case{"qwen35moe",

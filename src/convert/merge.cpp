@@ -129,6 +129,8 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
   decides("whether attention has a gate", c.attention_gate);
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
+  decides("whether norms have weights", c.norm_weights);
+  decides("whether the embedding is normalised", c.embedding_norm);
   of_base("the rotary base of layers with a window (rope_local_base_freq)", c.window_rope_theta);
   decides("the number of heads (num_attention_heads)", c.heads);
   decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);

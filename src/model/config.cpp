@@ -330,6 +330,10 @@ void validate(const ModelConfig& c) {
     fail_usage("the activation swiglu_oai is of FFNs with gates");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
+  if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))
+    fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
+  if (!c.norm_weights && c.qk_norm == QkNorm::full)
+    fail_usage("norms of queries and keys over all heads together have weights");
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   validate_layers(c, c.moe_layers, "MoE");

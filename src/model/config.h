@@ -199,6 +199,9 @@ struct ModelConfig {
   bool norm_bias = false;
   // norms multiply by 1 + their weight (but those of linear attention and of indexers)
   bool norm_offset = false;
+  // false: RMSNorms have no weights (but those of linear attention and of latents)
+  bool norm_weights = true;
+  bool embedding_norm = false;  // what the embedding gives is divided by its root mean square
   Positions positions = Positions::rope;
   float rope_theta = 10000;
   RopeScaling rope_scaling;

@@ -252,15 +252,35 @@ void Model::embed(Run& run, Tensor h, const Batch& batch) {
   for (int32_t id : batch.ids)
     if (id < 0 || id >= config_.vocab)
       fail("token id {} is outside the vocabulary of {}", id, config_.vocab);
+  if (config_.ends_at_context())
+    for (int32_t p : batch.positions)
+      if (p >= config_.context)
+        fail("{}, and a sequence reaches position {}; shorten the text or the window",
+             why_texts_end(config_), p);
+  if (!config_.embedding_norm) return look_up(run, h, batch);
+  const ArenaScope scope(run.scratch);
+  const Tensor x = run.scratch.alloc(DType::f32, {h.rows(), h.cols()}),
+               rstd = run.scratch.alloc(DType::f32, {h.rows()});
+  look_up(run, x, batch);
+  ops::rms_norm_forward(run, h, rstd, x, Param(), config_.norm_eps);
+}
+
+void Model::look_up(Run& run, Tensor h, const Batch& batch) {
   ops::embedding_forward(run, h, embedding_, batch.ids);
   if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, h, h, by);
-  if (!config_.ends_at_context()) return;
-  for (int32_t p : batch.positions)
-    if (p >= config_.context)
-      fail("{}, and a sequence reaches position {}; shorten the text or the window",
-           why_texts_end(config_), p);
   if (config_.positions == Positions::learned)
     ops::embedding_forward_acc(run, h, positions_, batch.positions);
+}
+
+// The ids are looked up again: what they gave is not kept.
+Tensor Model::before_embedding_norm(Run& run, Tensor dh, const Batch& batch) {
+  const auto like = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
+  const Tensor x = like(), dx = like(), rstd = run.scratch.alloc(DType::f32, {dh.rows()});
+  Param none;
+  look_up(run, x, batch);
+  ops::rms_norm_forward(run, dx, rstd, x, none, config_.norm_eps);  // for rstd
+  ops::rms_norm_backward(run, dx, none, dh, x, rstd);
+  return dx;
 }
 
 // What the pass wants to know, which is there once `told` has settled, and whom it tells, after a
@@ -406,6 +426,7 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
   }
   if (config_.dropout > 0 && pass.draws())
     ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
+  if (config_.embedding_norm) dh = before_embedding_norm(run, dh, pass.batch);
   if (config_.positions == Positions::learned)
     ops::embedding_backward(run, positions_, dh, pass.batch.positions);
   if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, dh, dh, by);

@@ -128,6 +128,10 @@ class Model {
   class Told;
   void take(Param&);
   void* zeroed_like(const Tensor& shape);
+  // h [N,D] f32: what the embedding gives, before its norm.
+  void look_up(Run&, Tensor h, const Batch&);
+  // Of what look_up gives, from dh [N,D] f32 of its norm, in scratch of the caller's.
+  Tensor before_embedding_norm(Run&, Tensor dh, const Batch&);
   void tell(const Run&, ModelSaved&, Told&, const Block&, const Block::Saved&,
             const Tensor& h) const;
 

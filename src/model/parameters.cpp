@@ -33,7 +33,8 @@ class List {
     norm.kind = c.norm;
     norm.eps = c.norm_eps;
     norm.offset = c.norm_offset ? 1 : 0;
-    add(norm.weight, Part::norms, kind, name + ".weight", Role::norm, {c.width});
+    if (c.norm_weights)
+      add(norm.weight, Part::norms, kind, name + ".weight", Role::norm, {c.width});
     if (c.norm_bias && c.norm == NormKind::layer)
       add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
   }
@@ -137,6 +138,7 @@ void List::attention(Attention& attention) const {
     norm.emplace();
     norm->eps = c.norm_eps;
     norm->offset = c.norm_offset ? 1 : 0;
+    if (!c.norm_weights) return;
     add(norm->weight, Part::attention, kind, name, Role::norm,
         {c.qk_norm == QkNorm::head ? shape.key_width : full});
   };

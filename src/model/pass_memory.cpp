@@ -343,6 +343,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
         std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, c.is_moe(layer))});
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
+  if (c.embedding_norm)  // what it sees, its gradient, and its statistics
+    widest_scratch = std::max(widest_scratch, 2 * s.stream() + n * kF32);
   m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;
   return m;
 }
@@ -406,6 +408,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   saved = std::max(saved, shape.logits * (c.vocab + 2) * kF32);      // and nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
+  if (c.embedding_norm) scratch = std::max(scratch, s.stream() + s.n * kF32);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
     scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)),

@@ -46,7 +46,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
     EXPECT_EQ(a.*member, b.*member);
   for (auto member :
        {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::attention_out_bias,
-        &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
+        &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate,
+        &ModelConfig::norm_offset, &ModelConfig::norm_weights, &ModelConfig::embedding_norm})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
@@ -179,6 +180,11 @@ TEST(Config, EveryChoiceSurvives) {
   for (auto member : {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias,
                       &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate})
     each(member, false, true);
+  ModelConfig bare = base;
+  bare.norm = NormKind::rms;
+  bare.norm_bias = bare.norm_weights = false;
+  bare.embedding_norm = true;
+  expect_round_trip(bare, "norms without weights");
 }
 
 TEST(Config, FloatsOfAnyShapeSurvive) {

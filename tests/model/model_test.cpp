@@ -245,6 +245,12 @@ std::vector<Case> architectures() {
   c.norm = NormKind::layer;
   c.norm_bias = c.norm_offset = true;
   list.push_back({.name = "squares of ReLU behind LayerNorms that count from 1", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.norm_weights = false;
+  c.embedding_norm = c.qk_norm_turned = true;
+  c.qk_norm = QkNorm::head;
+  c.multipliers.embedding = 3;
+  list.push_back({.name = "norms without weights, one of the embedding", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;

@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/error.h"
 #include "model/model.h"
 #include "support/routings.h"
 
@@ -216,6 +217,23 @@ TEST(Parameters, AConfigAloneListsWhatAModelHolds) {
       got[what_is(p)] += layers * p.value.numel();
     });
     EXPECT_EQ(got, want) << c.routing.recipe;
+  }
+}
+
+// Only RMSNorms of the model's width, or of a head's, can do without a weight.
+TEST(Parameters, NormsMayHaveNone) {
+  ModelConfig c = small();
+  c.qk_norm = QkNorm::head;
+  c.norm_weights = false;
+  c.embedding_norm = true;
+  const Model model(c);
+  for (const Param* p : model.params()) EXPECT_NE(p->role, Role::norm) << p->name;
+  for (const auto change : {+[](ModelConfig& of) { of.norm = NormKind::layer; },
+                            +[](ModelConfig& of) { of.norm_offset = true; },
+                            +[](ModelConfig& of) { of.qk_norm = QkNorm::full; }}) {
+    ModelConfig other = c;
+    change(other);
+    EXPECT_THROW(Model{other}, Error);
   }
 }
 

@@ -72,6 +72,11 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.norm_placement = NormPlacement::beside;
   expect_foretold("an FFN beside attention", c, {.tokens = 1024, .loss = true});
   c.qk_norm = QkNorm::head;
+  c.norm_weights = false;
+  c.embedding_norm = c.qk_norm_turned = true;
+  expect_foretold("norms without weights", c, {.tokens = 1024, .loss = true});
+  c.norm_weights = true;
+  c.embedding_norm = c.qk_norm_turned = false;
   c.attention_gate = true;
   c.norm_placement = NormPlacement::both;
   c.linear = {

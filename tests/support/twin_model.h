@@ -52,6 +52,7 @@ class TwinModel {
     in_ = &in;
     Matrix<T> h = scaled(rows(in.ids, p("embed.weight")), c_.multipliers.embedding);
     if (c_.positions == Positions::learned) h = add(h, rows(in.positions, p("positions.weight")));
+    if (c_.embedding_norm) divide_by_rms(h, static_cast<size_t>(c_.width));
     h = drop(h, fold(1u << 20));
     for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer);
     if (has_final_norm(c_)) h = norm(h, "final_norm");
@@ -132,10 +133,14 @@ class TwinModel {
   }
   Matrix<T> norm(const Matrix<T>& x, const std::string& name) const {
     Matrix<T> y;
+    const std::vector<T> weight = norm_weight(name, static_cast<size_t>(c_.width));
     for (const auto& row : x)
-      y.push_back(
-          norm_row(row, p(name + ".weight"), maybe(name + ".bias"), c_.norm, c_.norm_offset));
+      y.push_back(norm_row(row, weight, maybe(name + ".bias"), c_.norm, c_.norm_offset));
     return y;
+  }
+  // Of norms without weights: ones.
+  std::vector<T> norm_weight(const std::string& name, size_t width) const {
+    return c_.norm_weights ? p(name + ".weight") : std::vector<T>(width, T(1.0));
   }
   // The engine's definition: entry i = r * D + c is kept where word i mod 4 of philox at counter i
   // / 4, as a number in [0, 1), is at least p.
@@ -197,16 +202,18 @@ class TwinModel {
                     bool norm_and_rotate, int64_t turning, bool in_window = false) const {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
-    if (!c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
+    const auto width = static_cast<size_t>(head_width(in_window));
+    if (!c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
     turn(y, turning, in_window);
     if (which[0] == 'q') grow(y);
-    if (c_.qk_norm_turned) normalise(y, name + which + "_norm.weight");
+    if (c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
     return y;
   }
 
-  void normalise(Matrix<T>& y, const std::string& name) const {
+  // `width`: of a head.
+  void normalise(Matrix<T>& y, const std::string& name, size_t width) const {
     if (c_.qk_norm == QkNorm::none) return;
-    const std::vector<T>& weight = p(name);
+    const std::vector<T> weight = norm_weight(name, width);
     for (auto& row : y)
       for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
         const auto part =
@@ -250,8 +257,8 @@ class TwinModel {
   int64_t head_width(bool in_window) const {
     return !in_window && c_.full.head_width > 0 ? c_.full.head_width : c_.head_width;
   }
-  // Heads divided by their root mean square.
-  void normalise_values(Matrix<T>& v, size_t width) const {
+  // Rows of `width`, one or several of which lie in a row of v, divided by their root mean square.
+  void divide_by_rms(Matrix<T>& v, size_t width) const {
     for (auto& row : v)
       for (size_t begin = 0; begin < row.size(); begin += width) {
         const std::vector<T> head(row.begin() + static_cast<long>(begin),
@@ -278,7 +285,7 @@ class TwinModel {
                              ? static_cast<double>(c_.multipliers.attention)
                              : 1 / std::sqrt(static_cast<double>(wide));
     const auto width = static_cast<size_t>(wide);
-    if (c_.value_norm) normalise_values(v, width);
+    if (c_.value_norm) divide_by_rms(v, width);
     const auto group = static_cast<size_t>(c_.heads / kv_heads);
     Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(q_width)));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)

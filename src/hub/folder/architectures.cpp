@@ -313,6 +313,8 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.query_growth && c.query_growth.present())
     return "its queries grow with their positions";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
+  if (!c.norm_weights) return "its norms have no weights";
+  if (c.embedding_norm) return "its embedding is normalised";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
   if (c.full.present()) return "layers without a window have heads of their own";

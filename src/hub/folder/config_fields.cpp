@@ -53,6 +53,8 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("attention_gate", c.attention_gate, false);
   v.extra("rope_local_base_freq", c.window_rope_theta, 0, 0);
   v.extra("norm_offset", c.norm_offset, false);
+  v.extra("norm_weights", c.norm_weights, true);
+  v.extra("embedding_norm", c.embedding_norm, false);
   v.extra("linear_num_key_heads", c.linear.key_heads, 0, 1);
   v.extra("linear_num_value_heads", c.linear.value_heads, 0, 1);
   v.extra("linear_key_head_dim", c.linear.key_width, 0, 1);

@@ -98,6 +98,10 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
       return {.head = width,
               .turning = config.rotary_width > 0 ? config.rotary_width : width,
               .paired = true};
+    case Layout::swapped:
+      return {.head = width,
+              .turning = config.rotary_width > 0 ? config.rotary_width : width,
+              .swapped = true};
     case Layout::rotary_last:
       return {.head = width, .turning = turning, .paired = true, .last = true};
     case Layout::rotary_first:
@@ -223,6 +227,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
+    case Layout::swapped:
     case Layout::rotary_first:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:
@@ -243,6 +248,7 @@ int64_t RowOrder::file_row(int64_t model_row) const {
   if (r < turning) {
     const int64_t half = turning / 2;
     if (paired) r = r < half ? 2 * r : 2 * (r - half) + 1;
+    if (swapped) r = (r + half) % turning;
     if (last) r += head - turning;
   } else if (last) {
     r -= turning;
@@ -260,7 +266,9 @@ int64_t RowOrder::model_row(int64_t file_row) const {
   int64_t r = file_row % stride - before;
   const int64_t turns = last ? r - (head - turning) : r;  // which of those that turn
   if (turns >= 0 && turns < turning)
-    r = paired ? turns / 2 + (turns % 2 == 1 ? turning / 2 : 0) : turns;
+    r = paired    ? turns / 2 + (turns % 2 == 1 ? turning / 2 : 0)
+        : swapped ? (turns + turning / 2) % turning
+                  : turns;
   else if (last) r += turning;
   return file_row / stride * head + r;
 }

@@ -16,10 +16,11 @@ namespace moe {
 // Where the rows of a parameter's heads stand in a file; where the piece is transposed, its
 // columns.
 struct RowOrder {
-  int64_t head = 0;     // rows of a head; 0: rows stand as in the Model
-  int64_t turning = 0;  // so many rows of a head turn with the position, in the Model the first
-  bool paired = false;  // they stand in pairs of neighbours: 0, R/2, 1, R/2 + 1, ...
-  bool last = false;    // they stand behind the others
+  int64_t head = 0;      // rows of a head; 0: rows stand as in the Model
+  int64_t turning = 0;   // so many rows of a head turn with the position, in the Model the first
+  bool paired = false;   // they stand in pairs of neighbours: 0, R/2, 1, R/2 + 1, ...
+  bool swapped = false;  // the second half of them stands before the first
+  bool last = false;     // they stand behind the others
   // Heads begin so many rows apart, behind `before` rows of other pieces; 0: one behind the other.
   int64_t apart = 0, before = 0;
   // From row `begin` on heads of so many groups, `each` of them in one, stand the other way round:

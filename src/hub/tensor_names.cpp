@@ -273,6 +273,14 @@ constexpr NameRow kStarcoder2Names[] = {
     {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.c_proj.{w}", Layout::bank_of_one},
 };
 
+// NanoChat's: heads turn the other way, FFNs have no gates.
+constexpr NameRow kNanoChatNames[] = {
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.{w}", Layout::swapped},
+    {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}", Layout::swapped},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.fc1.weight", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.fc2.weight", Layout::bank_of_one},
+};
+
 // Gemma 2's and 3's: norms before and behind each sublayer.
 constexpr NameRow kGemma3Names[] = {
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
@@ -591,6 +599,8 @@ const TensorNames kHeliumTensors = {"Helium",      kPairedNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHeadName, {},
                                         {},           kHuggingFaceNames};
+const TensorNames kNanoChatTensors = {"NanoChat", kNanoChatNames,   kTiedHeadName, {},
+                                      {},         kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};

@@ -24,8 +24,10 @@ enum class Layout {
   as_row,          // [E] as one tensor [1,E]
   fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
   fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
-  paired,  // rows of each head that turn, C of them, in pairs (0, C/2), (1, C/2 + 1), ..., as a
-           // rotary embedding of neighbours wants them
+  paired,   // rows of each head that turn, C of them, in pairs (0, C/2), (1, C/2 + 1), ..., as a
+            // rotary embedding of neighbours wants them
+  swapped,  // rows of each head that turn, their second half before their first, as a rotary
+            // embedding that turns the other way wants them
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
   fused_rotary,  // as fused, all rows in pairs
@@ -96,7 +98,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors, kLingTensors, kAfmoeTensors,
     kExaoneMoeTensors, kHy3Tensors, kKimiTensors, kKimiUniformTensors, kGraniteSwaTensors,
     kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
-    kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors;
+    kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -246,6 +246,15 @@ void add_dense_families(Add&& add) {
       c.act = ops::Act::relu2;
       c.attention_bias = c.attention_out_bias = c.ffn_bias = biases;
     });
+  add("nanochat", "dense", [](ModelConfig& c) {
+    c.head_width = 6;
+    c.norm_weights = c.gated = false;
+    c.embedding_norm = c.qk_norm_turned = true;
+    c.qk_norm = QkNorm::head;
+    c.act = ops::Act::relu2;
+    c.logit_cap = 15;
+    c.attention_bias = c.attention_out_bias = true;
+  });
 }
 
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.

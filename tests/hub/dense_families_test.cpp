@@ -9,6 +9,7 @@
 #include "hub/configs.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
+#include "hub/gguf/gguf_architectures.h"
 #include "hub/hub.h"
 #include "hub/published_configs.h"
 #include "model/cost.h"
@@ -582,6 +583,34 @@ TEST(DenseFamilies, Nemotron) {
   ModelConfig whole = c;
   whole.norm_offset = false;
   EXPECT_EQ(architecture_of(whole).model_type, "moe_cpp");
+}
+
+// The sizes of nanochat-d20 (github karpathy/nanochat, scripts/base_train.py).
+TEST(DenseFamilies, NanoChat) {
+  Json json = sizes("nanochat", 65536, 1280, 20, 10, 10, 5120);
+  json["hidden_act"] = "relu2";
+  json["attention_bias"] = false;
+  json["final_logit_softcapping"] = 15.0;
+  const int64_t layer = 4 * 1280 * 1280 + 2 * 5120 * 1280;  // no norm has a weight
+  const ModelConfig c = expect_numbers(json, 20 * layer + 2 * int64_t{65536} * 1280);
+  EXPECT_EQ(c.act, ops::Act::relu2);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.logit_cap, 15);
+  EXPECT_TRUE(c.embedding_norm && c.qk_norm_turned);
+  EXPECT_FALSE(c.norm_weights || c.gated || c.attention_bias);
+  EXPECT_EQ(parse(with(json, "final_logit_softcapping", nullptr)).logit_cap, 0);
+  const ModelConfig biases = parse(with(json, "attention_bias", true));
+  EXPECT_TRUE(biases.attention_bias && biases.attention_out_bias && !biases.ffn_bias);
+  expect_needed(json, {"final_logit_softcapping", "rms_norm_eps", "tie_word_embeddings"});
+  expect_refused(json, {{"hidden_act", "silu"}});
+  EXPECT_FAILS(parse(with(json, "final_logit_softcapping", 0)), "\"final_logit_softcapping\" is 0");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "but its norms have no weights",
+                      gguf_form_of(c).why_own);
+  for (bool ModelConfig::*part : {&ModelConfig::norm_weights, &ModelConfig::embedding_norm}) {
+    ModelConfig other = c;
+    other.*part = !(other.*part);
+    EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  }
 }
 
 TEST(DenseFamilies, Youtu) {

@@ -226,6 +226,28 @@ TEST_F(FamilyFolder, IndexersTurnAsTheFamilyDoes) {
   }
 }
 
+// What turns the other way there has the halves of its heads the other way round.
+TEST_F(FamilyFolder, HalvesOfNanoChatsHeadsAreSwapped) {
+  const std::vector<NamedConfig> families = small_families();
+  start(std::ranges::find(families, "nanochat", &NamedConfig::name)->config);
+  const Safetensors file = Safetensors::open(folder_.path());
+  for (const bool bias : {false, true})
+    for (const auto& [name, kind] : {std::pair{"q", ParamKind::q}, {"k", ParamKind::k}}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, bias ? "bias" : "weight"));
+      const Tensor theirs = file.get(fmt::format("model.layers.1.self_attn.{}_proj.{}", name,
+                                                 bias ? "bias" : "weight")),
+                   ours = model_->find(Part::attention, kind, 1, bias)->value;
+      const int64_t cols = bias ? 1 : ours.cols(), rows = ours.numel() / cols;
+      ASSERT_EQ(theirs.numel(), ours.numel());
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < cols; ++c) {
+          const int64_t half = r % 6 < 3 ? r + 3 : r - 3;
+          EXPECT_EQ(theirs.as<float>()[half * cols + c], ours.as<float>()[r * cols + c]) << r;
+        }
+    }
+  expect_params(open_model(folder_.path(), {}));
+}
+
 // As the places that a tower counts are: only what is read has to be of a type that is known.
 TEST_F(FamilyFolder, AnotherTypeIsRefusedOnlyWhereItIsRead) {
   const std::vector<NamedConfig> families = small_families();

@@ -582,6 +582,11 @@ CASES |= {
         "NemotronConfig",
         dict(DENSE, head_dim=16, attention_bias=True, mlp_bias=True),
     ),
+    "nanochat": ("NanoChatConfig", DENSE),
+    "nanochat-biases": (
+        "NanoChatConfig",
+        dict(DENSE, attention_bias=True, final_logit_softcapping=None),
+    ),
     "youtu": (
         "YoutuConfig",
         {
@@ -630,6 +635,8 @@ NOT_FOR_LLAMA_CPP = {
     "cohere-bias": "beside attention",
     "cohere2": "beside attention",
     "kimi_linear": "nothing turns",
+    "nanochat": "norms have no weights",
+    "nanochat-biases": "norms have no weights",
     "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",

@@ -167,6 +167,7 @@ constexpr Architecture kArchitectures[] = {
     family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
     family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
     family<kNemotron>("nemotron", "NemotronForCausalLM", kLlamaTensors),
+    family<kNanoChat>("nanochat", "NanoChatForCausalLM", kNanoChatTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
@@ -313,14 +314,14 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.query_growth && c.query_growth.present())
     return "its queries grow with their positions";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
-  if (!c.norm_weights) return "its norms have no weights";
-  if (c.embedding_norm) return "its embedding is normalised";
+  if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
+  if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
   if (c.full.present()) return "layers without a window have heads of their own";
   if (c.value_norm) return "its values are normalised";
   if (c.layer_scale) return "its layers have a scale";
-  if (!known.caps && c.logit_cap > 0) return "its logits are held back";
+  if (!known.caps && !known.nanochat && c.logit_cap > 0) return "its logits are held back";
   return c.rope_scaling.kind == RopeScaling::Kind::proportional ? "a share of each head turns" : "";
 }
 

@@ -350,6 +350,8 @@ struct Family {
   const char* logit_factor = nullptr;  // logits are times what this key says
   bool plain_ffn = false;              // FFNs have no gates
   bool relu2 = false;                  // their activation is the square of ReLU and no other
+  // Norms have no weights, and the embedding has one; logits are held back.
+  bool nanochat = false;
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
@@ -792,6 +794,13 @@ inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
                                      .plain_ffn = true,
                                      .relu2 = true,
                                      .head_width_too = "kv_channels"};
+// (transformers:nanochat/modeling_nanochat.py)
+inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
+                                     .qk_norm = QkNorm::head,
+                                     .plain_ffn = true,
+                                     .relu2 = true,
+                                     .nanochat = true,
+                                     .norm_turned = true};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 // (transformers:kimi_linear/modeling_kimi_linear.py)

@@ -433,6 +433,12 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.norm_placement = f.placement;
   if (f.post_norm_flag && !reader.get<bool>(kPostNorm)) c.norm_placement = NormPlacement::pre;
   c.norm_offset = f.norm_offset();
+  c.norm_weights = !f.nanochat;
+  c.embedding_norm = f.nanochat;
+  if (f.nanochat) {
+    need_to_stand(reader, kLogitCap, "the number that logits are held below, or null");
+    c.logit_cap = read_cap(reader, kLogitCap);
+  }
   c.gated = !f.plain_ffn;
   if (f.relu2 && c.act != ops::Act::relu2)
     refuse(reader, "hidden_act", "only the square of ReLU is of this family, \"relu2\"");
@@ -523,6 +529,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.phimoe) json[kHeadBias] = c.head_bias;
   if (f.post_norm_flag) json[kPostNorm] = c.norm_placement == NormPlacement::both;
+  if (f.nanochat) write_cap(json, kLogitCap, c.logit_cap);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
   write_rotary(json, c, f);
@@ -579,8 +586,14 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
-  const KnownParts known = {f.gemma == FamilyGemma::gemma4, f.phimoe, f.phimoe || f.longrope,
-                            f.query_growth, f.gemma == FamilyGemma::gemma2};
+  if (f.nanochat && (c.norm_weights || !c.embedding_norm))
+    return c.norm_weights ? "its norms have weights" : "its embedding is not normalised";
+  const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
+                            .phimoe = f.phimoe,
+                            .longrope = f.phimoe || f.longrope,
+                            .query_growth = f.query_growth,
+                            .caps = f.gemma == FamilyGemma::gemma2,
+                            .nanochat = f.nanochat};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

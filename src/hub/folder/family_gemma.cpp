@@ -8,8 +8,8 @@
 namespace moe {
 namespace {
 
-constexpr const char *kScoreScale = "query_pre_attn_scalar", *kCap = "final_logit_softcapping",
-                     *kScoreCap = "attn_logit_softcapping", *kSees = "use_bidirectional_attention";
+constexpr const char *kScoreScale = "query_pre_attn_scalar", *kScoreCap = "attn_logit_softcapping",
+                     *kSees = "use_bidirectional_attention";
 
 // The whole number of which a multiplier of scores is 1 over the root; 0: there is none.
 int64_t score_scale(const ModelConfig& c) {
@@ -33,16 +33,6 @@ void read_gemma1(const JsonReader& reader, ModelConfig& c) {
   c.act = ops::Act::gelu_tanh;
 }
 
-// null: none.
-float read_cap(const JsonReader& reader, const char* key) {
-  return reader.has(key) ? static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)) : 0;
-}
-
-void write_cap(Json& json, const char* key, float cap) {
-  json[key] = nullptr;
-  if (cap > 0) FieldWriter(json).number(key, cap, 0);
-}
-
 void read_score_scale(const JsonReader& reader, ModelConfig& c) {
   need_off(reader, kSees, "attention sees what is before only, only false");
   c.multipliers.attention =
@@ -51,14 +41,14 @@ void read_score_scale(const JsonReader& reader, ModelConfig& c) {
 
 void read_gemma2(const JsonReader& reader, ModelConfig& c) {
   need_to_stand(reader, kScoreCap, "what scores of attention are held below, or null");
-  need_to_stand(reader, kCap, "what logits are held below, or null");
+  need_to_stand(reader, kLogitCap, "what logits are held below, or null");
   c.score_cap = read_cap(reader, kScoreCap);
-  c.logit_cap = read_cap(reader, kCap);
+  c.logit_cap = read_cap(reader, kLogitCap);
   read_score_scale(reader, c);
 }
 
 void read_gemma3(const JsonReader& reader, ModelConfig& c) {
-  for (const char* key : {kCap, kScoreCap})
+  for (const char* key : {kLogitCap, kScoreCap})
     if (reader.has(key)) refuse(reader, key, "scores are not held back in this family, only null");
   read_score_scale(reader, c);
 }
@@ -78,7 +68,7 @@ void read_gemma4(const JsonReader& reader, ModelConfig& c) {
   if (reader.has(kSees) && reader.get<std::string>(kSees) != "vision")
     refuse(reader, kSees, "attention sees what is before only, only null or \"vision\"");
   for (const char* key : {"vocab_size_per_layer_input", "use_double_wide_mlp"}) stands(reader, key);
-  c.logit_cap = read_cap(reader, kCap);
+  c.logit_cap = read_cap(reader, kLogitCap);
   c.multipliers.attention = 1;
   c.value_norm = c.layer_scale = true;
 }
@@ -158,7 +148,7 @@ void write_gemma(Json& json, const ModelConfig& c, const Family& f) {
     json[kAct] = json[kNewerAct] = kTanh;
     return;
   }
-  write_cap(json, kCap, c.logit_cap);
+  write_cap(json, kLogitCap, c.logit_cap);
   if (f.gemma != FamilyGemma::gemma4) {
     json[kScoreScale] = score_scale(c);
     return write_cap(json, kScoreCap, c.score_cap);

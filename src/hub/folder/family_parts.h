@@ -26,6 +26,16 @@ inline void need_to_stand(const JsonReader& reader, const char* key, const char*
 // What Gemma's embeddings, and those of a model with "mup_enabled", are multiplied by.
 inline float root_of_width(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
 
+// Below which logits are held, by Gemma 4 and NanoChat; null: they are as they are.
+inline constexpr const char* kLogitCap = "final_logit_softcapping";
+inline float read_cap(const JsonReader& reader, const char* key) {
+  return reader.has(key) ? static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)) : 0;
+}
+inline void write_cap(Json& json, const char* key, float cap) {
+  json[key] = nullptr;
+  if (cap > 0) FieldWriter(json).number(key, cap, 0);
+}
+
 // For switches that only few models turn on.
 inline void need_off(const JsonReader& reader, const char* key, const char* why) {
   if (reader.get<bool>(key, false)) refuse(reader, key, why);

@@ -26,7 +26,7 @@ inline void need_to_stand(const JsonReader& reader, const char* key, const char*
 // What Gemma's embeddings, and those of a model with "mup_enabled", are multiplied by.
 inline float root_of_width(const ModelConfig& c) { return std::sqrt(static_cast<float>(c.width)); }
 
-// Below which logits are held, by Gemma 4 and NanoChat; null: they are as they are.
+// Below which logits are held; null: they are as they are.
 inline constexpr const char* kLogitCap = "final_logit_softcapping";
 inline float read_cap(const JsonReader& reader, const char* key) {
   return reader.has(key) ? static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX)) : 0;

@@ -154,6 +154,16 @@ MOE_OP(host, void, delta_rule_backward,
         Tensor qkv, Tensor log_decay, Tensor strength, const DeltaHeads& heads,
         std::span<const int64_t> bounds),
        (run, dqkv, dlog_decay, dstrength, do_, chunks, qkv, log_decay, strength, heads, bounds))
+MOE_OP(host, void, state_space_forward,
+       (Run & run, Tensor y, Tensor chunks, Tensor xbc, Tensor dt, const Param& a_log,
+        const Param& dt_bias, const Param& skip, const StateHeads& heads,
+        std::span<const int64_t> bounds, std::span<float* const> state),
+       (run, y, chunks, xbc, dt, a_log, dt_bias, skip, heads, bounds, state))
+MOE_OP(host, void, state_space_backward,
+       (Run & run, Tensor dxbc, Tensor ddt, Param& a_log, Param& dt_bias, Param& skip, Tensor dy,
+        Tensor chunks, Tensor xbc, Tensor dt, const StateHeads& heads,
+        std::span<const int64_t> bounds),
+       (run, dxbc, ddt, a_log, dt_bias, skip, dy, chunks, xbc, dt, heads, bounds))
 MOE_OP(device, void, softmax_forward, (Run & run, Tensor s, Tensor lse, Tensor z), (run, s, lse, z))
 MOE_OP(device, void, softmax_backward, (Run & run, Tensor dz, Tensor ds, Tensor dlse, Tensor s),
        (run, dz, ds, dlse, s))

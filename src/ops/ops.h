@@ -349,6 +349,25 @@ void delta_rule_backward(Run&, Tensor dqkv, Tensor dlog_decay, Tensor dstrength,
                          Tensor chunks, Tensor qkv, Tensor log_decay, Tensor strength,
                          const DeltaHeads&, std::span<const int64_t> bounds);
 
+// H heads of P values; head h reads and writes its state by B and C, of C numbers, of group
+// h G / H.
+struct StateHeads {
+  int64_t heads, groups, width, states;  // H, G, P, C
+};
+// Mamba-2's state space (arXiv 2405.21060, section 7; transformers:granitemoehybrid/
+// modeling_granitemoehybrid.py, mamba2_selective_state_update). With a matrix S [P,C] of each head:
+//   step = log(1 + e^(dt + dt_bias));  S = e^(-e^a_log step) S + step x B^T;  y = S C + skip x.
+// y [N,H*P], xbc [N,H*P+2*G*C] A: values, B, C; dt [N,H] f32; a_log, dt_bias, skip [H] f32; chunks
+// [delta_chunks,H*P*C] f32: the states before each chunk of kDeltaChunk tokens, absent where no
+// backward follows; state [H,P,C] f32
+void state_space_forward(Run&, Tensor y, Tensor chunks, Tensor xbc, Tensor dt, const Param& a_log,
+                         const Param& dt_bias, const Param& skip, const StateHeads&,
+                         std::span<const int64_t> bounds, std::span<float* const> state);
+// dxbc like xbc, ddt like dt; dy like y; without states
+void state_space_backward(Run&, Tensor dxbc, Tensor ddt, Param& a_log, Param& dt_bias, Param& skip,
+                          Tensor dy, Tensor chunks, Tensor xbc, Tensor dt, const StateHeads&,
+                          std::span<const int64_t> bounds);
+
 // ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
 // logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent

@@ -72,4 +72,33 @@ Matrix<T> delta_rule(const Matrix<T>& qkv, const Matrix<T>& log_decay, const Mat
   return o;
 }
 
+// y [N][H*P] of xbc [N][H*P+2*G*C], dt [N][H], a_log, dt_bias and skip [H]: Mamba-2's state space
+template <class T>
+Matrix<T> state_space(const Matrix<T>& xbc, const Matrix<T>& dt, const std::vector<T>& a_log,
+                      const std::vector<T>& dt_bias, const std::vector<T>& skip,
+                      const ops::StateHeads& of, const std::vector<int64_t>& bounds) {
+  using std::exp, std::log;
+  const auto heads = static_cast<size_t>(of.heads), groups = static_cast<size_t>(of.groups),
+             width = static_cast<size_t>(of.width), states = static_cast<size_t>(of.states);
+  Matrix<T> y(xbc.size(), std::vector<T>(heads * width));
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    for (size_t h = 0; h < heads; ++h) {
+      Matrix<T> state(width, std::vector<T>(states));
+      const size_t b = heads * width + h * groups / heads * states, c = b + groups * states;
+      for (auto n = static_cast<size_t>(bounds[s]); n < static_cast<size_t>(bounds[s + 1]); ++n) {
+        const T step = log(T(1.0) + exp(dt[n][h] + dt_bias[h])), decay = exp(-exp(a_log[h]) * step);
+        for (size_t p = 0; p < width; ++p) {
+          const T x = xbc[n][h * width + p];
+          T& out = y[n][h * width + p];
+          out = skip[h] * x;
+          for (size_t i = 0; i < states; ++i) {
+            state[p][i] = decay * state[p][i] + step * x * xbc[n][b + i];
+            out += state[p][i] * xbc[n][c + i];
+          }
+        }
+      }
+    }
+  return y;
+}
+
 }  // namespace moe::test::twin

@@ -206,6 +206,8 @@ void copy_state(float* to, const float* from, int64_t numbers) {
 //   dstep += -e^a_log dlog_decay;  ddt = dstep sigmoid(dt + dt_bias)
 void finish_scan(Run& run, Tensor ddt, Param& a_log, Param& dt_bias, Param& skip, Tensor dlog_decay,
                  Tensor dstep, Tensor dskip, Tensor dt) {
+  for (Param* param : {&a_log, &dt_bias, &skip})
+    if (!param->grad.empty()) settle_grad(run, *param);
   parallel_for(run.threads, dt.cols(), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t h = begin; h < end; ++h) {
       const double rate = -std::exp(static_cast<double>(a_log.value.as<float>()[h]));

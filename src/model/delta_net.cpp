@@ -41,7 +41,7 @@ void DeltaNet::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t l
   std::vector<float*> conv_states, states;
   if (pass.cache) conv_states = pass.cache->states(layer, pass.batch);
   for (float* state : conv_states) states.push_back(state + shape.conv_state());
-  ops::short_conv_forward(run, saved.qkv, saved.projected, conv, bounds, conv_states,
+  ops::short_conv_forward(run, saved.qkv, saved.projected, conv, {}, bounds, conv_states,
                           ops::ConvAct::silu);
   ops::delta_gates_forward(run, saved.log_decay, saved.strength, saved.a, saved.b, a_log, dt_bias);
   if (pass.goes_back())
@@ -79,7 +79,8 @@ void DeltaNet::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pa
   ops::delta_rule_backward(run, dqkv, da, db, do_, saved.chunks, saved.qkv, saved.log_decay,
                            saved.strength, heads(), bounds);
   ops::delta_gates_backward(run, da, db, a_log, dt_bias, da, db, saved.a, saved.b);
-  ops::short_conv_backward(run, dprojected, conv, dqkv, saved.projected, bounds,
+  Param no_bias;
+  ops::short_conv_backward(run, dprojected, conv, no_bias, dqkv, saved.projected, bounds,
                            ops::ConvAct::silu);
   project_backward(run, dx, dprojected, dz, da, db, x, saved);
 }

@@ -13,7 +13,7 @@ void GatedConv::forward(Run& run, Tensor y, Tensor in, const Pass& pass, int64_t
   ops::multiply(run, saved.gated, saved.b, saved.x);
   std::vector<float*> states;
   if (pass.cache) states = pass.cache->states(layer, pass.batch);
-  ops::short_conv_forward(run, saved.convolved, saved.gated, conv, pass.batch.bounds, states,
+  ops::short_conv_forward(run, saved.convolved, saved.gated, conv, {}, pass.batch.bounds, states,
                           ops::ConvAct::none);
   const ArenaScope scope(run.scratch);
   Tensor out = run.scratch.alloc(in.dtype, {in.rows(), in.cols()});
@@ -33,7 +33,8 @@ void GatedConv::backward(Run& run, Tensor dx, Tensor dy, Tensor in, const Pass& 
   ops::multiply(run, dc, dout, saved.convolved);
   ops::multiply(run, dout, dout, saved.c);
   Tensor dgated = out, db = alloc();  // the memory of `out`
-  ops::short_conv_backward(run, dgated, conv, dout, saved.gated, pass.batch.bounds,
+  Param no_bias;
+  ops::short_conv_backward(run, dgated, conv, no_bias, dout, saved.gated, pass.batch.bounds,
                            ops::ConvAct::none);
   ops::multiply(run, db, dgated, saved.x);
   ops::multiply(run, dgated, dgated, saved.b);

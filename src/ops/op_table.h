@@ -130,13 +130,13 @@ MOE_OP(device, void, attention_sinks, (Run & run, Tensor o, Tensor lse, const Pa
 MOE_OP(device, void, attention_sinks_backward,
        (Run & run, Param& sinks, Tensor do_, Tensor o, Tensor lse), (run, sinks, do_, o, lse))
 MOE_OP(host, void, short_conv_forward,
-       (Run & run, Tensor y, Tensor x, const Param& weight, std::span<const int64_t> bounds,
-        std::span<float* const> state, ConvAct act),
-       (run, y, x, weight, bounds, state, act))
+       (Run & run, Tensor y, Tensor x, const Param& weight, const Param& bias,
+        std::span<const int64_t> bounds, std::span<float* const> state, ConvAct act),
+       (run, y, x, weight, bias, bounds, state, act))
 MOE_OP(host, void, short_conv_backward,
-       (Run & run, Tensor dx, Param& weight, Tensor dy, Tensor x, std::span<const int64_t> bounds,
-        ConvAct act),
-       (run, dx, weight, dy, x, bounds, act))
+       (Run & run, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
+        std::span<const int64_t> bounds, ConvAct act),
+       (run, dx, weight, bias, dy, x, bounds, act))
 MOE_OP(host, void, delta_gates_forward,
        (Run & run, Tensor log_decay, Tensor strength, Tensor a, Tensor b, const Param& a_log,
         const Param& dt_bias),

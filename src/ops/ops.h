@@ -303,12 +303,12 @@ void attention_sinks_backward(Run&, Param& sinks, Tensor do_, Tensor o, Tensor l
 
 // What follows a convolution.
 enum class ConvAct { none, silu };
-// y[n,c] = act(sum_j weight[c,j] x[n - (J-1) + j, c]).  y, x [N,C] A; weight [C,J] f32; state
-// [J-1,C] f32: the last rows of x
-void short_conv_forward(Run&, Tensor y, Tensor x, const Param& weight,
+// y[n,c] = act(bias[c] + sum_j weight[c,j] x[n - (J-1) + j, c]).  y, x [N,C] A; weight [C,J] f32;
+// bias [C] f32 or absent; state [J-1,C] f32: the last rows of x
+void short_conv_forward(Run&, Tensor y, Tensor x, const Param& weight, const Param& bias,
                         std::span<const int64_t> bounds, std::span<float* const> state, ConvAct);
 // dx [N,C]; dy like y; without states
-void short_conv_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x,
+void short_conv_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,
                          std::span<const int64_t> bounds, ConvAct);
 
 // log_decay[n,c] = -e^a_log[h] log(1 + e^(a[n,c] + dt_bias[c])), h being the head of c;

@@ -1,5 +1,6 @@
 // Layers that keep a state, against their scalar twins: forward, every gradient, and that a state
 // goes on in pieces as in one.
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -34,54 +35,57 @@ class Recurrent : public testing::TestWithParam<std::tuple<DType, int>> {
 TEST_P(Recurrent, ShortConvolutions) {
   const std::vector<int64_t> bounds = {0, 5, 5, 6, 13};
   constexpr int64_t kRows = 13, kChannels = 21, kTaps = 4;
-  for (const bool silu : {true, false}) {
+  for (const auto& [silu, biased] :
+       {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+    const bool with_silu = silu;
     const ops::ConvAct act = silu ? ops::ConvAct::silu : ops::ConvAct::none;
-    Param w = draw_param(memory, {kChannels, kTaps}, 1);
+    Param w = draw_param(memory, {kChannels, kTaps}, 1), bias;
+    if (biased) bias = draw_param(memory, {kChannels}, 4);
     const Tensor x = draw(memory, dtype, {kRows, kChannels + 3}, 2).slice_cols(1, 1 + kChannels),
                  dy = draw(memory, dtype, {kRows, kChannels}, 3),
                  y = memory.alloc(dtype, {kRows, kChannels}),
                  dx = memory.alloc(dtype, {kRows, kChannels});
-    ops::short_conv_forward(run, y, x, w, bounds, {}, act);
-    expect_near(y,
-                flat(twin::short_conv(matrix(values(x), kChannels), values(w.value), bounds, silu)),
-                tolerance(dtype), "y");
-    ops::short_conv_backward(run, dx, w, dy, x, bounds, act);
+    const std::vector<double> at[] = {values(x), values(w.value),
+                                      biased ? values(bias.value) : std::vector<double>{}};
+    const auto twin_of = [&](const auto& in) {
+      return flat(twin::short_conv(matrix(in[0], kChannels), in[1], bounds, with_silu, in[2]));
+    };
+    ops::short_conv_forward(run, y, x, w, bias, bounds, {}, act);
+    expect_near(y, twin_of(at), tolerance(dtype), "y");
+    if (biased) {  // what stands there counts as zero
+      std::fill_n(bias.grad.as<float>(), kChannels, 7.0f);
+      bias.grad_is_zero = true;
+    }
+    ops::short_conv_backward(run, dx, w, bias, dy, x, bounds, act);
     const std::vector<double> r = values(dy);
-    expect_near(dx,
-                dual_gradient(
-                    values(x),
-                    [&](const DualVector& at) {
-                      return inner(flat(twin::short_conv(matrix(at, kChannels),
-                                                         constants(values(w.value)), bounds, silu)),
-                                   r);
-                    }),
-                tolerance(dtype), "dx");
-    expect_near(w.grad,
-                dual_gradient(values(w.value),
-                              [&](const DualVector& at) {
-                                return inner(
-                                    flat(twin::short_conv(matrix(constants(values(x)), kChannels),
-                                                          at, bounds, silu)),
-                                    r);
-                              }),
-                tolerance(dtype), "dw");
+    const Tensor got[] = {dx, w.grad, bias.grad};
+    for (size_t i = 0; i < (biased ? 3 : 2); ++i) {
+      DualVector dual[3];
+      for (size_t j = 0; j < 3; ++j) dual[j] = constants(at[j]);
+      const std::vector<double> want = dual_gradient(at[i], [&](const DualVector& in) {
+        dual[i] = in;
+        return inner(twin_of(dual), r);
+      });
+      expect_near(got[i], want, tolerance(dtype), "gradient " + std::to_string(i));
+    }
   }
 }
 
 TEST_P(Recurrent, AConvolutionGoesOn) {
   constexpr int64_t kRows = 9, kChannels = 21, kTaps = 4;
-  const Param w = draw_param(memory, {kChannels, kTaps}, 1);
+  const Param w = draw_param(memory, {kChannels, kTaps}, 1),
+              bias = draw_param(memory, {kChannels}, 4);
   const Tensor x = draw(memory, dtype, {kRows, kChannels}, 2),
                whole = memory.alloc(dtype, {kRows, kChannels}),
                pieces = memory.alloc(dtype, {kRows, kChannels});
   const int64_t all[] = {0, kRows};
-  ops::short_conv_forward(run, whole, x, w, all, {}, ops::ConvAct::silu);
+  ops::short_conv_forward(run, whole, x, w, bias, all, {}, ops::ConvAct::silu);
   std::vector<float> kept((kTaps - 1) * kChannels);
   float* const state[] = {kept.data()};
   for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 9}}) {
     const int64_t bounds[] = {0, end - begin};
-    ops::short_conv_forward(run, pieces.slice_rows(begin, end), x.slice_rows(begin, end), w, bounds,
-                            state, ops::ConvAct::silu);
+    ops::short_conv_forward(run, pieces.slice_rows(begin, end), x.slice_rows(begin, end), w, bias,
+                            bounds, state, ops::ConvAct::silu);
   }
   EXPECT_EQ(values(pieces), values(whole));
 }
@@ -260,7 +264,10 @@ TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   const Param w = draw_param(memory, {4, 3}, 1);
   const Tensor x = draw(memory, DType::f32, {2, 5}, 1), y = draw(memory, DType::f32, {2, 5}, 2);
   const int64_t bounds[] = {0, 2};
-  EXPECT_THROW(ops::short_conv_forward(run, y, x, w, bounds, {}, ops::ConvAct::none), Error);
+  EXPECT_THROW(ops::short_conv_forward(run, y, x, w, {}, bounds, {}, ops::ConvAct::none), Error);
+  const Param fits = draw_param(memory, {5, 3}, 6), bias = draw_param(memory, {4}, 7);
+  EXPECT_THROW(ops::short_conv_forward(run, y, x, fits, bias, bounds, {}, ops::ConvAct::none),
+               Error);
   EXPECT_THROW(ops::delta_rule_forward(run, y, {}, x, y, y, {1, 1, 2, 2}, bounds, {}), Error);
   // a decay of each head where each channel wants its own
   const Tensor qkv = draw(memory, DType::f32, {2, 6}, 3), o = draw(memory, DType::f32, {2, 2}, 4),

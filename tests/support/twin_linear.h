@@ -11,16 +11,18 @@
 
 namespace moe::test::twin {
 
-// silu, or nothing, of (sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x [N][C], w [C*J]
+// silu, or nothing, of (bias[c] + sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x
+// [N][C], w [C*J], bias [C] or none
 template <class T>
 Matrix<T> short_conv(const Matrix<T>& x, const std::vector<T>& w,
-                     const std::vector<int64_t>& bounds, bool silu = true) {
+                     const std::vector<int64_t>& bounds, bool silu = true,
+                     const std::vector<T>& bias = {}) {
   const size_t channels = x[0].size(), taps = w.size() / channels;
   Matrix<T> y(x.size(), std::vector<T>(channels));
   for (size_t s = 0; s + 1 < bounds.size(); ++s)
     for (int64_t n = bounds[s]; n < bounds[s + 1]; ++n)
       for (size_t c = 0; c < channels; ++c) {
-        T sum{};
+        T sum = bias.empty() ? T{} : bias[c];
         for (size_t j = 0; j < taps; ++j) {
           const int64_t from = n - static_cast<int64_t>(taps - 1 - j);
           if (from >= bounds[s]) sum += w[c * taps + j] * x[static_cast<size_t>(from)][c];

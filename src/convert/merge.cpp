@@ -126,6 +126,12 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
                       c.linear.value_width, c.linear.conv_width, c.linear.gate_width));
   decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
+  decides("the layers of a state space (layer_types)", listed(c.scan_layers));
+  decides("the heads of a state space (mamba_n_heads and the like)",
+          fmt::format("{} in {} groups, {} wide, {} kept of each value, behind a convolution of "
+                      "{}{}",
+                      c.scan.heads, c.scan.groups, c.scan.width, c.scan.states, c.scan.conv_width,
+                      c.scan.conv_bias ? " with a bias" : ""));
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
   decides("whether attention has a gate", c.attention_gate);
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);

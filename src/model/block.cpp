@@ -31,6 +31,7 @@ void Block::scale_layer(Run& run, Tensor x) const {
 void Block::mix_forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
   if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
   else if (conv) conv->forward(run, y, x, pass, layer, saved.conv);
+  else if (scan) scan->forward(run, y, x, pass, layer, saved.scan);
   else attention.forward(run, y, x, pass, layer, saved.attention);
 }
 
@@ -38,6 +39,7 @@ void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
                          const Saved& saved) {
   if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
   else if (conv) conv->backward(run, dx, dy, x, pass, saved.conv);
+  else if (scan) scan->backward(run, dx, dy, x, pass, saved.scan);
   else attention.backward(run, dx, dy, x, pass, saved.attention);
 }
 

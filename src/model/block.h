@@ -4,6 +4,7 @@
 #include "model/attention.h"
 #include "model/delta_net.h"
 #include "model/gated_conv.h"
+#include "model/state_scan.h"
 #include "moe/layer.h"
 #include "moe/norm.h"
 
@@ -15,7 +16,7 @@ namespace moe {
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
 // and, with a scale c of the layer, h' times c.
-// attn being linear attention, or a gated convolution, in layers that have it.
+// attn being linear attention, a gated convolution or a state space in layers that have it.
 struct Block {
   int64_t layer = 0;  // of the model
   NormPlacement placement = NormPlacement::pre;
@@ -26,6 +27,7 @@ struct Block {
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise
+  std::optional<StateScan> scan;   // likewise
   Param layer_scale;               // [1], a buffer; absent without
   MoeLayer ffn;
 
@@ -39,6 +41,7 @@ struct Block {
     Attention::Saved attention;
     DeltaNet::Saved linear;
     GatedConv::Saved conv;
+    StateScan::Saved scan;
     MoeLayer::Saved ffn;
   };
 

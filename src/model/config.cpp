@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "core/error.h"
 #include "model/rope.h"
@@ -106,7 +107,7 @@ void validate_sparse(const ModelConfig& c) {
   if (lists(s.followers, 0))
     fail_usage("layer 0 has no indexer, and no layer before it has one whose choice it could take");
   if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
-      !c.conv_layers.empty())
+      !c.conv_layers.empty() || !c.scan_layers.empty())
     fail_usage("where attention is sparse all layers have it, with rotary positions, no window");
 }
 
@@ -176,6 +177,28 @@ void validate_convolutions(const ModelConfig& c) {
                  layer);
 }
 
+void validate_scan(const ModelConfig& c) {
+  const StateSpace& s = c.scan;
+  validate_layers(c, c.scan_layers, "one of a state space");
+  if (s.present() == c.scan_layers.empty())
+    fail_usage("a state space has {} heads, and {} layers have one; both must be given, or none",
+               s.heads, c.scan_layers.size());
+  for (const int64_t layer : c.scan_layers)
+    if (lists(c.linear_layers, layer) || lists(c.conv_layers, layer))
+      fail_usage("layer {} is listed as one of a state space and as one of something else", layer);
+  if (!s.present()) return;
+  constexpr int64_t kLimit = int64_t{1} << 12;  // of heads, and of their widths
+  for (const auto& [what, size, least] : {std::tuple{"heads", s.heads, 1},
+                                          {"groups of heads", s.groups, 1},
+                                          {"a head's width", s.width, 1},
+                                          {"numbers kept of each value", s.states, 1},
+                                          {"the convolution's width", s.conv_width, 2}})
+    if (size < least || size > kLimit)
+      fail_usage("{} of a state space: {}; it must be {} to {}", what, size, least, kLimit);
+  if (s.heads % s.groups != 0)
+    fail_usage("{} heads of a state space are not {} groups of as many each", s.heads, s.groups);
+}
+
 }  // namespace
 
 bool ModelConfig::is_moe(int64_t layer) const {
@@ -190,6 +213,7 @@ bool ModelConfig::has_window(int64_t layer) const {
 
 Mixer ModelConfig::mixer(int64_t layer) const {
   if (lists(linear_layers, layer)) return Mixer::linear;
+  if (lists(scan_layers, layer)) return Mixer::scan;
   return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
 }
 
@@ -198,6 +222,7 @@ int64_t ModelConfig::state_numbers(int64_t layer) const {
     case Mixer::attention: return 0;
     case Mixer::linear: return linear.state();
     case Mixer::conv: return (conv_width - 1) * width;
+    case Mixer::scan: return scan.state();
   }
   return 0;
 }
@@ -311,6 +336,7 @@ void validate(const ModelConfig& c) {
   validate_full(c);
   validate_linear(c);
   validate_convolutions(c);
+  validate_scan(c);
   if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
     fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
                c.window_rope_theta);

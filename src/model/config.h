@@ -110,6 +110,24 @@ struct LinearAttention {
   int64_t state() const { return conv_state() + v_width() * key_width; }
 };
 
+// Mamba-2's state space, in place of attention (arXiv 2405.21060, section 7): a sequence keeps one
+// matrix a head, however long it is.
+struct StateSpace {
+  int64_t heads = 0;       // H; 0: no layer is so
+  int64_t groups = 0;      // G: head h writes and reads its matrix as group h G / H says
+  int64_t width = 0;       // P of a head's values
+  int64_t states = 0;      // C: numbers that a matrix keeps of each value
+  int64_t conv_width = 0;  // tokens that the convolution before it sees
+  bool conv_bias = false;
+
+  bool present() const { return heads > 0; }
+  int64_t values() const { return heads * width; }
+  int64_t channels() const { return values() + 2 * groups * states; }  // of the convolution
+  // Numbers that a sequence keeps: the last tokens' channels, and the matrices.
+  int64_t conv_state() const { return (conv_width - 1) * channels(); }
+  int64_t state() const { return conv_state() + values() * states; }
+};
+
 // The heads of layers without a window, where those with one have others (Gemma 4).
 struct FullAttention {
   int64_t kv_heads = 0;         // G; 0: as in the other layers
@@ -120,7 +138,7 @@ struct FullAttention {
 };
 
 // What a layer mixes tokens by.
-enum class Mixer { attention, linear, conv };
+enum class Mixer { attention, linear, conv, scan };
 
 // The heads of one layer's attention.
 struct AttentionShape {
@@ -197,7 +215,8 @@ struct ModelConfig {
   NormPlacement norm_placement = NormPlacement::pre;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
-  // norms multiply by 1 + their weight (but those of linear attention and of indexers)
+  // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of
+  // indexers)
   bool norm_offset = false;
   // false: RMSNorms have no weights (but those of linear attention and of latents)
   bool norm_weights = true;
@@ -241,6 +260,8 @@ struct ModelConfig {
   // attention.
   int64_t conv_width = 0;
   std::vector<int64_t> conv_layers;
+  StateSpace scan;
+  std::vector<int64_t> scan_layers;  // that have it in place of attention
 
   int64_t dense_width = 512;   // F of dense layers
   int64_t expert_width = 512;  // F of each routed expert

@@ -43,8 +43,8 @@ double average_keys(int64_t most, int64_t context) {
 }
 
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
-// keys seen, or 6 H C Cv in layers of linear attention; norms, activations and the embedding's
-// lookup are not counted.
+// keys seen, or 6 H C Cv in layers of linear attention, 4 H P C in those of a state space; norms,
+// activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context,
                    int64_t top_k) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
@@ -53,6 +53,10 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
     if (c.mixer(layer) == Mixer::conv) continue;  // counted by its weights
     if (c.is_linear(layer)) {                     // S^T k, k d^T and S^T q of each head
       scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
+      continue;
+    }
+    if (c.mixer(layer) == Mixer::scan) {  // x B^T and S C of each head
+      scores += 4 * static_cast<double>(c.scan.values() * c.scan.states);
       continue;
     }
     const AttentionShape shape = c.attention(layer);

@@ -156,7 +156,7 @@ void KvCache::adopt(int32_t slot, std::span<const int32_t> blocks) {
   check_open(slot);
   if (has_states() && !blocks.empty())
     fail(
-        "the states of linear attention belong to one sequence; slot {} cannot begin with "
+        "the states of layers without attention belong to one sequence; slot {} cannot begin with "
         "another's",
         slot);
   if (length(slot) > 0)

@@ -18,9 +18,9 @@ namespace moe {
 // when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
 // back when the last holder lets go. A block lies in all layers alike; within one, keys lie
 // transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row, and values by
-// heads but on a device. Layers of linear attention and of convolutions keep a state a sequence,
-// f32, which only goes forward: nothing can be taken back but everything, and no two sequences can
-// share a beginning. Owns its memory. For one thread at a time.
+// heads but on a device. Layers of linear attention, of convolutions and of state spaces keep a
+// state a sequence, f32, which only goes forward: nothing can be taken back but everything, and no
+// two sequences can share a beginning. Owns its memory. For one thread at a time.
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept

@@ -36,23 +36,27 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
                                            (value.numel() / std::max<int64_t>(1, value.shape[0])));
   float* x = value.as<float>();
   const int64_t n = value.numel();
-  // Decays from e^-0.01, of channels from e^-1, to e^-16 a token of strength 1 (github
-  // fla-org/flash-linear-attention, fla/layers/gated_deltanet.py, kda.py).
-  if (param.kind == ParamKind::linear_a_log) {
-    const float least = config.linear.by_channel() ? 1.0f : 0.01f;
+  // Decays from e^-0.01, of channels and of state spaces from e^-1, to e^-16 a token of strength 1
+  // (github fla-org/flash-linear-attention, fla/layers/gated_deltanet.py, kda.py; github
+  // state-spaces/mamba, mamba_ssm/modules/mamba2.py).
+  if (param.kind == ParamKind::linear_a_log || param.kind == ParamKind::scan_a_log) {
+    const bool heads = param.kind == ParamKind::linear_a_log && !config.linear.by_channel();
+    const float least = heads ? 0.01f : 1.0f;
     for (int64_t i = 0; i < n; ++i)
       x[i] = std::log(least + (16 - least) * uniform(key, static_cast<uint64_t>(i)));
     return;
   }
-  if (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel())
+  if (param.kind == ParamKind::scan_dt_bias ||
+      (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel()))
     return draw_strengths(x, n, key);
   // A router's fixed matrix, which is a buffer, is drawn as one that learns.
   if (role == Role::norm || role == Role::bias || (role == Role::buffer && value.rank < 2)) {
-    const bool of_one =
-        role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm ||
-                               param.kind == ParamKind::scale);
-    const bool from_one =
-        of_one || param.kind == ParamKind::linear_dt_bias || param.kind == ParamKind::layer_scale;
+    const bool of_one = role == Role::norm &&
+                        (!config.norm_offset || param.kind == ParamKind::linear_norm ||
+                         param.kind == ParamKind::scan_norm || param.kind == ParamKind::scale);
+    const bool from_one = of_one || param.kind == ParamKind::linear_dt_bias ||
+                          param.kind == ParamKind::scan_skip ||
+                          param.kind == ParamKind::layer_scale;
     std::fill_n(x, n, from_one ? 1.0f : 0.0f);
     return;
   }

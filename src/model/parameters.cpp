@@ -43,6 +43,7 @@ class List {
   void indexer(Indexer& indexer, const AttentionShape& shape) const;
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
+  void state_space(StateScan& scan) const;
   void router(Router& router) const;
   void branch_norms(BranchNorms& norms) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
@@ -192,6 +193,27 @@ void List::gated_conv(GatedConv& conv) const {
   projection(conv.o, ParamKind::conv_o, "conv.o.weight", Role::residual);
 }
 
+void List::state_space(StateScan& scan) const {
+  const StateSpace& s = scan.shape = c.scan;
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> shape) {
+    add(param, Part::attention, kind, name, role, shape);
+  };
+  own(scan.z, ParamKind::scan_z, "scan.z.weight", Role::matrix, {s.values(), c.width});
+  own(scan.xbc, ParamKind::scan_xbc, "scan.xbc.weight", Role::matrix, {s.channels(), c.width});
+  own(scan.dt, ParamKind::scan_dt, "scan.dt.weight", Role::matrix, {s.heads, c.width});
+  own(scan.conv, ParamKind::scan_conv, "scan.conv.weight", Role::matrix,
+      {s.channels(), s.conv_width});
+  if (s.conv_bias)
+    own(scan.conv_bias, ParamKind::scan_conv, "scan.conv.bias", Role::bias, {s.channels()});
+  own(scan.dt_bias, ParamKind::scan_dt_bias, "scan.dt_bias", Role::bias, {s.heads});
+  own(scan.a_log, ParamKind::scan_a_log, "scan.a_log", Role::bias, {s.heads});
+  own(scan.skip, ParamKind::scan_skip, "scan.skip", Role::bias, {s.heads});
+  scan.eps = c.norm_eps;
+  own(scan.norm, ParamKind::scan_norm, "scan.norm.weight", Role::norm, {s.values()});
+  own(scan.o, ParamKind::scan_o, "scan.o.weight", Role::residual, {c.width, s.values()});
+}
+
 void List::router(Router& router) const {
   const RoutingSpec spec = train_spec(c.routing);
   const int64_t experts = c.routing.experts, d = c.width;
@@ -277,6 +299,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     case Mixer::attention: list.attention(block.attention); break;
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
+    case Mixer::scan: list.state_space(block.scan.emplace()); break;
   }
   if (c.norm_placement != NormPlacement::beside)
     list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
@@ -383,7 +406,8 @@ bool is_of_indexer(ParamKind kind) {
 bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }
 
 bool is_convolution(const Param& p) {
-  return p.kind == ParamKind::linear_conv || p.kind == ParamKind::conv;
+  return p.kind == ParamKind::linear_conv || p.kind == ParamKind::conv ||
+         p.kind == ParamKind::scan_conv;
 }
 
 bool is_multiplied(const ModelConfig& c, const Param& p) {
@@ -393,7 +417,7 @@ bool is_multiplied(const ModelConfig& c, const Param& p) {
 
 bool is_multiplied_in_f32(const Param& p) {
   return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b ||
-         p.kind == ParamKind::index_weights;
+         p.kind == ParamKind::scan_dt || p.kind == ParamKind::index_weights;
 }
 
 void copy_as_f32(Tensor out, const Param& param, int threads) {

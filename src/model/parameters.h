@@ -86,6 +86,18 @@ enum class ParamKind : uint8_t {
   conv_x,
   conv,
   conv_o,
+  // of a state space: what gates it, what its convolution sees (values, and what writes and reads
+  // the state), the steps of a token; the convolution, the steps' bias, the decay's factor, what of
+  // values goes past the state, the norm, the projection back
+  scan_z,
+  scan_xbc,
+  scan_dt,
+  scan_conv,
+  scan_dt_bias,
+  scan_a_log,
+  scan_skip,
+  scan_norm,
+  scan_o,
   // of branches of an MoE layer: before the router and the routed experts, behind these, behind the
   // shared ones
   router_norm,
@@ -112,7 +124,7 @@ bool is_hidden_matrix(const Param&);
 // Whether products take it: not what rows are only looked up in, nor the weights of a convolution.
 bool is_multiplied(const ModelConfig&, const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, what makes strength and
-// decay of linear attention, and what weighs an indexer's heads.
+// decay of linear attention, the steps of a state space, and what weighs an indexer's heads.
 bool is_multiplied_in_f32(const Param&);
 // Whether it is of a router that scores neurons by their own rows in few bits (recipe sketch): what
 // those become in files that have such types, and where they are multiplied.

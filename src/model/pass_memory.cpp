@@ -69,6 +69,12 @@ struct Sizes {
                               return expert_capacity(*buffer, tokens, spec.experts, spec.slots());
                             }));
   }
+  // States that the backward of layers that keep one starts from.
+  int64_t chunks() const {
+    if (!goes_back) return 0;
+    return over({Scope::Kind::sequence, 0},
+                [](int64_t tokens) { return (tokens + ops::kDeltaChunk - 1) / ops::kDeltaChunk; });
+  }
   int64_t rows(bool moe) const { return moe && !by_neuron ? pairs() : n; }
   int64_t ffn_width(bool moe) const {
     if (!moe) return c.dense_width;
@@ -89,18 +95,24 @@ struct Sizes {
 // starts from.
 int64_t saved_linear(const Sizes& s) {
   const LinearAttention& l = s.c.linear;
-  const auto chunks_of = [](int64_t tokens) {
-    return (tokens + ops::kDeltaChunk - 1) / ops::kDeltaChunk;
-  };
-  const int64_t chunks = s.goes_back ? s.over({Scope::Kind::sequence, 0}, chunks_of) : 0;
+  const int64_t chunks = s.chunks();
   return s.n * s.a * (2 * l.channels() + 3 * l.v_width() + 2 * l.gate_width) +
          s.n * kF32 * (3 * l.value_heads + 2 * l.decays()) +
          chunks * l.v_width() * l.key_width * kF32;
 }
 
+// Before and behind the convolution; gates, what the heads give, the same gated; steps, the norm's
+// statistics; the states that backward starts from.
+int64_t saved_scan(const Sizes& s) {
+  const StateSpace& of = s.c.scan;
+  return s.n * s.a * (2 * of.channels() + 3 * of.values()) + s.n * kF32 * (of.heads + of.groups) +
+         s.chunks() * of.values() * of.states * kF32;
+}
+
 int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   if (c.is_linear(layer)) return saved_linear(s);
+  if (c.mixer(layer) == Mixer::scan) return saved_scan(s);
   // three projections, gated, convolved
   if (c.mixer(layer) == Mixer::conv) return 5 * s.n * c.width * s.a;
   const AttentionShape shape = c.attention(layer);
@@ -238,8 +250,18 @@ int64_t scratch_linear(const Sizes& s) {
          std::max(s.n * l.channels() * kF32, scratch_wave(s, s.n, s.c.width));
 }
 
+// Gradients of what is saved, but for one of what the heads give and the same normed and gated;
+// of each head's decay and skip, or those of the convolution in f32.
+int64_t scratch_scan(const Sizes& s) {
+  const StateSpace& of = s.c.scan;
+  return s.n * s.a * (2 * of.channels() + 3 * of.values()) + s.n * kF32 * of.heads +
+         std::max(s.n * kF32 * std::max(of.channels(), 2 * of.heads),
+                  scratch_wave(s, s.n, s.c.width));
+}
+
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   if (s.c.is_linear(layer)) return scratch_linear(s);
+  if (s.c.mixer(layer) == Mixer::scan) return scratch_scan(s);
   // of the four behind the projection back; slopes, or rows laid out
   if (s.c.mixer(layer) == Mixer::conv)
     return s.n * s.c.width * (4 * s.a) + std::max(s.stream(), scratch_wave(s, s.n, s.c.width));
@@ -379,11 +401,13 @@ int64_t scratch_sparse(const Sizes& s, int64_t layer, int64_t reach) {
                               kF32 * up(scores, ops::kKeyBlock));
 }
 
-// What heads gave, weighted.
+// What heads gave, weighted or normed.
 int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const LinearAttention& l = s.c.linear;
   const int64_t taps = l.conv_width * l.channels() * kF32;
   if (s.c.is_linear(layer)) return s.stream() + std::max(s.n * l.v_width() * s.a, taps);
+  if (const StateSpace& of = s.c.scan; s.c.mixer(layer) == Mixer::scan)
+    return s.stream() + std::max(s.n * of.values() * s.a, of.conv_width * of.channels() * kF32);
   if (s.c.mixer(layer) == Mixer::conv)
     return s.stream() + std::max(s.n * s.c.width * s.a, s.c.conv_width * s.c.width * kF32);
   return s.c.attention_gate ? s.stream() + s.n * s.c.attention(layer).o_width() * s.a : 0;

@@ -314,6 +314,17 @@ TEST(Config, WhatCannotBeHonouredIsRefused) {
   EXPECT_FAILS(parse(with(general, "moe_layers", {2, 1})), "\"moe_layers\" must list layers");
   EXPECT_FAILS(parse(with(general, "moe_layers", {1, 7})), "layer 7 is listed");
   EXPECT_FAILS(parse(with(general, "moe_layers", {-1})), "\"moe_layers\" must list layers");
+  ModelConfig of_states = small_shared();
+  of_states.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
+  of_states.scan_layers = {0, 2};
+  const Json scanned = json_of(of_states);
+  EXPECT_FAILS(parse(with(scanned, "mamba_n_groups", 3)), "4 heads of a state space are not 3");
+  EXPECT_FAILS(parse(with(scanned, "mamba_d_conv", 5000)),
+               "the convolution's width of a state space: 5000; it must be 2 to 4096");
+  EXPECT_FAILS(parse(with(scanned, "mamba_layers", {0, 3})), "layer 3 is listed");
+  EXPECT_FAILS(parse(without(scanned, "mamba_layers")), "4 heads, and 0 layers have one");
+  EXPECT_FAILS(parse(with(with(scanned, "conv_layers", {2}), "conv_L_cache", 3)),
+               "layer 2 is listed as one of a state space and as one of something else");
 }
 
 TEST(Config, ModelTypesAndUnknownKeys) {

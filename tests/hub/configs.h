@@ -515,6 +515,11 @@ inline std::vector<NamedConfig> small_configs() {
   dense_gpt.routing = {};
   dense_gpt.moe_every = 1;
   all.push_back({"dense_gpt", dense_gpt});
+  ModelConfig scanned = small_shared();
+  scanned.scan = {
+      .heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  scanned.scan_layers = {0, 2};
+  all.push_back({"scanned", scanned});
   ModelConfig listed = small_config();
   listed.layers = 4;
   listed.moe_layers = {1, 3};

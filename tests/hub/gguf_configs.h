@@ -65,6 +65,12 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   kimi.linear_layers = {0, 2};
   kimi.nope_layers = {1};
   all.push_back({"moe_cpp", kimi});
+  ModelConfig scanned = moe_config("mixtral");
+  scanned.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  scanned.scan = {
+      .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  scanned.scan_layers = {0, 2};
+  all.push_back({"moe_cpp", scanned});
   ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
   v3.routing.expert_groups = 2;
   v3.routing.groups_kept = 1;

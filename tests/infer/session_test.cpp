@@ -138,8 +138,19 @@ ModelConfig linear_config() {
   return config;
 }
 
-TEST(Session, OfLinearAttentionGoesOnAndForgetsAllOrNothing) {
-  const auto model = fresh(linear_config());
+ModelConfig scan_config() {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  config.scan = {
+      .heads = 4, .groups = 2, .width = 8, .states = 12, .conv_width = 4, .conv_bias = true};
+  config.scan_layers = {0};
+  return config;
+}
+
+class SessionOfStates : public testing::TestWithParam<ModelConfig (*)()> {};
+
+TEST_P(SessionOfStates, GoesOnAndForgetsAllOrNothing) {
+  const auto model = fresh(GetParam()());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     moe::Run run(2, dtype);
     const Ids ids = drawn_ids(601);
@@ -164,8 +175,8 @@ TEST(Session, OfLinearAttentionGoesOnAndForgetsAllOrNothing) {
   }
 }
 
-TEST(Session, OfLinearAttentionIsReadAgainBehindAFailure) {
-  const auto model = fresh(linear_config());
+TEST_P(SessionOfStates, IsReadAgainBehindAFailure) {
+  const auto model = fresh(GetParam()());
   moe::Run run(2);
   const Ids ids = drawn_ids(20);
   Session session(*model, run, 40);
@@ -174,6 +185,9 @@ TEST(Session, OfLinearAttentionIsReadAgainBehindAFailure) {
   EXPECT_THROW(session.decode(wrong), Error);
   EXPECT_EQ(session.length(), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(LinearAttentionAndStateSpaces, SessionOfStates,
+                         testing::Values(linear_config, scan_config));
 
 // The id decides the expert, wherever the token stands.
 TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {

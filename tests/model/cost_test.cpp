@@ -117,6 +117,9 @@ TEST(Cost, CountsWhatAModelHolds) {
   check("learned noise");
   c.routing = {};
   check("dense");
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {0, 2};
+  check("state spaces");
 }
 
 TEST(Cost, CountsTheRouterOfEveryRecipe) {
@@ -198,6 +201,10 @@ TEST(Cost, Flops) {
   EXPECT_EQ(f.router, 2 * 8 * 4);
   EXPECT_EQ(f.head, 2 * 8 * 100);
   EXPECT_EQ(f.shared, 0);
+  ModelConfig scanned = c;
+  scanned.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
+  scanned.scan_layers = {0};
+  EXPECT_EQ(count_flops(scanned, 64).scores, f.scores / 2 + 4 * 4 * 3 * 5);
   EXPECT_EQ(f.training(), 3 * f.forward());
 }
 

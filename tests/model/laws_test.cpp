@@ -226,6 +226,24 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.scan_layers = {0};
+  for (const int64_t groups : {1, 2}) {
+    c.scan = {
+        .heads = 4, .groups = groups, .width = 8, .states = 20, .conv_width = 4, .conv_bias = true};
+    Model model(c);
+    draw_params(model, 4);
+    Eval eval(model, 2, DType::f32);
+    const Ids ids = text(100, 1);
+    const Logits want = eval.logits({ids});
+    for (const int64_t piece : {1, 7, 64})
+      EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
+    const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
+    EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+  }
+}
+
 // Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they
 // are trained, such recipes feel their neighbours.
 TEST(AsTrained, FeelsItsNeighboursWhereTokensAreNotRoutedAlone) {

@@ -3,6 +3,8 @@
 // architecture; tests/model/routing_test.cpp has the routing stages one by one.
 #include "model/model.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "support/model_check.h"
 #include "support/param_named.h"
@@ -251,6 +253,19 @@ std::vector<Case> architectures() {
   c.qk_norm = QkNorm::head;
   c.multipliers.embedding = 3;
   list.push_back({.name = "norms without weights, one of the embedding", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  c.nope_layers = {1};
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {0};
+  list.push_back({.name = "a state space below attention where nothing turns", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.norm_offset = true;
+  c.scan = {.heads = 2, .groups = 1, .width = 5, .states = 3, .conv_width = 2};
+  c.scan_layers = {0, 1};
+  list.push_back({.name = "state spaces everywhere", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;
@@ -422,6 +437,34 @@ TEST(Model, InitialisesByRole) {
     if (p->is_matrix())
       for (double x : v) EXPECT_LE(std::abs(x), 2 * std + 1e-6) << p->name;
   }
+}
+
+// Steps begin between 1e-3 and 1e-1, decays between e^-1 and e^-16 of a step of 1, and values go
+// past the state as they are.
+TEST(Model, InitialisesStateSpaces) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.norm_offset = true;
+  c.scan = {.heads = 32, .groups = 1, .width = 2, .states = 3, .conv_width = 2, .conv_bias = true};
+  c.scan_layers = {0};
+  Model model(c);
+  model.initialise(9);
+  const auto of = [&](ParamKind kind, bool bias) {
+    return values(model.find(Part::attention, kind, 0, bias)->value);
+  };
+  std::vector<double> steps;
+  for (const double x : of(ParamKind::scan_dt_bias, true)) steps.push_back(std::log1p(std::exp(x)));
+  const auto [least, most] = std::minmax_element(steps.begin(), steps.end());
+  EXPECT_GT(*least, 0.99e-3);
+  EXPECT_LT(*most, 1.01e-1);
+  EXPECT_GT(*most, 5 * *least);
+  const std::vector<double> decays = of(ParamKind::scan_a_log, true);
+  const auto [slow, fast] = std::minmax_element(decays.begin(), decays.end());
+  EXPECT_GE(*slow, 0);
+  EXPECT_LT(*fast, std::log(16) + 1e-6);
+  EXPECT_GT(*fast, *slow + 1);
+  EXPECT_EQ(of(ParamKind::scan_skip, true), std::vector<double>(32, 1));
+  EXPECT_EQ(of(ParamKind::scan_norm, false), std::vector<double>(64, 1));
+  EXPECT_EQ(of(ParamKind::scan_conv, true), std::vector<double>(70, 0));
 }
 
 // A recipe may ask for a router that starts at zero; nothing else does.

@@ -253,6 +253,34 @@ TEST(Parameters, LargeOnes) {
   EXPECT_EQ(large, want);
 }
 
+// What makes steps is multiplied in f32, and a convolution is no product.
+TEST(Parameters, OfAStateSpace) {
+  ModelConfig c = small();
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {1};
+  const Model model(c), other(c, Storage::bound);
+  std::set<std::string> large, in_f32, own;
+  for (const Param* p : model.params()) {
+    EXPECT_EQ(model.find(*p), p) << p->name;
+    EXPECT_EQ(other.find(*p)->name, p->name);
+    const std::string begin = "layers.1.scan.";
+    if (!p->name.starts_with(begin)) continue;
+    EXPECT_EQ(p->part, Part::attention) << p->name;
+    const std::string name = p->name.substr(begin.size());
+    own.insert(name);
+    if (is_hidden_matrix(*p)) large.insert(name);
+    if (is_multiplied_in_f32(*p)) in_f32.insert(name);
+    EXPECT_EQ(is_convolution(*p) && p->is_matrix(), name == "conv.weight");
+  }
+  EXPECT_EQ(large, (std::set<std::string>{"z.weight", "xbc.weight", "o.weight"}));
+  EXPECT_EQ(in_f32, (std::set<std::string>{"dt.weight"}));
+  EXPECT_EQ(
+      own, (std::set<std::string>{"z.weight", "xbc.weight", "dt.weight", "conv.weight", "conv.bias",
+                                  "dt_bias", "a_log", "skip", "norm.weight", "o.weight"}));
+  c.scan.conv_bias = false;
+  EXPECT_EQ(Model(c).params().size(), model.params().size() - 1);
+}
+
 TEST(Parameters, PartsHaveNames) {
   std::set<std::string_view> names;
   for (int part = 0; part <= static_cast<int>(Part::lm_head); ++part)

@@ -90,6 +90,13 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
   expect_foretold("convolutions", c, {.tokens = 1024, .loss = true});
+  c.conv_width = 0;
+  c.conv_layers.clear();
+  c.scan_layers = {0, 1};
+  for (const int64_t groups : {1, 2}) {
+    c.scan = {.heads = 6, .groups = groups, .width = 32, .states = 24, .conv_width = 4};
+    expect_foretold("state spaces", c, {.tokens = 1024, .loss = true});
+  }
   c = config_of(default_options(find_recipe("gemma4"), 6, 2, 3));
   c.norm_placement = NormPlacement::both;
   c.qk_norm = QkNorm::head;

@@ -321,6 +321,7 @@ class TwinModel {
     switch (c_.mixer(layer)) {
       case Mixer::linear: return linear_attention(x, name + "linear.");
       case Mixer::conv: return gated_conv(x, name + "conv.");
+      case Mixer::scan: return state_space(x, name + "scan.");
       default: return attention(x, name + "attn.", layer);
     }
   }
@@ -380,6 +381,33 @@ class TwinModel {
               y[i] * (by_channel ? T(1.0) : z[n][begin + i]) * twin::sigmoid(z[n][begin + i]);
       }
     return linear(o, p(name + "o.weight"), c_.width, 0, nullptr);
+  }
+
+  Matrix<T> state_space(const Matrix<T>& x, const std::string& name) const {
+    const StateSpace& s = c_.scan;
+    const auto made = [&](const char* what, int64_t width) {
+      return linear(x, p(name + what + ".weight"), width, 0, nullptr);
+    };
+    const std::vector<T>* bias = maybe(name + "conv.bias");
+    const Matrix<T> seen = twin::short_conv(made("xbc", s.channels()), p(name + "conv.weight"),
+                                            in_->bounds, true, bias ? *bias : std::vector<T>{}),
+                    z = made("z", s.values());
+    Matrix<T> y =
+        twin::state_space(seen, made("dt", s.heads), p(name + "a_log"), p(name + "dt_bias"),
+                          p(name + "skip"), {s.heads, s.groups, s.width, s.states}, in_->bounds);
+    const std::vector<T>& weight = p(name + "norm.weight");
+    const int64_t width = s.values() / s.groups;
+    for (size_t n = 0; n < y.size(); ++n) {
+      for (size_t i = 0; i < y[n].size(); ++i) y[n][i] *= z[n][i] * twin::sigmoid(z[n][i]);
+      for (int64_t begin = 0; begin < s.values(); begin += width) {
+        const auto of = [&](const std::vector<T>& all) {
+          return std::vector<T>(all.begin() + begin, all.begin() + begin + width);
+        };
+        const std::vector<T> normed = norm_row(of(y[n]), of(weight), nullptr, NormKind::rms, false);
+        std::copy(normed.begin(), normed.end(), y[n].begin() + begin);
+      }
+    }
+    return linear(y, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
   T activate(T x) const {

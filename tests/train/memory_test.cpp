@@ -102,6 +102,14 @@ TEST(Memory, IsWhatShapesForetell) {
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
   expect_foretold("convolutions", c, DType::f32, false);
+  c.conv_width = 0;
+  c.conv_layers.clear();
+  c.scan = {.heads = 6, .groups = 2, .width = 32, .states = 24, .conv_width = 4, .conv_bias = true};
+  c.scan_layers = {0, 1};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_foretold(fmt::format("state spaces {} recompute {}", name_of(dtype), recompute), c,
+                      dtype, recompute);
   c = config_of("gemma4");
   c.norm_placement = NormPlacement::both;
   c.qk_norm = QkNorm::head;
@@ -226,6 +234,11 @@ TEST(Memory, OfRowsOfManyDocumentsIsWhatShapesForetell) {
   c.linear_layers = {0, 1};
   c.qk_norm = QkNorm::head;
   expect_foretold("linear attention", c, DType::f32, false, {}, kDocument);
+  c.linear = {};
+  c.linear_layers.clear();
+  c.scan = {.heads = 6, .groups = 1, .width = 32, .states = 24, .conv_width = 4};
+  c.scan_layers = {0, 1};
+  expect_foretold("state spaces", c, DType::f32, false, {}, kDocument);
 }
 
 // 64 experts have places for 320 of the 512 pairs of a sequence of 256 tokens, and for all of eight

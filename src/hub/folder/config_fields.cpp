@@ -62,6 +62,13 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
   v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
   v.layer_list("linear_attention_layers", c.linear_layers);
+  v.extra("mamba_n_heads", c.scan.heads, 0, 1);
+  v.extra("mamba_n_groups", c.scan.groups, 0, 1);
+  v.extra("mamba_d_head", c.scan.width, 0, 1);
+  v.extra("mamba_d_state", c.scan.states, 0, 1);
+  v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
+  v.extra("mamba_conv_bias", c.scan.conv_bias, false);
+  v.layer_list("mamba_layers", c.scan_layers);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);

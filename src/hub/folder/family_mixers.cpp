@@ -231,6 +231,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   } else if (c.linear.by_channel()) {
     return "in its linear attention each channel has its own decay";
   }
+  if (c.scan.present()) return "some of its layers have a state space";
   if (c.conv_layers.empty() == f.lfm2)
     return f.lfm2 ? "none of its layers has a convolution"
                   : "some of its layers have a convolution";

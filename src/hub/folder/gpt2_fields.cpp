@@ -75,6 +75,7 @@ std::string why_not_gpt2(const ModelConfig& c) {
   if (c.attention_window > 0) return "its attention has a window";
   if (!c.multipliers.none()) return "it has multipliers";
   if (c.attention_sinks) return "its attention has sinks";
+  if (c.has_states()) return "some of its layers have no attention";
   if (c.qk_norm != QkNorm::none) return "queries and keys are normalised";
   if (c.kv_heads != c.heads) return "heads share keys and values";
   if (c.head_width * c.heads != c.width)

@@ -126,6 +126,7 @@ std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& 
 std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.linear != c.linear.present())
     return row.linear ? "it has no linear attention" : "some of its layers have linear attention";
+  if (c.scan.present()) return "some of its layers have a state space";
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";

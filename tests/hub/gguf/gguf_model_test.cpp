@@ -30,7 +30,8 @@ std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 3)
     if (config.norm_offset && param->role == Role::norm)  // of few bits: adding 1 keeps them
       for (int64_t i = 0; i < param->value.numel(); ++i)
         param->value.as<float>()[i] = std::round(1024 * param->value.as<float>()[i]) / 1024;
-    if (param->kind == ParamKind::linear_a_log)  // the logarithm of what the file has, exactly
+    // the logarithm of what the file has, exactly
+    if (param->kind == ParamKind::linear_a_log || param->kind == ParamKind::scan_a_log)
       std::fill_n(param->value.as<float>(), param->value.numel(), 0.0f);
     param->touched();
   }

@@ -460,8 +460,14 @@ constexpr NameRow kQwen3VlMoeNames[] = {
     {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj", Layout::transposed},
 };
 
-// Granite's own, the experts.
+// Granite's own, the experts; without those Granite 4 has the shared FFN alone.
 constexpr NameRow kGraniteNames[] = {
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.shared_mlp.input_linear.weight",
+     Layout::fused_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.shared_mlp.output_linear.weight",
+     Layout::bank_of_one},
     {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.router.layer.weight"},
     {Part::experts, ParamKind::gate, "model.layers.{i}.block_sparse_moe.input_linear.weight",
      Layout::fused_experts},

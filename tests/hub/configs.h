@@ -483,6 +483,23 @@ inline std::vector<NamedConfig> small_families() {
     c.shared_experts = 1;
     c.shared_width = 10;
   });
+  add("granitemoehybrid", "mixtral", [&](ModelConfig& c) {
+    granite(c);
+    c.layers = 3;
+    c.shared_experts = 1;
+    c.shared_width = 10;
+    c.scan = {.heads = 4, .groups = 2, .width = 4, .states = 3, .conv_width = 3, .conv_bias = true};
+    c.scan_layers = {0, 2};
+    c.nope_layers = {1};
+  });
+  for (const bool states : {true, false})
+    add("granitemoehybrid", "dense", [&](ModelConfig& c) {
+      granite(c);
+      c.tied = true;
+      if (!states) return;
+      c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 5, .conv_width = 2};
+      c.scan_layers = {0};
+    });
   for (const bool with_shared : {true, false})
     add("granitemoe_swa", "mixtral", [&](ModelConfig& c) {
       granite(c);

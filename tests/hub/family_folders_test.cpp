@@ -178,6 +178,40 @@ TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
   }
 }
 
+// One matrix makes what gates, what the convolution sees and the steps, in this order; without
+// experts an FFN has the name of a shared one.
+TEST_F(FamilyFolder, StateSpacesStandAsGraniteHasThem) {
+  const std::vector<NamedConfig> families = small_families();
+  start(std::ranges::find(families, "granitemoehybrid", &NamedConfig::name)->config);
+  const Safetensors file = Safetensors::open(folder_.path());
+  const std::string mamba = "model.layers.0.mamba.";
+  const auto numbers = [&](ParamKind kind, bool bias) {
+    return values(model_->find(Part::attention, kind, 0, bias)->value);
+  };
+  std::vector<double> in;
+  for (const ParamKind kind : {ParamKind::scan_z, ParamKind::scan_xbc, ParamKind::scan_dt})
+    for (const double x : numbers(kind, false)) in.push_back(x);
+  EXPECT_EQ(values(file.get(mamba + "in_proj.weight")), in);
+  EXPECT_EQ(describe(file.get(mamba + "in_proj.weight")), "f32 [48, 8]");
+  EXPECT_EQ(describe(file.get(mamba + "conv1d.weight")), "f32 [28, 1, 3]");
+  EXPECT_EQ(values(file.get(mamba + "conv1d.bias")), numbers(ParamKind::scan_conv, true));
+  EXPECT_EQ(values(file.get(mamba + "dt_bias")), numbers(ParamKind::scan_dt_bias, true));
+  EXPECT_EQ(values(file.get(mamba + "A_log")), numbers(ParamKind::scan_a_log, true));
+  EXPECT_EQ(values(file.get(mamba + "D")), numbers(ParamKind::scan_skip, true));
+  EXPECT_EQ(values(file.get(mamba + "norm.weight")), numbers(ParamKind::scan_norm, false));
+  EXPECT_EQ(describe(file.get(mamba + "out_proj.weight")), "f32 [8, 16]");
+  EXPECT_FALSE(file.contains("model.layers.1.mamba.in_proj.weight"));
+
+  std::filesystem::remove_all(folder_.path());
+  start(std::ranges::find_if(families, [](const NamedConfig& named) {
+          return named.name == "granitemoehybrid" && named.config.moe_layer_count() == 0;
+        })->config);
+  EXPECT_EQ(
+      describe(
+          Safetensors::open(folder_.path()).get("model.layers.1.shared_mlp.input_linear.weight")),
+      "f32 [24, 8]");
+}
+
 // Of an indexer's queries, keys and norms the rows that turn stand as the family turns them, in
 // pairs of neighbours or of halves; and some layers of GLM-5.2 have none.
 TEST_F(FamilyFolder, IndexersTurnAsTheFamilyDoes) {

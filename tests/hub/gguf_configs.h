@@ -71,6 +71,11 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
       .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
   scanned.scan_layers = {0, 2};
   all.push_back({"moe_cpp", scanned});
+  scanned.model_type = "granitemoehybrid";
+  scanned.shared_experts = 1;
+  scanned.shared_width = 96;
+  scanned.nope_layers = {1};
+  all.push_back({"moe_cpp", scanned});
   ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
   v3.routing.expert_groups = 2;
   v3.routing.groups_kept = 1;

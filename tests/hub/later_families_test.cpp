@@ -465,6 +465,90 @@ TEST(LaterFamilies, GraniteWithWindows) {
   EXPECT_FAILS(parse(with(given, "use_sinks", false)), "\"use_sinks\" is not known");
 }
 
+// Granite-4.0-H-Tiny's sizes (huggingface ibm-granite/granite-4.0-h-tiny), in which four layers of
+// forty have attention.
+Json granite_h_tiny() {
+  Json json = Json::parse(R"({
+    "architectures": ["GraniteMoeHybridForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "attention_multiplier": 0.0078125, "embedding_multiplier": 12,
+    "hidden_act": "silu", "hidden_size": 1536, "init_method": "mup", "initializer_range": 0.1,
+    "intermediate_size": 512, "logits_scaling": 6, "mamba_chunk_size": 256,
+    "mamba_conv_bias": true, "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128,
+    "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 48, "mamba_proj_bias": false,
+    "max_position_embeddings": 131072, "model_type": "granitemoehybrid",
+    "normalization_function": "rmsnorm", "num_attention_heads": 12, "num_experts_per_tok": 6,
+    "num_hidden_layers": 40, "num_key_value_heads": 4, "num_local_experts": 64,
+    "output_router_logits": false, "position_embedding_type": "nope",
+    "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000, "router_aux_loss_coef": 0.0, "shared_intermediate_size": 1024,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+    "vocab_size": 100352})");
+  for (int i = 0; i < 40; ++i) json["layer_types"].push_back(i % 10 == 5 ? "attention" : "mamba");
+  return json;
+}
+
+TEST(LaterFamilies, GraniteWithStateSpaces) {
+  const Json given = granite_h_tiny();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "granitemoehybrid");
+  EXPECT_EQ(std::ssize(c.scan_layers), 36);
+  EXPECT_EQ(c.nope_layers, (std::vector<int64_t>{5, 15, 25, 35}));
+  EXPECT_EQ(c.scan.channels(), 3328);
+  EXPECT_EQ(c.state_numbers(0), 3 * 3328 + 48 * 64 * 128);
+  EXPECT_EQ(c.state_numbers(5), 0);
+  EXPECT_TRUE(c.scan.conv_bias && c.tied);
+  EXPECT_EQ(c.shared_width, 1024);
+  EXPECT_EQ(c.routing.recipe, "mixtral");
+  EXPECT_EQ(count_params(c).total(), 6939037248);  // "7B"
+  const auto same = [](const Json& json, const ModelConfig& as) {
+    EXPECT_EQ(config_to_json(parse(json)), config_to_json(as)) << json.dump();
+  };
+  same(parse_json(config_to_json(c), "x"), c);
+  // As transformers 5 writes it.
+  Json newer = with(with(given, "position_embedding_type", nullptr), "layers_block_type",
+                    given["layer_types"]);
+  newer.erase("layer_types");
+  for (Json& type : newer["layers_block_type"])
+    type = type == "mamba" ? "linear_attention" : "full_attention";
+  newer["time_step_limit"] = {0.0, {{"__float__", "Infinity"}}};
+  same(newer, c);
+  same(with(given, "mamba_d_head", "auto"), c);
+  same(without(given, "mamba_d_head"), c);
+
+  // Without experts, as Granite-4.0-H-1B.
+  Json dense = with(with(given, "num_local_experts", 0), "num_experts_per_tok", 0);
+  dense["intermediate_size"] = dense["shared_intermediate_size"] = 4096;
+  const ModelConfig one = parse(dense);
+  EXPECT_EQ(one.moe_layer_count(), 0);
+  EXPECT_EQ(count_params(one).total(), 1461538368);
+  same(parse_json(config_to_json(one), "x"), one);
+  // Without state spaces, as Granite-4.0-Micro, it is Granite by another name.
+  Json all = with(dense, "position_embedding_type", "rope");
+  for (Json& type : all["layer_types"]) type = "attention";
+  const ModelConfig micro = parse(all);
+  EXPECT_FALSE(micro.has_states());
+  EXPECT_TRUE(micro.nope_layers.empty());
+  EXPECT_EQ(micro.model_type, "granitemoehybrid");
+  same(parse_json(config_to_json(micro), "x"), micro);
+
+  EXPECT_FAILS(parse(with(given, "mamba_proj_bias", true)), "\"mamba_proj_bias\" is true");
+  EXPECT_FAILS(parse(with(given, "mamba_d_head", 32)), "\"mamba_d_head\" is 32");
+  EXPECT_FAILS(parse(with(given, "mamba_n_heads", 36)), "\"mamba_n_heads\" is 36");
+  EXPECT_FAILS(parse(with(given, "time_step_limit", {0.001, 0.1})), "have no limits here");
+  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "no SiLU");
+  EXPECT_FAILS(parse(with(given, "position_embedding_type", "learned")), "rope and nope are known");
+  EXPECT_FAILS(parse(without(given, "position_embedding_type")), "is missing");
+  EXPECT_FAILS(parse(without(given, "layer_types")), "\"layer_types\" is missing");
+  EXPECT_FAILS(parse(with(given, "shared_intermediate_size", 0)),
+               "\"shared_intermediate_size\" is 0");
+  Json other = given;
+  other["layer_types"][7] = "mamba2";
+  EXPECT_FAILS(parse(other), "\"layer_types\" has \"mamba2\" at layer 7");
+  ModelConfig mixed = c;
+  mixed.nope_layers = {5};
+  EXPECT_EQ(architecture_of(mixed).model_type, "moe_cpp");
+}
+
 // Kimi-Linear-48B-A3B's, which counts layers from 1 (huggingface
 // moonshotai/Kimi-Linear-48B-A3B-Instruct).
 TEST(LaterFamilies, KimiLinear) {

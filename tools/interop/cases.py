@@ -253,6 +253,15 @@ GRANITE = dict(
 MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
 DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
 GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
+GRANITE_HYBRID = dict(
+    GRANITE,
+    num_hidden_layers=4,
+    layer_types=["mamba", "attention"] * 2,
+    shared_intermediate_size=40,
+    mamba_n_heads=8,
+    mamba_n_groups=2,
+    mamba_d_state=16,
+)
 CASES |= {
     "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
     "glm4_moe-groups": (
@@ -605,6 +614,19 @@ CASES |= {
         "GraniteMoeSWAConfig",
         dict(GRANITE_SWA, layer_rope_theta=[0.0, 5000.0, 5000.0, 5000.0]),
     ),
+    "granitemoehybrid": ("GraniteMoeHybridConfig", GRANITE_HYBRID),
+    "granitemoehybrid-dense": (
+        "GraniteMoeHybridConfig",
+        dict(
+            GRANITE_HYBRID,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            position_embedding_type="rope",
+            mamba_n_groups=1,
+            mamba_conv_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
 }
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
 # moe.cpp's own form.
@@ -640,6 +662,8 @@ NOT_FOR_LLAMA_CPP = {
     "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
+    "granitemoehybrid": "nothing turns",
+    "granitemoehybrid-dense": "a state space",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

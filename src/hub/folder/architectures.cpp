@@ -176,6 +176,7 @@ constexpr Architecture kArchitectures[] = {
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),
+    family<kGraniteMoeHybrid>("granitemoehybrid", "GraniteMoeHybridForCausalLM", kGraniteTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Their code lies with their weights, so nothing is gained by giving a new model this form.

@@ -239,6 +239,7 @@ inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
+inline constexpr FamilyKey kGraniteHybridKeys[] = {{"normalization_function", "\"rmsnorm\""}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
@@ -320,6 +321,7 @@ inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rop
                                               "head_dim"};
 // (huggingface google/gemma-2-9b, whose other keys say the same)
 inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
+inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -363,6 +365,9 @@ struct Family {
   bool linear = false;
   bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
+  // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
+  // attention turns. "num_local_experts" 0: the shared FFN is all there is.
+  bool states = false;
   bool attention_gate = false;           // attention has a gate in every layer
   bool norm_turned = false;              // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
@@ -679,6 +684,13 @@ inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
                                           .multipliers = true,
                                           .sinks = true,
                                           .experts = FamilyExperts::granite_shared};
+// Granite 4 (transformers:granitemoehybrid/modeling_granitemoehybrid.py).
+inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
+                                             .multipliers = true,
+                                             .states = true,
+                                             .experts = FamilyExperts::granite_shared,
+                                             .keys = kGraniteHybridKeys,
+                                             .unread = kGraniteHybridUnread};
 inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
                                  .experts = FamilyExperts::aria,
                                  .may_lack_balance = true,

@@ -63,7 +63,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
       return;
     case FamilyExperts::granite_shared:
-      v.size("shared_intermediate_size", c.shared_width, 0);
+      v.size("shared_intermediate_size", c.shared_width, f.states ? 1 : 0);
       [[fallthrough]];
     case FamilyExperts::granite:
     case FamilyExperts::gpt_oss:
@@ -461,6 +461,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
                  : "";
     case FamilyExperts::gemma4: return c.shared_experts != 1 ? "it has not one shared expert" : "";
     case FamilyExperts::granite_shared:
+      if (none && f.states) return "it has no shared expert";
       return !none && (c.shared_experts != 1 || c.shared_gate)
                  ? "it has not one shared expert without a gate"
                  : "";

@@ -351,7 +351,7 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
     return "";
   }
   if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer &&
-      f.rotary != FamilyRotary::bases)
+      f.rotary != FamilyRotary::bases && !f.states)
     return "in some of its layers nothing turns";
   return "";
 }
@@ -456,8 +456,17 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
 }
 
 constexpr const char* kExpertsSwitch = "enable_moe_block";
+// Of Granite 4, and the width of its FFNs where it is 0.
+constexpr const char *kExpertsOrNone = "num_local_experts",
+                     *kSharedWidth = "shared_intermediate_size";
 
 bool has_experts(const JsonReader& reader, const Family& f) {
+  if (f.states) {
+    if (reader.get_in<int64_t>(kExpertsOrNone, 0, kMaxSize) > 0) return true;
+    for (const char* key : {"num_experts_per_tok", "intermediate_size", "router_aux_loss_coef"})
+      stands(reader, key);
+    return false;
+  }
   if (f.experts != FamilyExperts::gemma4) return f.experts != FamilyExperts::none;
   if (reader.get<bool>(kExpertsSwitch)) return true;
   for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
@@ -467,7 +476,7 @@ bool has_experts(const JsonReader& reader, const Family& f) {
 
 // Of a family whose models have experts or not: that this one has none.
 bool may_be_dense(const ModelConfig& c, const Family& f) {
-  return f.experts == FamilyExperts::gemma4 && c.moe_layer_count() == 0;
+  return (f.experts == FamilyExperts::gemma4 || f.states) && c.moe_layer_count() == 0;
 }
 
 }  // namespace
@@ -511,6 +520,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
     return c;
   }
   if (f.lfm2) c.dense_width = read_lfm2_width(reader);
+  else if (f.states) fields.size(kSharedWidth, c.dense_width, 1);
   else fields.size("intermediate_size", c.dense_width, 1);
   c.expert_width = c.dense_width;  // unused
   return c;
@@ -539,6 +549,10 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::gemma4) json[kExpertsSwitch] = c.moe_layer_count() > 0;
   if (f.experts != FamilyExperts::none && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);
+  if (f.states) {
+    fields.size(kSharedWidth, c.dense_width, 1);
+    for (const char* key : {kExpertsOrNone, "num_experts_per_tok"}) json[key] = 0;
+  }
   if (f.lfm2) write_lfm2_width(json);
 }
 
@@ -622,7 +636,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if ((f.lfm2 || f.kimi || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
+  if ((f.lfm2 || f.kimi || f.states || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
     return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";

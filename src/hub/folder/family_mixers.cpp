@@ -185,6 +185,8 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     c.linear_layers = other_layers(reader, c, f);
     for (int64_t i = 0; i < c.layers; ++i)
       if (!c.is_linear(i)) c.nope_layers.push_back(i);
+  } else if (f.states) {
+    read_states(reader, c);
   } else if (f.lfm2) {
     read_lfm2(reader, c);
     c.conv_layers = other_layers(reader, c, f);
@@ -194,6 +196,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
 
 void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
+  if (f.states) return write_states(json, c);
   if (!f.linear && !f.lfm2) return;
   FieldWriter fields(json);
   if (f.linear) {
@@ -231,7 +234,11 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   } else if (c.linear.by_channel()) {
     return "in its linear attention each channel has its own decay";
   }
-  if (c.scan.present()) return "some of its layers have a state space";
+  if (f.states) {
+    if (const std::string reason = why_not_states(c); !reason.empty()) return reason;
+  } else if (c.scan.present()) {
+    return "some of its layers have a state space";
+  }
   if (c.conv_layers.empty() == f.lfm2)
     return f.lfm2 ? "none of its layers has a convolution"
                   : "some of its layers have a convolution";

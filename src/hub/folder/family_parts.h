@@ -59,6 +59,10 @@ std::string why_not_indexers(const ModelConfig&, const Family&);
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);
 std::string why_not_mixers(const ModelConfig&, const Family&);
+// Layers of a state space, and whether attention beside them turns (family_states.cpp).
+void read_states(const JsonReader&, ModelConfig&);
+void write_states(Json&, const ModelConfig&);
+std::string why_not_states(const ModelConfig&);
 // How wide FFNs are of LFM2's models without experts.
 int64_t read_lfm2_width(const JsonReader&);
 void write_lfm2_width(Json&);

@@ -1,0 +1,123 @@
+// The keys of layers that have a state space in place of attention, and whether what attention
+// there is turns (transformers:granitemoehybrid/configuration_granitemoehybrid.py).
+#include "hub/folder/family_parts.h"
+
+namespace moe {
+namespace {
+
+// As published; transformers 5 writes the second of each.
+constexpr const char *kStateWords[] = {"mamba", "linear_attention"},
+                     *kAttentionWords[] = {"attention", "full_attention"};
+constexpr const char *kKinds = "layer_types", *kOlderKinds = "layers_block_type",
+                     *kHeadWidth = "mamba_d_head", *kTimes = "mamba_expand",
+                     *kLimits = "time_step_limit", *kTurning = "position_embedding_type";
+
+template <class Visitor, class Config>
+void visit_states(Visitor& v, Config& c) {
+  v.size("mamba_n_heads", c.scan.heads, 1);
+  v.size("mamba_n_groups", c.scan.groups, 1);
+  v.size("mamba_d_state", c.scan.states, 1);
+  v.size("mamba_d_conv", c.scan.conv_width, 2);
+  v.flag("mamba_conv_bias", c.scan.conv_bias);
+}
+
+bool is_one_of(std::span<const char* const> words, const std::string& word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+std::vector<int64_t> state_layers(const JsonReader& reader, const ModelConfig& c) {
+  const bool older = reader.has(kOlderKinds);
+  const char* key = older && !reader.has(kKinds) ? kOlderKinds : kKinds;
+  const auto types = reader.get<std::vector<std::string>>(key);
+  if (older && reader.get<std::vector<std::string>>(kOlderKinds) != types)
+    refuse(reader, kOlderKinds, "\"layer_types\" says others; make them equal");
+  if (static_cast<int64_t>(types.size()) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
+         types.size(), c.layers);
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string& type = types[static_cast<size_t>(i)];
+    if (is_one_of(kStateWords, type)) layers.push_back(i);
+    else if (!is_one_of(kAttentionWords, type))
+      fail("{}: \"{}\" has \"{}\" at layer {}; {} and {} are known", reader.where(), key,
+           printable(type), i, kStateWords[0], kAttentionWords[0]);
+  }
+  return layers;
+}
+
+// Heads are as wide as they have to be where nothing or "auto" is said of it.
+void read_head_width(const JsonReader& reader, ModelConfig& c) {
+  constexpr int64_t kMost = 1024;
+  const int64_t values = reader.get_in<int64_t>(kTimes, 1, kMost) * c.width;
+  if (values % c.scan.heads != 0)
+    fail("{}: \"mamba_n_heads\" is {}, which does not divide \"{}\" times \"hidden_size\", {}",
+         reader.where(), c.scan.heads, kTimes, values);
+  c.scan.width = values / c.scan.heads;
+  if (!reader.has(kHeadWidth) || reader.value(kHeadWidth) == Json("auto")) return;
+  if (reader.get<int64_t>(kHeadWidth) != c.scan.width)
+    refuse(reader, kHeadWidth, "heads of it do not make up \"mamba_expand\" times \"hidden_size\"");
+}
+
+// transformers writes a number without end as an object.
+void check_limits(const JsonReader& reader) {
+  if (!reader.has(kLimits)) return;
+  if (reader.value(kLimits) != Json::array({0.0, {{"__float__", "Infinity"}}}))
+    refuse(reader, kLimits, "steps of a state space have no limits here, only from 0 to infinity");
+}
+
+// Where no layer has attention nothing is lost by saying that it would turn.
+bool attention_turns(const ModelConfig& c) {
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) return c.attention(i).rotary_width > 0;
+  return true;
+}
+
+}  // namespace
+
+void read_states(const JsonReader& reader, ModelConfig& c) {
+  FieldReader fields(reader);
+  visit_states(fields, c);
+  read_head_width(reader, c);
+  check_limits(reader);
+  need_off(reader, "mamba_proj_bias", "projections of state spaces have no biases here");
+  stands(reader, "mamba_chunk_size");  // of a way to compute it
+  c.scan_layers = state_layers(reader, c);
+  if (c.scan_layers.empty()) c.scan = {};
+  need_to_stand(reader, kTurning, "\"rope\" where attention turns, \"nope\" where nothing does");
+  const auto turning = reader.get<std::string>(kTurning, "nope");
+  if (turning == "rope") return;
+  if (turning != "nope") refuse(reader, kTurning, "rope and nope are known");
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+}
+
+// transformers checks the sizes also where no layer has them.
+void write_states(Json& json, const ModelConfig& c) {
+  ModelConfig of;
+  of.scan = c.scan.present() ? c.scan
+                             : StateSpace{.heads = 1,
+                                          .groups = 1,
+                                          .width = c.width,
+                                          .states = 1,
+                                          .conv_width = 4,
+                                          .conv_bias = true};
+  FieldWriter fields(json);
+  visit_states(fields, of);
+  json[kHeadWidth] = of.scan.width;
+  json[kTimes] = of.scan.values() / c.width;
+  json["mamba_proj_bias"] = false;
+  for (int64_t i = 0; i < c.layers; ++i)
+    json[kKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
+  json[kTurning] = attention_turns(c) ? "rope" : "nope";
+}
+
+std::string why_not_states(const ModelConfig& c) {
+  if (c.scan.values() % c.width != 0)
+    return "its state spaces are not a whole number of times as wide as the model";
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention && (c.attention(i).rotary_width > 0) != attention_turns(c))
+      return "in some of its layers nothing turns";
+  return "";
+}
+
+}  // namespace moe

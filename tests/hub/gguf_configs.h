@@ -185,6 +185,21 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   all.push_back({"nemotron", nemotron});
   nemotron.attention_bias = nemotron.attention_out_bias = nemotron.ffn_bias = true;
   all.push_back({"nemotron", nemotron});
+  ModelConfig cohere = dense_config();
+  cohere.norm = NormKind::layer;
+  cohere.norm_placement = NormPlacement::beside;
+  cohere.multipliers.logits = 16;
+  cohere.tied = true;
+  all.push_back({"command-r", cohere});
+  cohere.layers = 5;
+  cohere.attention_window = 5;
+  cohere.window_layers = {0, 1, 2, 4};
+  cohere.nope_layers = {3};
+  all.push_back({"cohere2", cohere});
+  cohere.window_layers = {0, 2, 4};
+  cohere.nope_layers = {1, 3};
+  cohere.attention_bias = cohere.attention_out_bias = true;
+  all.push_back({"moe_cpp", cohere});
 }
 
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {

@@ -39,10 +39,13 @@ struct GgufArchitecture {
   std::string_view recipe;  // of the models that are read; empty: dense
   const TensorNames* tensors;
   NormKind norm = NormKind::rms;
+  bool norm_bias = true;  // of LayerNorms
   NormPlacement placement = NormPlacement::pre;
   Positions positions = Positions::rope;
   QkNorm qk_norm = QkNorm::none;
   bool may_lack_qk_norm = false;
+  // With so many layers queries and keys have LayerNorms, which no model here has; 0: with none
+  int64_t qk_layer_norms_from = 0;
   ops::Act act = ops::Act::silu;
   bool gated = true;
   Biases attention_bias = Biases::no;      // of queries, keys and values
@@ -77,6 +80,7 @@ struct GgufArchitecture {
   bool gemma4 = false;        // all of what only Gemma 4 has (gguf_gemma4.cpp)
   bool sinks = false;         // of attention
   bool multipliers = false;   // Granite's
+  bool logit_factor = false;  // logits are multiplied by "logit_scale", nothing else
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
   bool needs_head = false;    // a tied head is written a second time, as "output.weight"
   bool tied = false;          // the head is the embedding, whatever a file holds

@@ -207,6 +207,10 @@ void read_multipliers(GgufKeys& keys, Multipliers& m) {
   m.attention = keys.number_or("attention.scale", 0, 0);
 }
 
+// Here logits are divided.
+constexpr const char* kLogitFactor = "logit_scale";
+float turned_over(float x) { return static_cast<float>(1 / static_cast<double>(x)); }
+
 // Those of n layers that are not every `every`th.
 std::vector<int64_t> layers_between(int64_t every, int64_t n) {
   std::vector<int64_t> layers;
@@ -312,6 +316,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.linear) read_linear(keys, c);
   if (row.gate) c.attention_gate = true;
   if (row.multipliers) read_multipliers(keys, c.multipliers);
+  if (row.logit_factor) c.multipliers.logits = turned_over(keys.number(kLogitFactor, FLT_MIN));
   if (row.mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
   if (row.gemma4) return read_gemma4(file, keys, c);
   if (row.gemma > 0)
@@ -479,6 +484,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     number("residual_scale", m.residual);
     if (m.attention > 0) number("attention.scale", m.attention);
   }
+  if (row.logit_factor) number(kLogitFactor, turned_over(c.multipliers.logits));
   if (row.positions != Positions::rope) return;
   if (row.latent()) {
     size("attention.kv_lora_rank", c.latent.width);
@@ -567,7 +573,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   const GgufArchitecture& row = find_gguf_architecture(name, traits, file.path());
   ModelConfig c;
   c.norm = row.norm;
-  c.norm_bias = row.norm == NormKind::layer;
+  c.norm_bias = row.norm == NormKind::layer && row.norm_bias;
   c.norm_placement = row.placement;
   c.norm_offset = row.norm_offset;
   c.model_type = row.model_type;
@@ -583,6 +589,11 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
     fail("{}: of {} layers {} predict further tokens; none is left", keys.where(), c.layers,
          further);
   c.layers -= further;
+  if (row.qk_layer_norms_from > 0 && c.layers >= row.qk_layer_norms_from)
+    fail(
+        "{}: with {} layers or more queries and keys of {} have LayerNorms (Command R+), which "
+        "are not supported",
+        keys.where(), row.qk_layer_norms_from, row.title);
   c.width = keys.size("embedding_length", 1);
   c.context = keys.size("context_length", 1);
   c.vocab = file.get("token_embd.weight").rows();

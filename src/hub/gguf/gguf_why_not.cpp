@@ -146,6 +146,11 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
 std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& c) {
   const Multipliers& m = c.multipliers;
   const bool rooted = m.embedding == std::sqrt(static_cast<float>(c.width));
+  if (row.logit_factor) {
+    Multipliers others = m;
+    others.logits = 1;
+    return others.none() ? "" : "its multipliers are others";
+  }
   if (row.mup)
     return rooted && m.residual == 1 && m.attention == 0 && m.logits == 1
                ? ""
@@ -192,7 +197,8 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
                : "its norms come after each sublayer";
   if (row.norm_offset != c.norm_offset)
     return c.norm_offset ? "its norms count from 1" : "its norms do not count from 1";
-  if (row.norm == NormKind::layer && !c.norm_bias) return "its norms have no biases";
+  if (row.norm == NormKind::layer && row.norm_bias != c.norm_bias)
+    return c.norm_bias ? "its norms have biases" : "its norms have no biases";
   if (row.norm_turned != c.qk_norm_turned)
     return c.qk_norm_turned ? "norms of queries and keys see them turned"
                             : "norms of queries and keys see them before they turn";
@@ -200,6 +206,13 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
   return c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
          : c.qk_norm == QkNorm::head ? "queries and keys are normalised for each head"
                                      : "queries and keys are normalised over all heads together";
+}
+
+// Command R+'s layers, by whose number llama.cpp knows it.
+std::string why_not_so_many_layers(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.qk_layer_norms_from == 0 || c.layers < row.qk_layer_norms_from) return "";
+  return fmt::format("with {} layers or more its queries and keys have norms",
+                     row.qk_layer_norms_from);
 }
 
 // The questions, those that tell families apart first.
@@ -256,6 +269,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         c.width)),
       needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
       needs(!row.tied || c.tied, "its head is not the embedding"),
+      why_not_so_many_layers(row, c),
       why_not_rope_scaling(row, c),
       needs(!taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",

@@ -167,9 +167,10 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const auto model = drawn_model(config);
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
-    const bool paired = std::set<std::string>{"llama",      "deepseek",     "smollm3", "granite",
-                                              "granitemoe", "ernie4_5-moe", "glm4",    "arcee"}
-                            .contains(name);
+    const bool paired =
+        std::set<std::string>{"llama",        "deepseek", "smollm3", "granite",   "granitemoe",
+                              "ernie4_5-moe", "glm4",     "arcee",   "command-r", "cohere2"}
+            .contains(name);
     const bool fused = name == "bailingmoe2";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,
                                             int64_t before = 0) {
@@ -325,8 +326,8 @@ class ChangedGguf : public ::testing::Test {
 };
 
 TEST_F(ChangedGguf, EveryKeyThatChangesTheMathematicsIsNeeded) {
-  for (const char* name :
-       {"gpt2", "llama", "deepseek", "qwen2moe", "deepseek2", "granitemoe", "gpt-oss"}) {
+  for (const char* name : {"gpt2", "llama", "deepseek", "qwen2moe", "deepseek2", "granitemoe",
+                           "gpt-oss", "command-r", "cohere2"}) {
     start(name);
     const std::string prefix = std::string(name) + ".";
     // Without these a file means what docs/gguf.md says, and llama.cpp does.
@@ -462,6 +463,10 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
              {{"mellum.attention.sliding_window_pattern", Type::booleans,
                std::vector<bool>{true, true, true, false}},
               {"mellum.rope.scaling.yarn_attn_factor", Type::f32, double{whole}}}},
+        Case{"command-r", {{"command-r.rope.scaling.type", Type::string, std::string("none")}}},
+        Case{"cohere2",
+             {{"cohere2.rope.scaling.type", Type::string, std::string("none")},
+              {"cohere2.attention.sliding_window_pattern", Type::u32, int64_t{4}}}},
         // GLM-4.5V's
         Case{"glm4moe",
              {{"glm4moe.rope.dimension_sections", Type::i32s, std::vector<int64_t>{1, 1, 2, 0}}}},
@@ -504,6 +509,30 @@ TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
     set({sections, Type::i32s, std::vector<int64_t>{2, 1, 1, 4}});
     expect_refused("gives 4 to a fourth axis, along which no text moves");
   }
+}
+
+// Logits are multiplied there and divided here; one norm stands before both sublayers, without a
+// bias.
+TEST_F(ChangedGguf, CommandR) {
+  using Type = GgufEntry::Type;
+  start("command-r");
+  EXPECT_EQ(std::get<double>(entry("command-r.logit_scale").value), 0.0625);
+  EXPECT_TRUE(file_->contains("blk.1.attn_norm.weight"));
+  for (const char* name :
+       {"blk.1.ffn_norm.weight", "blk.1.attn_norm.bias", "output_norm.bias", "output.weight"})
+    EXPECT_FALSE(file_->contains(name)) << name;
+  const std::vector<GgufEntry> whole = target_.metadata;
+  set({"command-r.logit_scale", Type::f32, 0.5});
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").multipliers.logits, 2);
+  std::vector<double> eightfold = logits_of(*model_);
+  for (double& x : eightfold) x *= 8;
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), eightfold);
+  set({"command-r.logit_scale", Type::f32, 0.0});
+  expect_refused("key \"command-r.logit_scale\" is 0; it must be at least");
+  target_.metadata = whole;
+  set({"command-r.block_count", Type::u32, int64_t{64}});
+  expect_refused("with 64 layers or more queries and keys of Command R have LayerNorms");
 }
 
 // The indexers of GLM-5 turn neighbours; older files leave it to their tensors which layers have
@@ -787,6 +816,21 @@ TEST(GgufModel, WhyOwn) {
   c = moe_config("mixtral");
   c.moe_every = 2;
   refused(c, "layer 1 is dense");
+  c = dense_config();
+  c.norm = NormKind::layer;
+  c.norm_placement = NormPlacement::beside;
+  c.tied = true;
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.attention_bias = c.attention_out_bias = true;
+  refused(c, "Command R (\"command-r\") comes nearest, but queries, keys and values have biases");
+  c.attention_bias = c.attention_out_bias = false;
+  c.layers = 64;
+  refused(c, "with 64 layers or more its queries and keys have norms");
+  c.layers = 3;
+  c.norm_bias = true;
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.name == "command-r") EXPECT_EQ(why_not(row, c), "its norms have biases");
+  }
 }
 
 // Training noise and capacity are no part of what a model computes when it is evaluated.

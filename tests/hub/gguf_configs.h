@@ -200,6 +200,14 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   cohere.nope_layers = {1, 3};
   cohere.attention_bias = cohere.attention_out_bias = true;
   all.push_back({"moe_cpp", cohere});
+  ModelConfig ministral = dense_config();
+  ministral.head_width = 16;
+  ministral.query_growth = {.beta = 0.3f, .context = 4};
+  all.push_back({"mistral3", ministral});
+  ministral.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 4};
+  all.push_back({"mistral3", ministral});
+  ministral.rope_scaling.original_context = 8;
+  all.push_back({"moe_cpp", ministral});
 }
 
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {

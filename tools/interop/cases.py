@@ -651,8 +651,6 @@ NOT_FOR_LLAMA_CPP = {
     "exaone4": "norms are of what sublayers give",
     "exaone4-whole": "norms are of what sublayers give",
     "hyperclovax": "it has multipliers",
-    "ministral3": "queries grow with their positions",
-    "ministral3-unscaled": "queries grow with their positions",
     "cohere-bias": "queries, keys and values have biases",
     "kimi_linear": "nothing turns",
     "nanochat": "norms have no weights",

@@ -81,6 +81,8 @@ struct GgufArchitecture {
   bool sinks = false;         // of attention
   bool multipliers = false;   // Granite's
   bool logit_factor = false;  // logits are multiplied by "logit_scale", nothing else
+  // Queries grow with their positions where a file says so; its YaRN multiplies nothing.
+  bool query_growth = false;
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
   bool needs_head = false;    // a tied head is written a second time, as "output.weight"
   bool tied = false;          // the head is the embedding, whatever a file holds

@@ -87,8 +87,24 @@ void read_yarn(GgufKeys& keys, const GgufArchitecture& row, RopeScaling& scaling
     scaling.score_mscale = keys.number(kLogMultiplier, FLT_MIN) / 0.1f;
     return;
   }
+  if (row.query_growth) {
+    keys.number(kLogMultiplier, 0);
+    for (const char* key : {kLogMultiplier, kWholeFactor, kFurtherFactor})
+      keys.need_number(key, 1, "llama.cpp's versions differ in what another does");
+    return;
+  }
   scaling.attention_factor = read_attention_factor(keys, row, scaling.factor);
   keys.need_number(kLogMultiplier, 0, "it belongs to other architectures");
+}
+
+// Tokens before the first step are those of YaRN's original context, whether frequencies are scaled
+// or not (github ggml-org/llama.cpp, src/models/mistral3.cpp).
+constexpr const char* kTemperature = "attention.temperature_scale";
+
+void read_temperature(GgufKeys& keys, ModelConfig& c) {
+  const float beta = keys.number_or(kTemperature, 0, 0);
+  if (beta > 0)
+    c.query_growth = {.beta = beta, .context = keys.size_or(kOriginalContext, 1, c.context)};
 }
 
 RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
@@ -331,6 +347,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.rope_theta = row.base_unsaid ? keys.number_or("rope.freq_base", 0, 10000)
                                  : keys.number("rope.freq_base", 0);
   c.rope_scaling = read_scaling(file, keys, row, c);
+  if (row.query_growth) read_temperature(keys, c);
   if (!row.window_plain && !row.window_local) return;
   const float base =
       keys.number_or("rope.freq_base_swa", FLT_MIN, row.window_plain ? c.rope_theta : 10000);
@@ -439,6 +456,32 @@ void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix, const 
   out.push_back({prefix + kIndexTypes, Type::booleans, full});
 }
 
+void add_rope_scaling(std::vector<GgufEntry>& out, const std::string& prefix,
+                      const GgufArchitecture& row, const ModelConfig& c) {
+  using Type = GgufEntry::Type;
+  const auto number = [&](const char* key, float x) {
+    out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
+  };
+  const RopeScaling& s = c.rope_scaling;
+  const bool yarn = s.kind == RopeScaling::Kind::yarn;
+  if (row.query_growth) number(kTemperature, c.query_growth.beta);
+  if (yarn || s.kind == RopeScaling::Kind::linear) {  // Llama 3's is a tensor
+    out.push_back(
+        {prefix + "rope.scaling.type", Type::string, std::string(yarn ? "yarn" : "linear")});
+    number("rope.scaling.factor", s.factor);
+  }
+  if (yarn || row.query_growth)
+    out.push_back({prefix + kOriginalContext, Type::u32,
+                   row.query_growth ? c.query_growth.context : s.original_context});
+  if (!yarn) return;
+  number("rope.scaling.yarn_beta_fast", s.beta_fast);
+  number("rope.scaling.yarn_beta_slow", s.beta_slow);
+  if (row.query_growth) return number(kLogMultiplier, 1);
+  if (row.latent()) return number(kLogMultiplier, 0.1f * s.score_mscale);
+  const float further = s.attention_factor / yarn_growth(s.factor);
+  if (std::fabs(further - 1) > 1e-6f) number(kFurtherFactor, further);
+}
+
 void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
                    const GgufArchitecture& row, const ModelConfig& c) {
   using Type = GgufEntry::Type;
@@ -507,19 +550,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   number("rope.freq_base", c.rope_theta);
   if (row.window_plain || row.window_local)
     number("rope.freq_base_swa", c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta);
-  const RopeScaling& s = c.rope_scaling;
-  // Llama 3's is a tensor
-  if (s.kind != RopeScaling::Kind::linear && s.kind != RopeScaling::Kind::yarn) return;
-  out.push_back({prefix + "rope.scaling.type", Type::string,
-                 std::string(s.kind == RopeScaling::Kind::linear ? "linear" : "yarn")});
-  number("rope.scaling.factor", s.factor);
-  if (s.kind == RopeScaling::Kind::linear) return;
-  size("rope.scaling.original_context_length", s.original_context);
-  number("rope.scaling.yarn_beta_fast", s.beta_fast);
-  number("rope.scaling.yarn_beta_slow", s.beta_slow);
-  if (row.latent()) return number(kLogMultiplier, 0.1f * s.score_mscale);
-  const float further = s.attention_factor / yarn_growth(s.factor);
-  if (std::fabs(further - 1) > 1e-6f) number("rope.scaling.attn_factor", further);
+  add_rope_scaling(out, prefix, row, c);
 }
 
 // Our own form holds the text of a config.json, read as one.

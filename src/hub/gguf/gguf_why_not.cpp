@@ -173,6 +173,9 @@ std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig&
   if (s.truncate != row.yarn_truncate)
     return s.truncate ? "the ends of its YaRN's blend are rounded"
                       : "the ends of its YaRN's blend are not rounded";
+  if (row.query_growth && s.attention_factor != 1) return "its YaRN multiplies cosines and sines";
+  if (row.query_growth && s.original_context != c.query_growth.context)
+    return "its queries grow from another context on than its YaRN's";
   // llama.cpp knows one number there, of scores alone.
   return row.latent() && (s.score_mscale <= 0 || s.attention_factor != 1)
              ? "its YaRN scales what turns otherwise than what does not"
@@ -238,9 +241,12 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_few_have(c, {.gemma4 = row.gemma4, .caps = row.caps}),
+      what_few_have(
+          c, {.gemma4 = row.gemma4, .query_growth = row.query_growth, .caps = row.caps}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
+      needs(!row.query_growth || c.query_growth.present(),
+            "its queries do not grow with their positions"),
       row.gemma4 ? why_not_gemma4(c) : "",
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),

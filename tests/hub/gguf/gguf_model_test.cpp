@@ -167,10 +167,10 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const auto model = drawn_model(config);
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
-    const bool paired =
-        std::set<std::string>{"llama",        "deepseek", "smollm3", "granite",   "granitemoe",
-                              "ernie4_5-moe", "glm4",     "arcee",   "command-r", "cohere2"}
-            .contains(name);
+    const bool paired = std::set<std::string>{"llama",      "deepseek",     "smollm3", "granite",
+                                              "granitemoe", "ernie4_5-moe", "glm4",    "arcee",
+                                              "command-r",  "cohere2",      "mistral3"}
+                            .contains(name);
     const bool fused = name == "bailingmoe2";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,
                                             int64_t before = 0) {
@@ -241,6 +241,8 @@ TEST(GgufModel, ConfigsSurvive) {
     EXPECT_EQ(got.multipliers.logits, config.multipliers.logits);
     EXPECT_FLOAT_EQ(got.rope_scaling.score_mscale, config.rope_scaling.score_mscale);
     EXPECT_EQ(got.rope_scaling.truncate, config.rope_scaling.truncate);
+    EXPECT_EQ(got.query_growth.beta, config.query_growth.beta);
+    EXPECT_EQ(got.query_growth.context, config.query_growth.context);
     if (config.moe_layer_count() > 0) {
       const RoutingSpec a = eval_spec(got.routing), b = eval_spec(config.routing);
       EXPECT_EQ(a.select.index(), b.select.index());
@@ -327,7 +329,7 @@ class ChangedGguf : public ::testing::Test {
 
 TEST_F(ChangedGguf, EveryKeyThatChangesTheMathematicsIsNeeded) {
   for (const char* name : {"gpt2", "llama", "deepseek", "qwen2moe", "deepseek2", "granitemoe",
-                           "gpt-oss", "command-r", "cohere2"}) {
+                           "gpt-oss", "command-r", "cohere2", "mistral3"}) {
     start(name);
     const std::string prefix = std::string(name) + ".";
     // Without these a file means what docs/gguf.md says, and llama.cpp does.
@@ -342,6 +344,7 @@ TEST_F(ChangedGguf, EveryKeyThatChangesTheMathematicsIsNeeded) {
                                             "embedding_scale",
                                             "residual_scale",
                                             "attention.scale",
+                                            "attention.temperature_scale",
                                             "rope.scaling.yarn_beta_fast",
                                             "rope.scaling.yarn_beta_slow"};
     // Without these it means another model, whose tensors or keys these are not.
@@ -533,6 +536,44 @@ TEST_F(ChangedGguf, CommandR) {
   target_.metadata = whole;
   set({"command-r.block_count", Type::u32, int64_t{64}});
   expect_refused("with 64 layers or more queries and keys of Command R have LayerNorms");
+}
+
+// Queries grow from YaRN's original context on, whether frequencies are scaled or not. The text of
+// Mistral Small 3.1 is a file of the same name in which they do not grow.
+TEST_F(ChangedGguf, Ministral3) {
+  using Type = GgufEntry::Type;
+  start("mistral3");
+  const std::string growth = "mistral3.attention.temperature_scale",
+                    context = "mistral3.rope.scaling.original_context_length",
+                    multiplier = "mistral3.rope.scaling.yarn_log_multiplier";
+  EXPECT_EQ(std::get<double>(entry(growth).value), double{0.3f});
+  EXPECT_EQ(std::get<int64_t>(entry(context).value), 4);
+  EXPECT_EQ(std::get<double>(entry(multiplier).value), 1);
+  set({"mistral3.rope.scaling.yarn_attn_factor", Type::f32, 1.0});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  for (const char* key : {"log_multiplier", "attn_factor"}) {
+    const std::vector<GgufEntry> whole = target_.metadata;
+    set({fmt::format("mistral3.rope.scaling.yarn_{}", key), Type::f32, 0.5});
+    expect_refused("llama.cpp's versions differ in what another does, so only 1 is supported");
+    target_.metadata = whole;
+  }
+  const auto leave_out = [&](const std::string& key) {
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == key; });
+  };
+  for (const char* key : {"type", "factor", "yarn_beta_fast", "yarn_beta_slow",
+                          "yarn_log_multiplier", "yarn_attn_factor"})
+    leave_out(fmt::format("mistral3.rope.scaling.{}", key));
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").query_growth.context, 4);
+  leave_out(context);
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").query_growth.context, model_->config().context);
+  leave_out(growth);
+  write();
+  const LoadedModel plain = load_model(folder_ / "b.gguf");
+  EXPECT_FALSE(plain.model->config().query_growth.present());
+  EXPECT_EQ(gguf_form_of(plain.model->config()).architecture->name, "llama");
 }
 
 // The indexers of GLM-5 turn neighbours; older files leave it to their tensors which layers have
@@ -816,6 +857,17 @@ TEST(GgufModel, WhyOwn) {
   c = moe_config("mixtral");
   c.moe_every = 2;
   refused(c, "layer 1 is dense");
+  c = dense_config();
+  c.query_growth = {.beta = 0.1f, .context = 8};
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16};
+  refused(c,
+          "Ministral 3 (\"mistral3\") comes nearest, but its queries grow from another context on "
+          "than its YaRN's");
+  c.rope_scaling.original_context = 8;
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.rope_scaling.attention_factor = 1.1f;
+  refused(c, "its YaRN multiplies cosines and sines");
   c = dense_config();
   c.norm = NormKind::layer;
   c.norm_placement = NormPlacement::beside;

@@ -217,7 +217,8 @@ class Feed {
     done_[p.tensor.name] = end;
     written_ += n * row_bytes;
     if (options_.progress) options_.progress(written_, bytes_);
-    if (walk.cols == 1) return Tensor(out_.data(), p.to, {n});
+    // A vector that was walked number by number is one row, unless it stands as rows of one.
+    if (walk.cols == 1 && p.tensor.shape.back() != 1) return Tensor(out_.data(), p.to, {n});
     return Tensor(out_.data(), p.to, {n, walk.cols});
   }
   // Tensors whose rounding errors were made good.

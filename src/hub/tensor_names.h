@@ -48,6 +48,7 @@ enum class Layout {
   as_states,            // [H] as one tensor [1,1,H,1]
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
+  minus_exp_rows,       // the same, [H] as [H,1]
   tiled,                // of linear attention, value heads key head by key head the other way round
 };
 
@@ -107,7 +108,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
-    kGgufAfmoeTensors, kGgufGlm4Tensors;
+    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

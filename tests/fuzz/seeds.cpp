@@ -242,6 +242,18 @@ void gguf_config_seeds(const std::string& folder) {
       c.rope_scaling.score_mscale = 1;
     }
     if (row.indexed) c.sparse = {.top = 8, .heads = 2, .width = 4};
+    if (row.kimi) {
+      c.latent.query_width = 0;
+      c.rope_scaling = {};
+      c.linear = {.key_heads = c.heads,
+                  .value_heads = c.heads,
+                  .key_width = 4,
+                  .value_width = 4,
+                  .conv_width = 2,
+                  .gate_width = 4};
+      c.linear_layers = {0};
+    }
+    if (row.query_growth) c.query_growth = {.beta = 0.1f, .context = 8};
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
     GgmlVocab vocab{.model = "llama",
                     .pre = "default",

@@ -210,6 +210,21 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   all.push_back({"moe_cpp", ministral});
 }
 
+// Linear attention with decays of channels around latent attention in which nothing turns.
+inline ModelConfig kimi_config() {
+  ModelConfig c = grouped_config();
+  make_latent(c);
+  c.linear = {.key_heads = c.heads,
+              .value_heads = c.heads,
+              .key_width = 16,
+              .value_width = 16,
+              .conv_width = 4,
+              .gate_width = 16};
+  c.linear_layers = {0, 2};
+  c.nope_layers = {1};
+  return c;
+}
+
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
   make_latent(v2);
@@ -230,6 +245,7 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   all.push_back({"deepseek2", v3});
   v3.sparse = {.top = 6, .heads = 3, .width = 16, .followers = {1}};
   all.push_back({"glm-dsa", v3});
+  all.push_back({"kimi-linear", kimi_config()});
   ModelConfig glm = grouped_config();
   glm.qk_norm = QkNorm::head;
   glm.head_width = 16;

@@ -67,6 +67,9 @@ struct GgufArchitecture {
   bool base_unsaid = false;   // a file may lack the base of rotary angles, which is 10,000 then
   bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
                               // a gate
+  // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
+  // attention in which nothing turns in the others.
+  bool kimi = false;
   bool mrope = false;         // a key of the axes of pictures has to stand there
   bool gate = false;          // attention of every layer has a gate
   bool conv = false;          // convolutions in layers whose number of key/value heads is 0
@@ -103,7 +106,7 @@ struct GgufArchitecture {
 
   bool routes() const { return !recipe.empty(); }
   bool windows() const { return window_every > 0 || gemma4; }
-  bool latent() const { return older_latents != nullptr; }
+  bool latent() const { return older_latents != nullptr || kimi; }
   bool may_lack_shared() const {
     return shared == SharedExperts::sized || shared == SharedExperts::summed;
   }

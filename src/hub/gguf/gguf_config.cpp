@@ -137,25 +137,60 @@ RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitectur
 }
 
 constexpr const char *kKeyWidth = "attention.key_length", *kValueWidth = "attention.value_length",
-                     *kTurning = "rope.dimension_count";
+                     *kTurning = "rope.dimension_count", *kKvHeads = "attention.head_count_kv",
+                     *kConv = "ssm.conv_kernel", *kKdaWidth = "kda.head_dim";
+
+// Key/value heads by layers; some have none, and something else in place of attention.
+const std::vector<int64_t>& kv_heads_by_layers(GgufKeys& keys, const ModelConfig& c) {
+  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
+  if (std::ssize(heads) != c.layers)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
+         c.layers);
+  return heads;
+}
+
+// One size is that of keys, values and gates, and there are as many heads as in the other layers.
+void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
+  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n != 0 && n != 1)
+      fail("{}: key \"{}\" has {} at layer {}; all heads share the latents, so only 1 is supported",
+           keys.where(), keys.name(kKvHeads), n, i);
+    (n == 0 ? c.linear_layers : c.nope_layers).push_back(i);
+  }
+  const int64_t width = keys.size(kKdaWidth, 1);
+  c.linear = {.key_heads = c.heads,
+              .value_heads = c.heads,
+              .key_width = width,
+              .value_width = width,
+              .conv_width = keys.size(kConv, 2),
+              .gate_width = width};
+}
 
 // A cache that llama.cpp keeps holds latents, so that the usual keys give their widths and the
 // heads' stand under names of their own; in older files these are missing, and the usual ones are
 // the heads'.
-void read_latents(GgufKeys& keys, ModelConfig& c) {
+void read_latents(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.latent.width = keys.size("attention.kv_lora_rank", 1);
   c.latent.query_width = keys.size_or("attention.q_lora_rank", 0, 0);
   c.rotary_width = keys.size(kTurning, 1);
-  const bool older = !keys.has("attention.key_length_mla");
+  const bool older = row.older_latents != nullptr && !keys.has("attention.key_length_mla");
   c.head_width = keys.size(older ? kKeyWidth : "attention.key_length_mla", 1);
   c.latent.value_width = keys.size(older ? kValueWidth : "attention.value_length_mla", 1);
-  keys.need_number("attention.head_count_kv", static_cast<double>(older ? c.heads : 1),
-                   older ? "all heads have keys of their own" : "all heads share the latents");
+  if (row.kimi) {
+    read_kimi_layers(keys, c);
+    keys.need_number("attention.q_lora_rank", 0, "queries are made of the token");
+    keys.ignore(kValueWidth);  // converters copy there what their config says of no layer
+  } else {
+    keys.need_number(kKvHeads, static_cast<double>(older ? c.heads : 1),
+                     older ? "all heads have keys of their own" : "all heads share the latents");
+  }
   c.kv_heads = c.heads;
   if (older) return;
   const std::string why = "the latents and what turns are so wide";
   keys.need_number(kKeyWidth, static_cast<double>(c.latent.width + c.rotary_width), why);
-  keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
+  if (!row.kimi) keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
 constexpr const char *kTop = "attention.indexer.top_k",
@@ -180,14 +215,11 @@ void read_indexers(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
     if (!full[static_cast<size_t>(i)]) c.sparse.followers.push_back(i);
 }
 
-constexpr const char *kKvHeads = "attention.head_count_kv", *kConvTokens = "shortconv.l_cache";
+constexpr const char* kConvTokens = "shortconv.l_cache";
 
-// Key/value heads by layers; where there are none a convolution is.
+// Where there are no key/value heads a convolution is.
 void read_convolutions(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
-  if (std::ssize(heads) != c.layers)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
-         c.layers);
+  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
   c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
   for (int64_t i = 0; i < c.layers; ++i) {
     const int64_t n = heads[static_cast<size_t>(i)];
@@ -236,10 +268,9 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 }
 
 // llama.cpp calls sizes of linear attention as those of Mamba.
-constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
-                     *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
-                     *kSections = "rope.dimension_sections", *kKeyHeads = "ssm.group_count",
-                     *kFullEvery = "full_attention_interval",
+constexpr const char *kInner = "ssm.inner_size", *kState = "ssm.state_size",
+                     *kValueHeads = "ssm.time_step_rank", *kSections = "rope.dimension_sections",
+                     *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
                      *kRecurrent = "attention.recurrent_layers";
 
 // The layers with linear attention: newer files list them, those that predict further tokens behind
@@ -311,7 +342,7 @@ void read_caps(GgufKeys& keys, ModelConfig& c) {
 
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.heads = keys.size("attention.head_count", 1);
-  if (row.latent()) read_latents(keys, c);
+  if (row.latent()) read_latents(keys, row, c);
   else if (!row.gemma4) read_heads(keys, row, c);
   if (row.indexed) read_indexers(file, keys, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
@@ -341,6 +372,10 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.caps) read_caps(keys, c);
   else if (row.gemma > 0) keys.need_number(kGgufLogitCap, 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
+  if (row.kimi) {  // nothing turns
+    c.rope_theta = keys.number_or("rope.freq_base", 0, c.rope_theta);
+    return;
+  }
   read_sections(keys);
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
@@ -436,7 +471,8 @@ void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (std::holds_alternative<GroupedTopK>(find_recipe(row.recipe).train.select))
     read_weighing(keys, c);
   if (!row.weighs_as_said) return need_usual_weighing(keys, row);
-  const bool divides = keys.has(kNorm) && keys.flag(kNorm);
+  // Kimi's converter leaves it to the graph.
+  const bool divides = keys.has(kNorm) ? keys.flag(kNorm) : row.kimi;
   if (divides != row.renormalises)
     fail(
         "{}: by key \"{}\" the weights of the chosen experts are {}divided by their sum; of {} "
@@ -496,12 +532,13 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     number(kRmsEps, c.norm_eps);
     return add_gemma4(out, prefix, c);
   }
-  if (row.conv) {
+  if (row.conv || row.kimi) {
     std::vector<int64_t> heads;
     for (int64_t i = 0; i < c.layers; ++i)
-      heads.push_back(c.mixer(i) == Mixer::conv ? 0 : c.kv_heads);
+      heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
     out.push_back({prefix + kKvHeads, Type::u32s, heads});
-    size(kConvTokens, c.conv_width);
+    size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
+    if (row.kimi) size(kKdaWidth, c.linear.key_width);
   } else {
     size(kKvHeads, row.latent() ? 1 : c.kv_heads);
   }
@@ -645,7 +682,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   } catch (const Error& e) {
     fail("{}: {}", file.path(), e.what());
   }
-  const bool older = row.latent() && !keys.has("attention.key_length_mla");
+  const bool older = row.older_latents != nullptr && !keys.has("attention.key_length_mla");
   const bool fused = row.fused_experts != nullptr && file.contains("blk.0.ffn_gate_up_exps.weight");
   return {c, &row, older ? row.older_latents : fused ? row.fused_experts : row.tensors};
 }

@@ -114,6 +114,22 @@ constexpr NameRow kGgufLatent[] = {
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_v_b.weight", Layout::by_head},
 };
 
+// Kimi Linear's: its layers of linear attention share names with those of attention.
+constexpr NameRow kGgufKimi[] = {
+    {Part::attention, ParamKind::linear_q, "blk.{i}.attn_q.weight"},
+    {Part::attention, ParamKind::linear_k, "blk.{i}.attn_k.weight"},
+    {Part::attention, ParamKind::linear_v, "blk.{i}.attn_v.weight"},
+    {Part::attention, ParamKind::linear_z_in, "blk.{i}.ssm_g_a.weight"},
+    {Part::attention, ParamKind::linear_z, "blk.{i}.ssm_g_b.weight"},
+    {Part::attention, ParamKind::linear_a_in, "blk.{i}.ssm_f_a.weight"},
+    {Part::attention, ParamKind::linear_a_out, "blk.{i}.ssm_f_b.weight"},
+    {Part::attention, ParamKind::linear_conv, "blk.{i}.ssm_conv1d_{p}.weight",
+     Layout::channels_apart},
+    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::minus_exp_rows, true},
+    {Part::attention, ParamKind::linear_o, "blk.{i}.attn_output.weight"},
+};
+constexpr auto kGgufKimiLatent = joined(kGgufKimi, kGgufLatent);
+
 // The indexers of GLM-5, which turn neighbours.
 constexpr NameRow kGgufPairedIndexer[] = {
     {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight", Layout::rotary_first},
@@ -211,6 +227,7 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
                                        kRopeFactors, {},          kGgufNames};
 const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufKimiTensors = {"llama.cpp", kGgufKimiLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
                                               {},          kGgufNames};

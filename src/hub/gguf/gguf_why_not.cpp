@@ -92,9 +92,10 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
     return "only a part of each head turns";
   if (row.positions != Positions::rope) return "";
   for (int64_t i = 0; i < c.layers; ++i) {
-    const bool turns = c.attention(i).rotary_width > 0;
+    const bool turns = c.attention(i).rotary_width > 0,
+               stands = row.kimi || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
     if (c.mixer(i) != Mixer::attention) continue;
-    if (turns == (row.nope_every > 0 && (i + 1) % row.nope_every == 0))
+    if (turns == stands)
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
   }
   return "";
@@ -123,15 +124,29 @@ std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& 
   return "layers with a window turn by other frequencies";
 }
 
+// A file has one width of all that, and no number of heads of its own.
+std::string why_not_kimi_sizes(const ModelConfig& c) {
+  const LinearAttention& l = c.linear;
+  if (!l.by_channel()) return "heads of its linear attention have one decay each";
+  if (l.key_heads != c.heads || l.value_heads != c.heads)
+    return fmt::format("its linear attention has {} heads, its other attention {}", l.value_heads,
+                       c.heads);
+  if (l.value_width != l.key_width || l.gate_width != l.key_width)
+    return "keys, values and gates of its linear attention are of different widths";
+  return c.latent.query_width > 0 ? "its queries are made of latents" : "";
+}
+
 std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
-  if (row.linear != c.linear.present())
-    return row.linear ? "it has no linear attention" : "some of its layers have linear attention";
+  const bool linear = row.linear || row.kimi;
+  if (linear != c.linear.present())
+    return linear ? "it has no linear attention" : "some of its layers have linear attention";
   if (c.scan.present()) return "some of its layers have a state space";
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
   if ((row.linear || row.gate) != c.attention_gate)
     return row.linear || row.gate ? "its attention has no gate" : "its attention has a gate";
+  if (row.kimi) return why_not_kimi_sizes(c);
   if (!row.linear) return "";
   if (c.linear.by_channel()) return "in its linear attention each channel has its own decay";
   if (c.linear.key_width != c.linear.value_width)
@@ -165,6 +180,7 @@ std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& 
 std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig& c) {
   using Kind = RopeScaling::Kind;
   const RopeScaling& s = c.rope_scaling;
+  if (row.kimi) return s.kind == Kind::none ? "" : "its rotary frequencies are scaled";
   if (s.kind == Kind::llama3 && !row.llama3_scaling)
     return "its rotary frequencies are scaled as Llama 3's are";
   if (s.kind == Kind::linear && row.latent())

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "hub/convert.h"
 #include "hub/folder/config_json.h"
 #include "hub/gather.h"
 #include "hub/gguf/gguf_config.h"
@@ -76,8 +77,9 @@ GgufItem item_of(const FileTensor& tensor, DType dtype) {
             else
               gather_rows(reinterpret_cast<float*>(buffer->data()), tensor, 0, walk.rows, 2,
                           nobody_asks);
-            return walk.cols == 1 ? Tensor(buffer->data(), given, {walk.rows})
-                                  : Tensor(buffer->data(), given, {walk.rows, walk.cols});
+            return walk.cols == 1 && tensor.shape.back() != 1
+                       ? Tensor(buffer->data(), given, {walk.rows})
+                       : Tensor(buffer->data(), given, {walk.rows, walk.cols});
           }};
 }
 
@@ -514,6 +516,69 @@ TEST_F(ChangedGguf, TheTextOfAModelOfPictures) {
   }
 }
 
+// Its layers of linear attention have no key/value heads. The converter writes convolutions and
+// decays in four dimensions, of which llama-quantize leaves out the first ones.
+TEST_F(ChangedGguf, KimiLinear) {
+  using Type = GgufEntry::Type;
+  start("kimi-linear");
+  const std::string prefix = "kimi-linear.", heads = prefix + "attention.head_count_kv";
+  EXPECT_EQ(std::get<std::vector<int64_t>>(entry(heads).value), (std::vector<int64_t>{0, 1, 0}));
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_a")), "f32 [4, 1]");
+  EXPECT_EQ(values(file_->get("blk.2.ssm_a")), std::vector<double>(4, -1));
+  const Tensor conv = model_->find(Part::attention, ParamKind::linear_conv, 2)->value;
+  int64_t row = 0;
+  for (const char* part : {"q", "k", "v"}) {
+    const Tensor there = file_->get(fmt::format("blk.2.ssm_conv1d_{}.weight", part));
+    EXPECT_EQ(describe(there), "f32 [64, 1, 4]");
+    EXPECT_EQ(values(there), values(conv.slice_rows(row, row + 64)));
+    row += 64;
+  }
+  for (const char* name : {"blk.0.attn_output.weight", "blk.0.ssm_dt.bias", "blk.1.attn_k_b.weight",
+                           "blk.1.attn_q.weight", "output.weight"})
+    EXPECT_TRUE(file_->contains(name)) << name;
+  const std::vector<GgufEntry> whole = target_.metadata;
+  for (NamedTensor& t : tensors_) {
+    const auto& d = t.value.shape;
+    if (t.name.find("ssm_conv1d_") != std::string::npos)
+      t.value = t.value.reshape({1, d[0], 1, d[2]});
+    if (t.name.ends_with("ssm_a")) t.value = t.value.reshape({1, 1, d[0], 1});
+  }
+  for (const char* key : {"expert_weights_norm", "attention.q_lora_rank"})
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == prefix + key; });
+  set({prefix + "attention.value_length", Type::u32, int64_t{72}});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  LoadedModel bound = open_model(folder_ / "b.gguf", {});
+  EXPECT_EQ(logits_of(*bound.model), logits_of(*model_));
+  convert_model(bound, folder_ / "b.gguf", folder_ / "folder", {});
+  LoadedModel of_folder = open_model(folder_ / "folder", {});
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
+  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+  for (const char* key :
+       {"kda.head_dim", "ssm.conv_kernel", "attention.kv_lora_rank", "attention.key_length_mla",
+        "attention.value_length_mla", "attention.head_count_kv", "rope.dimension_count",
+        "expert_shared_count", "feed_forward_length"}) {
+    target_.metadata = whole;
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == prefix + key; });
+    expect_refused("key \"" + prefix + key + "\" is missing");
+  }
+  const auto refused_with = [&](const GgufEntry& entry, const char* reason) {
+    target_.metadata = whole;
+    set(entry);
+    expect_refused(reason);
+  };
+  refused_with({heads, Type::u32s, std::vector<int64_t>{0, 4, 0}},
+               "has 4 at layer 1; all heads share the latents, so only 1 is supported");
+  refused_with({heads, Type::u32s, std::vector<int64_t>{0, 1}}, "lists 2 layers of 3");
+  refused_with({prefix + "attention.q_lora_rank", Type::u32, int64_t{16}},
+               "queries are made of the token, so only 0 is supported");
+  refused_with({prefix + "expert_weights_norm", Type::boolean, false},
+               "are not divided by their sum");
+  refused_with({prefix + "rope.scaling.type", Type::string, std::string("yarn")},
+               "key \"kimi-linear.rope.scaling.type\" is not known here");
+}
+
 // Logits are multiplied there and divided here; one norm stands before both sublayers, without a
 // bias.
 TEST_F(ChangedGguf, CommandR) {
@@ -857,6 +922,23 @@ TEST(GgufModel, WhyOwn) {
   c = moe_config("mixtral");
   c.moe_every = 2;
   refused(c, "layer 1 is dense");
+  c = kimi_config();
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.linear.key_heads = c.linear.value_heads = 2;
+  refused(c,
+          "Kimi Linear (\"kimi-linear\") comes nearest, but its linear attention has 2 heads, its "
+          "other attention 4");
+  c = kimi_config();
+  c.linear.gate_width = 8;
+  refused(c, "keys, values and gates of its linear attention are of different widths");
+  c = kimi_config();
+  c.latent.query_width = 16;
+  refused(c, "its queries are made of latents");
+  c = kimi_config();
+  c.nope_layers.clear();
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.name == "kimi-linear") EXPECT_EQ(why_not(row, c), "in layer 1 something turns");
+  }
   c = dense_config();
   c.query_growth = {.beta = 0.1f, .context = 8};
   EXPECT_EQ(gguf_form_of(c).why_own, "");

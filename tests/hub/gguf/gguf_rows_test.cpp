@@ -1,0 +1,191 @@
+// What sets single architectures of llama.cpp's apart: their keys and tensors, and what a model
+// must be for one to say it.
+#include "hub/convert.h"
+#include "hub/gguf_files.h"
+
+namespace moe::test::gguf_rows_test {
+namespace {
+
+using gguf_files::ChangedGguf;
+using gguf_files::logits_of;
+
+// Its layers of linear attention have no key/value heads. The converter writes convolutions and
+// decays in four dimensions, of which llama-quantize leaves out the first ones.
+TEST_F(ChangedGguf, KimiLinear) {
+  using Type = GgufEntry::Type;
+  start("kimi-linear");
+  const std::string prefix = "kimi-linear.", heads = prefix + "attention.head_count_kv";
+  EXPECT_EQ(std::get<std::vector<int64_t>>(entry(heads).value), (std::vector<int64_t>{0, 1, 0}));
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_a")), "f32 [4, 1]");
+  EXPECT_EQ(values(file_->get("blk.2.ssm_a")), std::vector<double>(4, -1));
+  const Tensor conv = model_->find(Part::attention, ParamKind::linear_conv, 2)->value;
+  int64_t row = 0;
+  for (const char* part : {"q", "k", "v"}) {
+    const Tensor there = file_->get(fmt::format("blk.2.ssm_conv1d_{}.weight", part));
+    EXPECT_EQ(describe(there), "f32 [64, 1, 4]");
+    EXPECT_EQ(values(there), values(conv.slice_rows(row, row + 64)));
+    row += 64;
+  }
+  for (const char* name : {"blk.0.attn_output.weight", "blk.0.ssm_dt.bias", "blk.1.attn_k_b.weight",
+                           "blk.1.attn_q.weight", "output.weight"})
+    EXPECT_TRUE(file_->contains(name)) << name;
+  const std::vector<GgufEntry> whole = target_.metadata;
+  for (NamedTensor& t : tensors_) {
+    const auto& d = t.value.shape;
+    if (t.name.find("ssm_conv1d_") != std::string::npos)
+      t.value = t.value.reshape({1, d[0], 1, d[2]});
+    if (t.name.ends_with("ssm_a")) t.value = t.value.reshape({1, 1, d[0], 1});
+  }
+  for (const char* key : {"expert_weights_norm", "attention.q_lora_rank"})
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == prefix + key; });
+  set({prefix + "attention.value_length", Type::u32, int64_t{72}});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  LoadedModel bound = open_model(folder_ / "b.gguf", {});
+  EXPECT_EQ(logits_of(*bound.model), logits_of(*model_));
+  convert_model(bound, folder_ / "b.gguf", folder_ / "folder", {});
+  LoadedModel of_folder = open_model(folder_ / "folder", {});
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
+  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+  for (const char* key :
+       {"kda.head_dim", "ssm.conv_kernel", "attention.kv_lora_rank", "attention.key_length_mla",
+        "attention.value_length_mla", "attention.head_count_kv", "rope.dimension_count",
+        "expert_shared_count", "feed_forward_length"}) {
+    target_.metadata = whole;
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == prefix + key; });
+    expect_refused("key \"" + prefix + key + "\" is missing");
+  }
+  const auto refused_with = [&](const GgufEntry& entry, const char* reason) {
+    target_.metadata = whole;
+    set(entry);
+    expect_refused(reason);
+  };
+  refused_with({heads, Type::u32s, std::vector<int64_t>{0, 4, 0}},
+               "has 4 at layer 1; all heads share the latents, so only 1 is supported");
+  refused_with({heads, Type::u32s, std::vector<int64_t>{0, 1}}, "lists 2 layers of 3");
+  refused_with({prefix + "attention.q_lora_rank", Type::u32, int64_t{16}},
+               "queries are made of the token, so only 0 is supported");
+  refused_with({prefix + "expert_weights_norm", Type::boolean, false},
+               "are not divided by their sum");
+  refused_with({prefix + "rope.scaling.type", Type::string, std::string("yarn")},
+               "key \"kimi-linear.rope.scaling.type\" is not known here");
+}
+
+// Logits are multiplied there and divided here; one norm stands before both sublayers, without a
+// bias.
+TEST_F(ChangedGguf, CommandR) {
+  using Type = GgufEntry::Type;
+  start("command-r");
+  EXPECT_EQ(std::get<double>(entry("command-r.logit_scale").value), 0.0625);
+  EXPECT_TRUE(file_->contains("blk.1.attn_norm.weight"));
+  for (const char* name :
+       {"blk.1.ffn_norm.weight", "blk.1.attn_norm.bias", "output_norm.bias", "output.weight"})
+    EXPECT_FALSE(file_->contains(name)) << name;
+  const std::vector<GgufEntry> whole = target_.metadata;
+  set({"command-r.logit_scale", Type::f32, 0.5});
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").multipliers.logits, 2);
+  std::vector<double> eightfold = logits_of(*model_);
+  for (double& x : eightfold) x *= 8;
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), eightfold);
+  set({"command-r.logit_scale", Type::f32, 0.0});
+  expect_refused("key \"command-r.logit_scale\" is 0; it must be at least");
+  target_.metadata = whole;
+  set({"command-r.block_count", Type::u32, int64_t{64}});
+  expect_refused("with 64 layers or more queries and keys of Command R have LayerNorms");
+}
+
+// Queries grow from YaRN's original context on, whether frequencies are scaled or not. The text of
+// Mistral Small 3.1 is a file of the same name in which they do not grow.
+TEST_F(ChangedGguf, Ministral3) {
+  using Type = GgufEntry::Type;
+  start("mistral3");
+  const std::string growth = "mistral3.attention.temperature_scale",
+                    context = "mistral3.rope.scaling.original_context_length",
+                    multiplier = "mistral3.rope.scaling.yarn_log_multiplier";
+  EXPECT_EQ(std::get<double>(entry(growth).value), double{0.3f});
+  EXPECT_EQ(std::get<int64_t>(entry(context).value), 4);
+  EXPECT_EQ(std::get<double>(entry(multiplier).value), 1);
+  set({"mistral3.rope.scaling.yarn_attn_factor", Type::f32, 1.0});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  for (const char* key : {"log_multiplier", "attn_factor"}) {
+    const std::vector<GgufEntry> whole = target_.metadata;
+    set({fmt::format("mistral3.rope.scaling.yarn_{}", key), Type::f32, 0.5});
+    expect_refused("llama.cpp's versions differ in what another does, so only 1 is supported");
+    target_.metadata = whole;
+  }
+  const auto leave_out = [&](const std::string& key) {
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == key; });
+  };
+  for (const char* key : {"type", "factor", "yarn_beta_fast", "yarn_beta_slow",
+                          "yarn_log_multiplier", "yarn_attn_factor"})
+    leave_out(fmt::format("mistral3.rope.scaling.{}", key));
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").query_growth.context, 4);
+  leave_out(context);
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").query_growth.context, model_->config().context);
+  leave_out(growth);
+  write();
+  const LoadedModel plain = load_model(folder_ / "b.gguf");
+  EXPECT_FALSE(plain.model->config().query_growth.present());
+  EXPECT_EQ(gguf_form_of(plain.model->config()).architecture->name, "llama");
+}
+
+TEST(GgufRows, WhyOwn) {
+  const auto refused = [](const ModelConfig& config, const char* reason) {
+    const auto [architecture, why_own] = gguf_form_of(config);
+    EXPECT_EQ(architecture, &own_gguf_architecture());
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, reason, why_own);
+  };
+  ModelConfig c = kimi_config();
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.linear.key_heads = c.linear.value_heads = 2;
+  refused(c,
+          "Kimi Linear (\"kimi-linear\") comes nearest, but its linear attention has 2 heads, its "
+          "other attention 4");
+  c = kimi_config();
+  c.linear.gate_width = 8;
+  refused(c, "keys, values and gates of its linear attention are of different widths");
+  c.linear.gate_width = 0;
+  refused(c, "heads of its linear attention have one decay each");
+  c = kimi_config();
+  c.latent.query_width = 16;
+  refused(c, "its queries are made of latents");
+  c = kimi_config();
+  c.nope_layers.clear();
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.name == "kimi-linear") EXPECT_EQ(why_not(row, c), "in layer 1 something turns");
+  }
+  c = dense_config();
+  c.query_growth = {.beta = 0.1f, .context = 8};
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16};
+  refused(c,
+          "Ministral 3 (\"mistral3\") comes nearest, but its queries grow from another context on "
+          "than its YaRN's");
+  c.rope_scaling.original_context = 8;
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.rope_scaling.attention_factor = 1.1f;
+  refused(c, "its YaRN multiplies cosines and sines");
+  c = dense_config();
+  c.norm = NormKind::layer;
+  c.norm_placement = NormPlacement::beside;
+  c.tied = true;
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.attention_bias = c.attention_out_bias = true;
+  refused(c, "Command R (\"command-r\") comes nearest, but queries, keys and values have biases");
+  c.attention_bias = c.attention_out_bias = false;
+  c.layers = 64;
+  refused(c, "with 64 layers or more its queries and keys have norms");
+  c.layers = 3;
+  c.norm_bias = true;
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.name == "command-r") EXPECT_EQ(why_not(row, c), "its norms have biases");
+  }
+}
+
+}  // namespace
+}  // namespace moe::test::gguf_rows_test

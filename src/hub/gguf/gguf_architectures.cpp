@@ -516,10 +516,12 @@ GgufForm gguf_form_of(const ModelConfig& config) {
     nearest_row = &row;
     nearest_reason = std::move(reason);
   }
-  return {&kOwn,
-          fmt::format(
-              "none of its architectures supports this model; {} (\"{}\") comes nearest, but {}",
-              nearest_row->title, nearest_row->name, nearest_reason)};
+  return {
+      &kOwn,
+      fmt::format(
+          "none of its architectures that are known here supports this model; {} (\"{}\") comes "
+          "nearest, but {}",
+          nearest_row->title, nearest_row->name, nearest_reason)};
 }
 
 const GgufArchitecture& find_gguf_architecture(std::string_view name, const GgufTraits& file,

@@ -640,7 +640,8 @@ TEST(GgufModel, WhyOwn) {
   ModelConfig c = moe_config("olmoe");
   c.qk_norm = QkNorm::full;
   refused(c,
-          "none of its architectures supports this model; OLMoE (\"olmoe\") comes nearest, but "
+          "none of its architectures that are known here supports this model; OLMoE (\"olmoe\") "
+          "comes nearest, but "
           "heads share keys and values");
   c.kv_heads = c.heads;
   c.routing.norm_topk_prob = true;

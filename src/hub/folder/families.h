@@ -6,107 +6,10 @@
 // tools/interop/architectures.py.
 #pragma once
 
-#include <span>
-#include <string_view>
-
-#include "model/config.h"
+#include "hub/folder/family.h"
 
 namespace moe {
 
-// Where attention has biases.
-enum class FamilyBiases {
-  none,
-  qkv,           // queries, keys and values
-  qkv_bias,      // these, unless "qkv_bias" says otherwise
-  qkv_flag,      // these, as "attention_bias" says
-  flag,          // these and the projection back, as "attention_bias" says
-  flag_or_none,  // the same, none where it is missing, as in some of the family's published configs
-  flag_later,    // the same and of FFNs "mlp_bias"; both keys came later than the family
-  use_qkv,       // queries, keys and values, as "use_qkv_bias" says, none where it is missing
-  use_all        // these, the projection back and FFNs, as "use_bias" says
-};
-
-// Whether "head_dim" may be missing: hidden_size / num_attention_heads; even: it may say nothing
-// else; latent: the sizes of latent attention.
-enum class HeadWidth { may, must, even, latent };
-
-// What says how far attention reaches; never: the keys stand there and must switch it off; listed:
-// "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
-// or as the key says that is `every_key`.
-enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
-
-// The embedding times sqrt(D), and the other words of Gemma's configs.
-enum class FamilyGemma { none, gemma, gemma2, gemma3, gemma4 };
-
-// What layers with a window turn by. plain: the same base, never scaled; local:
-// "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
-// layers; listed: there alone, and never scaled.
-enum class WindowRope { same, plain, local, listed };
-
-// Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
-// where it is missing; quarter and all likewise; dim: as much as "rotary_dim" or that factor says;
-// said: the same, and one of them has to stand there; by_layer: all of it, and in some layers
-// nothing; windowed: all of it in layers with a window, and in the others nothing; windowed_or_all:
-// the same, and all of it where no layer has a window; bases: all of it, and nothing in layers
-// whose base "layer_rope_theta" says to be 0.
-enum class FamilyRotary {
-  whole,
-  half,
-  quarter,
-  all,
-  dim,
-  said,
-  by_layer,
-  windowed,
-  windowed_or_all,
-  bases
-};
-
-// The keys of the experts' sizes, and of the layers that route.
-enum class FamilyExperts {
-  none,
-  mixtral,
-  qwen2,
-  qwen3,
-  qwen3_next,
-  qwen3_5,
-  mellum,
-  deepseek,
-  solar,
-  glm_lite,
-  olmo,
-  granite,
-  granite_shared,
-  gpt_oss,
-  ernie,
-  lfm2,
-  hunyuan,
-  gemma4,
-  phimoe,
-  ling,
-  afmoe,
-  exaone,
-  hy3,
-  aria,
-  kimi
-};
-
-// A router that scores by more than a softmax: what the family's code does where its config says
-// nothing, and the words of the configs that were published.
-struct FamilyRouter {
-  const char *recipe, *score;
-  const char* method;  // empty: there is no key of it
-  bool greedy;         // it may also choose among all, by the method "greedy"
-  bool renormalises;   // weights are divided by their sum
-  bool groups = true;  // the config has the keys of groups of experts, and a factor of the weights
-  // Where there is no key of a method; null: nor one of this.
-  const char* bias_key = "use_routing_bias";
-  bool scale = false;  // then a factor of the weights all the same
-  const char *score_key = "scoring_func", *scale_key = "routed_scaling_factor",
-             *norm_key = "norm_topk_prob";
-  bool score_flag = false;  // the key of the score holds no word: true is this one
-  const char* groups_key = "n_group";
-};
 // (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
 inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
                                                    true, false};
@@ -170,12 +73,6 @@ inline constexpr FamilyRouter kKimiRouter = {
 };
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
-// A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
-// it of every layer.
-struct FamilyKey {
-  const char* name;
-  std::string_view only;
-};
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
 inline constexpr FamilyKey kQwen3MoeKeys[] = {
     {"qkv_bias", "false"}, {"use_qk_norm", "true"}, {"shared_expert_intermediate_size", "0"}};
@@ -330,124 +227,6 @@ inline constexpr const char* kHunYuanUnread[] = {
     "xdrope_section",   "eod_token_id", "image_token_id", "pad_id",           "mask_init_id",
     "im_start_id",      "im_end_id",    "im_newline_id",  "text_start_id",    "text_end_id",
     "video_start_id",   "video_end_id"};
-
-struct Family {
-  FamilyBiases biases = FamilyBiases::none;
-  HeadWidth head_width = HeadWidth::may;
-  FamilyWindow window = FamilyWindow::none;
-  int64_t window_every = 2;
-  bool first_full = false;          // these are counted from the first layer on, which has none
-  const char* every_key = nullptr;  // needed where "layer_types" is missing
-  WindowRope window_rope = WindowRope::same;
-  QkNorm qk_norm = QkNorm::none;
-  bool qk_norm_flag = false;  // "use_qk_norm" says whether
-  FamilyRotary rotary = FamilyRotary::whole;
-  NormPlacement placement = NormPlacement::pre;
-  bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
-  const char* eps_key = "rms_norm_eps";
-  bool layer_norms = false;            // norms are LayerNorms
-  bool norm_biases = true;             // with biases
-  bool from_one = false;               // which multiply by 1 + their weight
-  bool query_growth = false;           // queries grow as "llama_4_scaling_beta" says
-  const char* logit_factor = nullptr;  // logits are times what this key says
-  bool plain_ffn = false;              // FFNs have no gates
-  bool relu2 = false;                  // their activation is the square of ReLU and no other
-  // Norms have no weights, and the embedding has one; logits are held back.
-  bool nanochat = false;
-  bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
-  // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
-  bool longrope = false;
-  bool multipliers = false;
-  bool mup = false;  // "mup_enabled" says whether the embedding is times sqrt(D)
-  FamilyGemma gemma = FamilyGemma::none;
-  // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
-  // missing; the others have a gate; norms count from 1.
-  bool linear = false;
-  bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
-  bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
-  // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
-  // attention turns. "num_local_experts" 0: the shared FFN is all there is.
-  bool states = false;
-  bool attention_gate = false;           // attention has a gate in every layer
-  bool norm_turned = false;              // norms of queries and keys see them turned
-  const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
-  bool sinks = false;
-  bool indexed = false;           // a token sees "index_topk" of those before it
-  bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
-  bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
-  FamilyExperts experts = FamilyExperts::none;
-  const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
-  // Its published configs have no "router_aux_loss_coef": then there is no balance loss.
-  bool may_lack_balance = false;
-  std::span<const FamilyKey> keys = {};
-  std::span<const char* const> unread = {};
-
-  bool out_bias() const {
-    return biases == FamilyBiases::flag || biases == FamilyBiases::flag_or_none ||
-           biases == FamilyBiases::flag_later || biases == FamilyBiases::use_all;
-  }
-  bool latent() const { return head_width == HeadWidth::latent; }
-  // Whether the experts' number is "num_experts".
-  bool num_experts() const {
-    return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
-           experts == FamilyExperts::gemma4 || num_shared();
-  }
-  // Whether its shared experts' number is "num_shared_experts".
-  bool num_shared() const {
-    return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
-           experts == FamilyExperts::exaone || experts == FamilyExperts::hy3 ||
-           experts == FamilyExperts::kimi;
-  }
-  // Whether there is one shared expert with a gate.
-  bool gated_shared() const {
-    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3_next ||
-           experts == FamilyExperts::qwen3_5;
-  }
-  bool norm_offset() const {
-    return linear || from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
-  }
-  bool has_gate() const { return linear || attention_gate; }
-  // Whether a share of a head turns that "partial_rotary_factor" says.
-  bool rotary_share() const {
-    return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter ||
-           rotary == FamilyRotary::all || rotary == FamilyRotary::said;
-  }
-  // Whether "rotary_dim" may say it too.
-  bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
-  // Whether its experts are those of the first DeepSeek, of which a text within another model lists
-  // which layers are dense (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py).
-  bool first_deepseek() const { return experts == FamilyExperts::deepseek && !router; }
-  // Whether "mlp_layer_types" may say which layers are dense.
-  bool mlp_types() const {
-    return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
-           experts == FamilyExperts::hy3 || experts == FamilyExperts::kimi;
-  }
-  // Whether its shared experts are counted, each as wide as a routed one.
-  bool counted_shared() const {
-    return dense_first() || experts == FamilyExperts::solar || experts == FamilyExperts::aria;
-  }
-  // Whether dense layers stand before those that route; if not, and not qwen(), all route.
-  bool dense_first() const {
-    return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
-           experts == FamilyExperts::ernie || experts == FamilyExperts::lfm2 || num_shared();
-  }
-  // Whether a softmax router's weights are divided by their sum without a key that says so.
-  bool always_renormalises() const {
-    return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
-           experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || experts == FamilyExperts::aria || own_recipe();
-  }
-  // Whether its router is a recipe that no other family has.
-  bool own_recipe() const {
-    return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::gemma4 || experts == FamilyExperts::phimoe;
-  }
-  bool qwen() const {
-    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
-           experts == FamilyExperts::qwen3_next || experts == FamilyExperts::mellum;
-  }
-};
 
 inline constexpr Family kLlama = {.biases = FamilyBiases::flag_later};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};

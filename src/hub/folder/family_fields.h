@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/json.h"
-#include "hub/folder/families.h"
+#include "hub/folder/family.h"
 
 namespace moe {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hub/folder/config_fields.h"
-#include "hub/folder/families.h"
+#include "hub/folder/family.h"
 #include "hub/folder/field_visitors.h"
 
 namespace moe {

@@ -468,6 +468,8 @@ TEST(DenseFamilies, Ministral3) {
   EXPECT_EQ(c.query_growth.beta, 0.1f);
   EXPECT_EQ(c.query_growth.context, 16384);
   EXPECT_EQ(c.rope_scaling.attention_factor, 1);
+  // transformers would take it in place of what says how queries grow.
+  EXPECT_FALSE(parse_json(config_to_json(c), "x").contains("rope_scaling"));
   for (const char* key : {"llama_4_scaling_beta", "original_max_position_embeddings"}) {
     Json json = ministral3();
     json["rope_parameters"].erase(key);

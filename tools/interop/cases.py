@@ -261,6 +261,7 @@ KIMI = dict(
     linear_head_dim=32,
     linear_num_heads=4,
     layer_types=["linear_attention", "full_attention"] * 2,
+    pad_token_id=None,
 )
 LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
 GRANITE = dict(

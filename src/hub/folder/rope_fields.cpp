@@ -219,6 +219,7 @@ void read_query_growth(const JsonReader& reader, ModelConfig& c) {
 }
 
 void write_query_growth(Json& json, const ModelConfig& c) {
+  json.erase("rope_scaling");  // which transformers would take in place of all that stands here
   FieldWriter fields(json["rope_parameters"]);
   fields.number(kGrowth, c.query_growth.beta, 0);
   fields.size(kFirstContext, c.query_growth.context, 1);

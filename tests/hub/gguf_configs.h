@@ -64,6 +64,7 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
                  .gate_width = 16};
   kimi.linear_layers = {0, 2};
   kimi.nope_layers = {1};
+  kimi.rope_theta = 10000;  // which its configs do not say: nothing turns
   all.push_back({"moe_cpp", kimi});
   ModelConfig scanned = moe_config("mixtral");
   scanned.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};

@@ -222,6 +222,9 @@ HWY_NOINLINE void RowColumns(const RowProduct& p, int64_t column) {
            (first / l.n_block * l.n_stride + first % l.n_block * kStep<W>)*kSize;
   }
   VF32 total[kRows][kAll], sum[kRows][kAll];
+  // g++ for ARM does not see that the first stretch writes them.
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) MOE_UNROLL for (int v = 0; v < kAll; ++v) total[r][v] =
+      hn::Zero(d);
   for (int64_t begin = 0; begin < l.inner; begin += p.stretch) {
     const int64_t end = std::min(begin + p.stretch, l.inner);
     MOE_UNROLL for (int r = 0; r < kRows; ++r) MOE_UNROLL for (int v = 0; v < kAll; ++v) sum[r][v] =

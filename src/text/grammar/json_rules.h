@@ -64,7 +64,6 @@ class JsonRules {
  private:
   using Sequence = Builder::Sequence;
   RuleId once(std::optional<RuleId>& made, RuleId (JsonRules::*make)());
-  RuleId make_any();
   RuleId make_any_object();
   RuleId make_any_string();
   RuleId make_any_number();

@@ -27,12 +27,10 @@ enum class AlarmKind {
   exploding_gradient
 };
 
-// A row of the table; docs/training.md shows it.
+// A row of the table; docs/training.md says what each means and when it is said.
 struct AlarmInfo {
   AlarmKind kind;
-  std::string_view name;     // as metrics.jsonl spells it
-  std::string_view meaning;  // what is wrong
-  std::string_view fires;    // when it is said
+  std::string_view name;  // as metrics.jsonl spells it
 };
 const std::vector<AlarmInfo>& alarm_table();  // in the order of the enum
 std::string_view name_of(AlarmKind);

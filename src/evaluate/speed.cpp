@@ -1,8 +1,8 @@
 #include "evaluate/speed.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "ops/memory.h"
@@ -10,14 +10,8 @@
 namespace moe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int64_t kMost = int64_t{1} << 20;
 constexpr int64_t kMostPrompts = 8;  // of warming up
-
-double elapsed(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 
@@ -91,12 +85,12 @@ void SpeedProbe::measure() {
   session_.truncate(0);
   const auto begin = Clock::now();
   session_.prefill(all.first(static_cast<size_t>(options_.prompt)));
-  speed_.prompt_seconds.push_back(elapsed(begin));
+  speed_.prompt_seconds.push_back(seconds_since(begin));
   const int64_t joins = joins_of_this_thread();
   const auto middle = Clock::now();
   for (auto i = static_cast<size_t>(options_.prompt); i < all.size(); ++i)
     session_.decode(all.subspan(i, 1));
-  speed_.decode_seconds.push_back(elapsed(middle));
+  speed_.decode_seconds.push_back(seconds_since(middle));
   speed_.decode_joins = joins_of_this_thread() - joins;
 }
 

@@ -1,10 +1,10 @@
 #include "infer/batcher.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "moe/layer.h"
@@ -12,8 +12,6 @@
 
 namespace moe {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Tokens of prompts that a step reads beside replies, which wait for them; fewer would leave the
 // products of the experts too few rows each.

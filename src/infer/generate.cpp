@@ -1,9 +1,9 @@
 #include "infer/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "infer/lookup.h"
 
@@ -16,10 +16,6 @@ constexpr int64_t kMaxTokens = int64_t{1} << 24;
 GenerateOptions with_room(GenerateOptions options, int64_t room) {
   options.max_tokens = std::min(options.max_tokens, room);
   return options;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -173,14 +169,14 @@ Generated generate(Session& session, const Tokenizer& tokenizer, std::span<const
                         with_room(options, session.capacity() - std::ssize(prompt) + 1), emit,
                         std::move(constraint));
   const int64_t computed = session.computed();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::span<const float> logits =
       session.prefill(prompt.subspan(static_cast<size_t>(session.keep_prefix(prompt))), 1, keep);
   const bool interrupted =
       logits.empty() || (options.guesser != nullptr && !options.guesser->begin(prompt, keep));
   const double prompt_seconds = seconds_since(start);
   const int64_t read_tokens = session.computed() - computed;
-  const auto middle = std::chrono::steady_clock::now();
+  const auto middle = Clock::now();
   if (!interrupted)
     while (generation.take(logits)) {
       session.truncate(session.length() - generation.rejected());

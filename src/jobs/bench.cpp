@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "hub/hub.h"
 #include "hub/named_models.h"
@@ -23,14 +23,8 @@
 namespace moe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kRepeats = 7;
 constexpr double kPeakSeconds = 0.5;  // that a peak is measured for
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // One timed piece of work: FLOPs of a call, or bytes moved when it is limited by memory.
 struct TimedOp {

@@ -1,8 +1,8 @@
 // An MoE layer by itself: router, dispatch, experts and combine, forward and back.
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "evaluate/speed.h"
 #include "jobs/bench.h"
@@ -12,8 +12,6 @@
 
 namespace moe {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWarmup = 3;
 constexpr double kLayerPeakSeconds = 0.2;
@@ -85,7 +83,7 @@ LayerTimings bench_layer(BenchLayerJob job) {
     layer.forward(run, y, x, {}, pass, saved);
     layer.backward(run, dx, {}, dy, x, pass, config.routing.coef, saved);
     if (run.device != nullptr) run.device->wait();
-    if (i >= 0) done.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (i >= 0) done.seconds.push_back(seconds_since(start));
   }
   return done;
 }

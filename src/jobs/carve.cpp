@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "analyze/pages/conversion_page.h"
 #include "convert/options.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/words.h"
 #include "hub/named_models.h"
@@ -15,12 +15,6 @@
 
 namespace moe {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_after(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 Json carved_layer_json(const CarvedLayer& l) {
   return {{"layer", l.layer},
@@ -63,7 +57,7 @@ struct Carving {
                             progress(l.layer + 1, dense.model->config().layers, "layers");
                           }});
     }
-    done.seconds = seconds_after(start);
+    done.seconds = seconds_since(start);
     done.rows = destination.save(*done.result.model, *dense.tokenizer, type, run.threads);
     done.result.model.reset();  // what was written is measured
     return done;
@@ -231,13 +225,13 @@ CarveReply carve_model(const CarveJob& job, const Watch& watch, const CarveCallb
     verification->check_not_fitted_to(ids);
   }
   reply.carved = carved_config(reply.dense, o);
-  reply.load_seconds = seconds_after(start);
+  reply.load_seconds = seconds_since(start);
   const Carving carving{job, watch, dense, ids, reply.type.type, reply.compute};
   Carving::Written written = carving.write(o, job.out, callbacks.on_layer);
   reply.result = std::move(written.result);
   reply.rows = std::move(written.rows);
   reply.carve_seconds = written.seconds;
-  reply.write_seconds = seconds_after(start) - reply.load_seconds - reply.carve_seconds;
+  reply.write_seconds = seconds_since(start) - reply.load_seconds - reply.carve_seconds;
   callbacks.on_written(reply);
   if (verification) {
     reply.report = verification->measure(job.out, how_carved(reply, job.calibration.text),

@@ -1,9 +1,9 @@
 #include "jobs/network.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "evaluate/speed.h"
 
@@ -26,11 +26,9 @@ NetworkTiming time_exchange(const comm::Group& group, int64_t bytes) {
   std::vector<double> seconds;
   for (int i = -1; i < kTimes; ++i) {  // the first one opens connections
     group.any(false);                  // all begin together
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     group.link->exchange(send, receive);
-    const double own =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const double slowest = group.largest(own);
+    const double slowest = group.largest(seconds_since(start));
     if (i >= 0) seconds.push_back(slowest);
   }
   NetworkTiming t{.bytes = bytes, .seconds = median(seconds)};

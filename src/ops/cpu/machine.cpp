@@ -13,11 +13,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <dnnl.hpp>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/threads.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/gemm/tile_product.h"
@@ -84,11 +84,6 @@ namespace {
 HWY_EXPORT(FmaLoop);
 HWY_EXPORT(FoldWords);
 HWY_EXPORT(TargetHere);
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 #if defined(__x86_64__)
 // The same loop on pairs of bf16; Highway 1.0.3 has no name for this instruction.

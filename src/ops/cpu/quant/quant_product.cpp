@@ -7,13 +7,13 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
 
+#include "core/clock.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/quant/quant_panels.h"
 #include "ops/cpu/simd-inl.h"
@@ -131,11 +131,6 @@ namespace moe::ops {
 namespace {
 
 HWY_EXPORT(QuantiseRows);
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

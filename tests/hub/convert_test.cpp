@@ -13,6 +13,7 @@
 #include "hub/account.h"
 #include "hub/configs.h"
 #include "hub/gguf/gguf_model.h"
+#include "hub/saved_folder.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"
@@ -119,17 +120,6 @@ TEST(QuantPolicy, KindsOfAModel) {
   config.tied = true;
   Model tied(config, Storage::bound);
   EXPECT_EQ(kind_of(tied, *param_named(tied, "embed.weight")), WeightKind::lm_head);
-}
-
-std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
-  auto model = std::make_unique<Model>(config);
-  uint64_t index = 0;
-  for (Param* param : model->params()) {
-    const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i)
-      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
-  }
-  return model;
 }
 
 void expect_same_weights(

@@ -11,45 +11,28 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "core/rng.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "hub/configs.h"
 #include "hub/convert.h"
 #include "hub/folder/config_json.h"
 #include "hub/hub.h"
+#include "hub/saved_folder.h"
 #include "support/check.h"
 #include "support/files.h"
 
 namespace moe::test::family_folders_test {
 namespace {
 
-std::unique_ptr<Model> drawn_model(const ModelConfig& config) {
-  auto model = std::make_unique<Model>(config);
-  uint64_t index = 0;
-  for (Param* param : model->params()) {
-    const RngKey key = RngKey::from_seed(5).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i)
-      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
-  }
-  return model;
-}
-
 class FamilyFolder : public ::testing::Test {
  protected:
   void start(const ModelConfig& config) {
-    model_ = drawn_model(config);
+    model_ = drawn_model(config, 5);
     save_model(folder_.path(), *model_, *make_tokenizer("bytes"));
   }
   void rewrite(const std::function<bool(SafetensorsItem&)>& change,
                std::vector<SafetensorsItem> also = {}) {
-    const Safetensors file = Safetensors::open(folder_.path());
-    std::vector<SafetensorsItem> items = std::move(also);
-    for (const NamedTensor& tensor : file.tensors()) {
-      SafetensorsItem item{tensor.name, tensor.value, tensor.value.dtype};
-      if (change(item)) items.push_back(item);
-    }
-    write_safetensors(folder_ / "model.safetensors", items);
+    rewrite_tensors(folder_.path(), change, std::move(also));
   }
   std::string message() {
     return message_of([&] { open_model(folder_.path(), {}); });

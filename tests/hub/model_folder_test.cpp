@@ -12,6 +12,7 @@
 #include "hub/configs.h"
 #include "hub/folder/config_json.h"
 #include "hub/hub.h"
+#include "hub/saved_folder.h"
 #include "hub/tensor_map.h"
 #include "support/check.h"
 #include "support/files.h"
@@ -20,17 +21,6 @@
 
 namespace moe::test::model_folder_test {
 namespace {
-
-std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
-  auto model = std::make_unique<Model>(config);
-  uint64_t index = 0;
-  for (Param* param : model->params()) {
-    const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i)
-      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
-  }
-  return model;
-}
 
 void save(const std::string& folder, Model& model, DType dtype = DType::f32) {
   save_model(folder, model, *make_tokenizer("bytes"), dtype);
@@ -280,13 +270,7 @@ class Changed : public ::testing::Test {
   // Writes the tensors again after `change` was applied to each; false drops it.
   void rewrite(const std::function<bool(SafetensorsItem&)>& change,
                std::vector<SafetensorsItem> also = {}) {
-    const Safetensors file = Safetensors::open(folder_.path());
-    std::vector<SafetensorsItem> items = std::move(also);
-    for (const NamedTensor& tensor : file.tensors()) {
-      SafetensorsItem item{tensor.name, tensor.value, tensor.value.dtype};
-      if (change(item)) items.push_back(item);
-    }
-    write_safetensors(folder_ / "model.safetensors", items);
+    rewrite_tensors(folder_.path(), change, std::move(also));
   }
   // The same, for one tensor.
   void rewrite(const std::string& name, const std::function<void(SafetensorsItem&)>& change) {

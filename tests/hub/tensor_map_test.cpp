@@ -3,23 +3,13 @@
 #include "hub/tensor_map.h"
 
 #include "hub/configs.h"
+#include "hub/saved_folder.h"
 #include "support/check.h"
 #include "support/files.h"
 #include "support/param_named.h"
 
 namespace moe::test::tensor_map_test {
 namespace {
-
-std::unique_ptr<Model> drawn_model(const ModelConfig& config, uint64_t seed = 1) {
-  auto model = std::make_unique<Model>(config);
-  uint64_t index = 0;
-  for (Param* param : model->params()) {
-    const RngKey key = RngKey::from_seed(seed).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i)
-      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
-  }
-  return model;
-}
 
 float number(const Tensor& row, int64_t i) {
   switch (row.dtype) {

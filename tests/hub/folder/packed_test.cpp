@@ -9,6 +9,7 @@
 #include "hub/configs.h"
 #include "hub/folder/packed_folder.h"
 #include "hub/hub.h"
+#include "hub/saved_folder.h"
 #include "support/param_named.h"
 #include "tensor/quant.h"
 
@@ -48,12 +49,8 @@ class Packed : public PackedFolder {
 
 // Every expert's numbers are of MXFP4 beforehand, so that packing loses nothing.
 std::unique_ptr<Model> made_of_mxfp4(const ModelConfig& config) {
-  auto model = std::make_unique<Model>(config);
-  uint64_t index = 0;
+  auto model = drawn_model(config, 4);
   for (Param* param : model->params()) {
-    const RngKey key = RngKey::from_seed(4).fold(index++);
-    for (int64_t i = 0; i < param->value.numel(); ++i)
-      param->value.as<float>()[i] = normal(key, static_cast<uint64_t>(i));
     if (param->part != Part::experts || param->is_bias()) continue;
     std::vector<uint8_t> blocks(static_cast<size_t>(bytes_of(DType::mxfp4, param->value.numel())));
     quantise(blocks.data(), param->value.as<float>(), DType::mxfp4, param->value.numel());

@@ -70,10 +70,7 @@ class Api : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     shared_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 100; ++i)
-      text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
-    put(text_file(), text);
+    put(text_file(), small_text());
     const std::string options = run_options(text_file(), folder()).dump();
     ASSERT_EQ(moe_train(options.c_str(), nullptr, nullptr, nullptr), MOE_OK) << moe_last_error();
   }

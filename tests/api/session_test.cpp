@@ -27,10 +27,7 @@ class ApiSession : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     shared_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 100; ++i)
-      text += "line " + std::to_string(i) + ": the router sends each token to two experts\n";
-    put(*shared_ / "text.txt", text);
+    put(*shared_ / "text.txt", small_text());
     const Json options = {{"data", *shared_ / "text.txt"},
                           {"out", folder()},
                           {"width", 16},

@@ -16,10 +16,7 @@ class BenchModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text;
-    for (int i = 0; i < 100; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(text_file(), text);
+    put(text_file(), small_text());
     const CommandResult r =
         moe_command({"train", "--data",  text_file(), "--out",          model(), "--width",
                      "16",    "--heads", "2",         "--layers",       "2",     "--experts",

@@ -13,12 +13,10 @@ class CarveReport : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text, other;
-    for (int i = 0; i < 120; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    std::string other;
     for (int i = 0; i < 60; ++i)
       other += fmt::format("the experts of line {} send each token to the router\n", 3 * i);
-    put(text_file(), text);
+    put(text_file(), small_text(120));
     put(verify_file(), other);
     const CommandResult r =
         moe_command({"train", "--data",        text_file(), "--out",     dense(), "--recipe",

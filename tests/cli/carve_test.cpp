@@ -12,9 +12,7 @@ class Carve : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     made_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
-    put(*made_ / "text.txt", text);
+    put(*made_ / "text.txt", repeated_text(100));
     for (const char* recipe : {"dense", "olmoe"}) {
       std::vector<std::string> words = command_line(
           "train --width 64 --heads 2 --layers 2 --context 32 --batch 2 --steps 3",

@@ -18,11 +18,10 @@ class Combine : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     made_ = new TempFolder;
-    std::string text, other;
-    for (int i = 0; i < 200; ++i) text += "the router sends each token to two experts\n";
+    std::string other;
     for (int i = 0; i < 200; ++i)
       other += "what two experts say of a token is added up " + std::to_string(i) + "\n";
-    put(*made_ / "text.txt", text);
+    put(*made_ / "text.txt", repeated_text(200));
     put(*made_ / "other.txt", other);
     for (const std::string name : {"a", "b", "c"})
       make(name, {"--recipe", "dense", "--dense-width", "48", "--seed", std::to_string(name[0])});

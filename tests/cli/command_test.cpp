@@ -19,12 +19,7 @@ namespace fs = std::filesystem;
 
 class Command : public ::testing::Test {
  protected:
-  Command() {
-    std::string text;
-    for (int i = 0; i < 200; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(text_, text);
-  }
+  Command() { put(text_, small_text(200)); }
   // The smallest run, with `more` in place of or after the options it names.
   std::vector<std::string> train(const std::string& out, std::vector<std::string> more = {}) const {
     std::vector<std::string> words = {"train", "--out", out};

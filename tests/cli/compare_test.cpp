@@ -13,10 +13,7 @@ class Compare : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text;
-    for (int i = 0; i < 120; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(text_file(), text);
+    put(text_file(), small_text(120));
     train(model(), {"--layers", "2"});
     train(deeper(), {"--layers", "3", "--recipe", "dense"});
     const CommandResult r = moe_command({"convert", model(), quantised(), "--quant", "q4_0"});

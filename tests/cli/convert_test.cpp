@@ -14,9 +14,7 @@ class Convert : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     made_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 100; ++i) text += "the router sends each token to two experts\n";
-    put(*made_ / "text.txt", text);
+    put(*made_ / "text.txt", repeated_text(100));
     const CommandResult r =
         moe_command(command_line("train --width 64 --heads 2 --layers 1 --experts 4 --top-k 2 "
                                  "--expert-width 32 --context 32 --batch 2 --steps 3",

@@ -14,8 +14,7 @@ class InspectText : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     made_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 50; ++i) text += "the router sends each token to two experts\n";
+    const std::string text = repeated_text(50);
     put(*made_ / "texts/one.txt", text);
     put(*made_ / "texts/two.txt", "où étaient les élèves ? " + text.substr(0, 100));
     ASSERT_EQ(

@@ -11,12 +11,10 @@ class Memory : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
-    std::string text, other;
-    for (int i = 0; i < 200; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
+    std::string other;
     for (int i = 0; i < 200; ++i)
       other += fmt::format("{} is what two experts say of a token, added up\n", i);
-    put(path("text.txt"), text);
+    put(path("text.txt"), small_text(200));
     put(path("other.txt"), other);
     train("moe", {"--experts", "4", "--top-k", "2", "--expert-width", "16"});
     train("dense", {"--recipe", "dense", "--dense-width", "32"});

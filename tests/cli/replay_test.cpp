@@ -18,9 +18,7 @@ class ReplayCommand : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     made_ = new TempFolder;
-    std::string text;
-    for (int i = 0; i < 40; ++i) text += "the router sends each token to two experts\n";
-    put(*made_ / "text.txt", text);
+    put(*made_ / "text.txt", repeated_text(40));
     train("a", {"--experts", "4", "--seed", "1"});
     train("b", {"--experts", "4", "--seed", "2"});
     train("wide", {"--experts", "8"});

@@ -13,12 +13,7 @@ namespace {
 
 class Watch : public ::testing::Test {
  protected:
-  Watch() {
-    std::string text;
-    for (int i = 0; i < 2000; ++i)
-      text += fmt::format("line {}: the router sends each token to two experts\n", i);
-    put(text_, text);
-  }
+  Watch() { put(text_, small_text(2000)); }
   std::vector<std::string> train(const std::string& out,
                                  const std::vector<std::string>& more) const {
     std::vector<std::string> words = {"train", "--out",   out,  "--data",  text_, "--layers",

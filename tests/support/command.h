@@ -64,8 +64,13 @@ inline CommandResult moe_command(const std::vector<std::string>& words,
   return run_command(MOE_BINARY, words, meanwhile, input);
 }
 
-// A text of `lines` lines that are nearly alike, and the options of a model so small that it learns
-// them in a moment.
+// A text of `lines` lines that are alike, one of lines that are nearly so, and the options of a
+// model so small that it learns them in a moment.
+inline std::string repeated_text(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) text += "the router sends each token to two experts\n";
+  return text;
+}
 inline std::string small_text(int lines = 100) {
   std::string text;
   for (int i = 0; i < lines; ++i)

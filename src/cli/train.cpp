@@ -247,6 +247,32 @@ void describe_best(ProgressLine& screen, const Training& training, const TrainSu
                            lowest, folder));
 }
 
+// How it ended, what was noticed on the way, and which weights are the best.
+void describe_end(ProgressLine& screen, const Training& training, const TrainSummary& summary,
+                  int processes) {
+  const std::string_view made = tunes_adapters(training.options().tune) ? "adapter" : "model";
+  if (summary.interrupted && summary.last.step == summary.last.steps)
+    screen.log(fmt::format(
+        "interrupted in the last evaluation: all {} are done; the {} is in {}; `moe train --resume "
+        "--out {}` takes the evaluation",
+        counted(summary.last.step, "step"), made, training.out(), training.out()));
+  else if (summary.interrupted)
+    screen.log(
+        fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on{}",
+                    summary.last.step, training.out(), training.out(),
+                    processes > 1 ? ", in any number of processes" : ""));
+  else
+    screen.log(
+        fmt::format("done: {} in {}, {} tokens a second; the {} is in {}",
+                    counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
+                    human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds),
+                    made, training.out()));
+  if (summary.alarms > 0)
+    screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl",
+                           counted(summary.alarms, "alarm"), training.out()));
+  describe_best(screen, training, summary);
+}
+
 // The report's path. A run is done without it, so what keeps it from being written is only said.
 std::optional<std::string> leave_report(ProgressLine& screen, Training& training,
                                         const std::atomic<bool>& stop) {
@@ -353,28 +379,7 @@ int run_train(const Flags& f, const comm::World& world, Left& left) {
   callbacks.spell = flag_of;
   callbacks.on_log = [&](const std::string& line) { screen.log(line); };
   const TrainSummary summary = training.run(callbacks, stop);
-
-  const std::string_view made = tunes_adapters(training.options().tune) ? "adapter" : "model";
-  if (summary.interrupted && summary.last.step == summary.last.steps)
-    screen.log(fmt::format(
-        "interrupted in the last evaluation: all {} are done; the {} is in {}; `moe train --resume "
-        "--out {}` takes the evaluation",
-        counted(summary.last.step, "step"), made, training.out(), training.out()));
-  else if (summary.interrupted)
-    screen.log(
-        fmt::format("interrupted: step {} is saved in {}; `moe train --resume --out {}` goes on{}",
-                    summary.last.step, training.out(), training.out(),
-                    group.size > 1 ? ", in any number of processes" : ""));
-  else
-    screen.log(
-        fmt::format("done: {} in {}, {} tokens a second; the {} is in {}",
-                    counted(summary.last.step, "step"), human_seconds(summary.last.seconds),
-                    human_count(static_cast<double>(summary.last.tokens) / summary.last.seconds),
-                    made, training.out()));
-  if (summary.alarms > 0)
-    screen.log(fmt::format("{} on the way, kept in {}/metrics.jsonl",
-                           counted(summary.alarms, "alarm"), training.out()));
-  describe_best(screen, training, summary);
+  describe_end(screen, training, summary, group.size);
   std::optional<std::string> report;
   if (!summary.interrupted && !f.no_report && group.is_first())
     report = leave_report(screen, training, stop);

@@ -26,6 +26,45 @@ def fail_unless(holds, what):
         raise SystemExit(what)
 
 
+def probabilities(logits):
+    """Of what transformers gives as a layer's router logits. Newer versions give probabilities
+    under this name; a softmax of either ranks alike, and their logarithms are logits."""
+    ready = bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-4).all())
+    return logits if ready else logits.softmax(-1)
+
+
+def check_layer(layer, logits, experts, weights, config):
+    """logits [N, E], experts and weights [N, K]. Returns the largest difference of a weight, and
+    how many ties are ranked otherwise."""
+    k = config.num_experts_per_tok
+    fail_unless(
+        experts.dtype == numpy.int32
+        and weights.dtype == numpy.float32
+        and experts.shape == weights.shape == (len(logits), k),
+        "shapes",
+    )
+    probs = probabilities(logits)
+    ranked = numpy.take_along_axis(probs.log().numpy(), experts, 1)
+    wanted = probs.log().topk(k).values.numpy()
+    fail_unless(
+        numpy.abs(ranked - wanted).max() <= TIE,
+        f"layer {layer}: transformers ranks other experts first",
+    )
+    theirs = numpy.take_along_axis(probs.numpy(), experts, 1)
+    if config.norm_topk_prob:
+        theirs = theirs / theirs.sum(-1, keepdims=True)
+        fail_unless(
+            numpy.abs(weights.sum(-1) - 1).max() <= TOLERANCE,
+            f"layer {layer}: renormalised weights do not add up to 1",
+        )
+    else:
+        fail_unless(
+            bool((weights.sum(-1) < 1).all()),
+            f"layer {layer}: probabilities of {k} of {config.num_experts} experts add up to 1 or more",
+        )
+    return float(numpy.abs(theirs - weights).max()), int((ranked != wanted).sum())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="model folder, olmoe")
@@ -66,44 +105,12 @@ def main():
             )
         for layer, logits in enumerate(out.router_logits):
             experts, weights = (
-                tensors[f"layers.{layer}.experts"][begin:end],
-                tensors[f"layers.{layer}.weights"][begin:end],
+                tensors[f"layers.{layer}.{what}"][begin:end] for what in ("experts", "weights")
             )
-            fail_unless(
-                experts.dtype == numpy.int32
-                and weights.dtype == numpy.float32
-                and experts.shape == weights.shape == (end - begin, k),
-                "shapes",
+            difference, of_ties = check_layer(
+                layer, logits.reshape(end - begin, -1), experts, weights, config
             )
-            # Newer versions give probabilities under this name; a softmax of either ranks alike,
-            # and their logarithms are logits.
-            scores = logits.reshape(end - begin, -1)
-            probs = (
-                scores
-                if bool((scores >= 0).all() and ((scores.sum(-1) - 1).abs() < 1e-4).all())
-                else scores.softmax(-1)
-            )
-            ranked = numpy.take_along_axis(probs.log().numpy(), experts, 1)
-            wanted = probs.log().topk(k).values.numpy()
-            ties += int((ranked != wanted).sum())
-            fail_unless(
-                numpy.abs(ranked - wanted).max() <= TIE,
-                f"layer {layer}: transformers ranks other experts first",
-            )
-            theirs = numpy.take_along_axis(probs.numpy(), experts, 1)
-            if config.norm_topk_prob:
-                theirs = theirs / theirs.sum(-1, keepdims=True)
-                fail_unless(
-                    numpy.abs(weights.sum(-1) - 1).max() <= TOLERANCE,
-                    f"layer {layer}: renormalised weights do not add up to 1",
-                )
-            else:
-                fail_unless(
-                    bool((weights.sum(-1) < 1).all()),
-                    f"layer {layer}: probabilities of {k} of {config.num_experts} experts add up to 1 or more",
-                )
-            worst = max(worst, float(numpy.abs(theirs - weights).max()))
-            pairs += experts.size
+            worst, ties, pairs = max(worst, difference), ties + of_ties, pairs + experts.size
     print(
         f"transformers {transformers.__version__}: {pairs} choices of {layers} layers alike ({ties} of them ties within {TIE:.0e}), "
         f"largest difference of a weight {worst:.2e} (allowed {TOLERANCE:.0e})"

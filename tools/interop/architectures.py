@@ -330,35 +330,15 @@ class Moe:
                 file.write(done.stdout)
         return to
 
+    def scored(self, model, *more, to=None):
+        words = ["--text", self.text, "--window", WINDOW, "--dtype", "f32"]
+        return self.run("score", model, *words, *more, to=to)
+
     def score(self, model, *more):
-        return self.run(
-            "score",
-            model,
-            "--text",
-            self.text,
-            "--window",
-            WINDOW,
-            "--dtype",
-            "f32",
-            "--per-token",
-            "--json",
-            *more,
-            to=model + ".json",
-        )
+        return self.scored(model, "--per-token", "--json", *more, to=model + ".json")
 
     def record(self, model):
-        self.run(
-            "score",
-            model,
-            "--text",
-            self.text,
-            "--window",
-            WINDOW,
-            "--dtype",
-            "f32",
-            "--record",
-            model + ".record",
-        )
+        self.scored(model, "--record", model + ".record")
         return model + ".record"
 
     def trained(self, model):

@@ -8,9 +8,9 @@
 namespace moe {
 namespace {
 
-// Everything a ModelConfig holds. `Config` is ModelConfig or const ModelConfig.
+// `Config` is ModelConfig or const ModelConfig.
 template <class Visitor, class Config>
-void visit_moe_cpp(Visitor& v, Config& c) {
+void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.size("vocab_size", c.vocab, 1);
   v.size("hidden_size", c.width, 1);
   v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
@@ -26,6 +26,10 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.layer_list("index_followers", c.sparse.followers);
   v.extra("rotary_dim", c.rotary_width, 0, 2);
   v.layer_list("nope_layers", c.nope_layers);
+}
+
+template <class Visitor, class Config>
+void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.size("max_position_embeddings", c.context, 1);
   v.one_of("norm_type", c.norm, kNormNames);
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);
@@ -83,6 +87,10 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("residual_multiplier", c.multipliers.residual, 1, 0);
   v.extra("attention_multiplier", c.multipliers.attention, 0, 0);
   v.extra("logits_scaling", c.multipliers.logits, 1, 0);
+}
+
+template <class Visitor, class Config>
+void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.size("intermediate_size", c.dense_width, 0);
   v.size("moe_intermediate_size", c.expert_width, 0);
   v.size("n_shared_experts", c.shared_experts, 0);
@@ -109,6 +117,14 @@ void visit_moe_cpp(Visitor& v, Config& c) {
   v.extra("router_importance_loss_coef", c.routing.coef.importance, 0, 0);
   v.extra("router_load_loss_coef", c.routing.coef.load, 0, 0);
   v.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+}
+
+// Everything a ModelConfig holds.
+template <class Visitor, class Config>
+void visit_moe_cpp(Visitor& v, Config& c) {
+  visit_moe_cpp_widths(v, c);
+  visit_moe_cpp_layers(v, c);
+  visit_moe_cpp_experts(v, c);
   v.number("initializer_range", c.init.std, 0);
   v.number("initializer_cutoff", c.init.cut, 0);
   v.flag("init_scale_residual", c.init.scale_residual);

@@ -8,15 +8,17 @@ namespace {
 constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers",
                      *kDenseReplace = "first_k_dense_replace";
 
+const char* top_k_key(FamilyExperts experts) {
+  return experts == FamilyExperts::ernie    ? "moe_k"
+         : experts == FamilyExperts::aria   ? "moe_topk"
+         : experts == FamilyExperts::gemma4 ? "top_k_experts"
+         : experts == FamilyExperts::kimi   ? "num_experts_per_token"
+                                            : "num_experts_per_tok";
+}
+
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
-  if (f.experts != FamilyExperts::hunyuan)
-    v.size(f.experts == FamilyExperts::ernie    ? "moe_k"
-           : f.experts == FamilyExperts::aria   ? "moe_topk"
-           : f.experts == FamilyExperts::gemma4 ? "top_k_experts"
-           : f.experts == FamilyExperts::kimi   ? "num_experts_per_token"
-                                                : "num_experts_per_tok",
-           c.routing.top_k, 1);
+  if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
     case FamilyExperts::phimoe:

@@ -86,8 +86,7 @@ std::vector<Case> rows() {
   return list;
 }
 
-std::vector<Case> architectures() {
-  std::vector<Case> list;
+void add_variants_of_ffns(std::vector<Case>& list) {
   list.push_back({.name = "dense in GPT-2's architecture", .config = gpt(small())});
   ModelConfig c = routed("olmoe", 4, 2);
   list.push_back({.name = "olmoe in GPT-2's architecture", .config = gpt(c)});
@@ -121,7 +120,10 @@ std::vector<Case> architectures() {
   c.ffn_bias = c.expert_down_bias = false;
   c.act = ops::Act::relu;
   list.push_back({.name = "analytic logits without gates", .config = c});
-  c = routed("mixtral", 4, 2);
+}
+
+void add_variants_of_attention(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
   c.attention_window = 2;
   c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
                     .factor = 4,
@@ -197,7 +199,10 @@ std::vector<Case> architectures() {
   c.norm = NormKind::layer;
   c.norm_bias = c.head_bias = true;
   list.push_back({.name = "LayerNorms and a bias of the head", .config = c});
-  c = routed("qwen3-moe", 4, 2);
+}
+
+void add_linear_attention(std::vector<Case>& list) {
+  ModelConfig c = routed("qwen3-moe", 4, 2);
   c.norm_offset = true;
   c.attention_gate = true;
   c.qk_norm = QkNorm::head;
@@ -214,7 +219,14 @@ std::vector<Case> architectures() {
   c.conv_layers = {1};
   c.conv_width = 3;
   list.push_back({.name = "linear attention below a convolution", .config = c});
-  c = routed("mixtral", 4, 2);
+}
+
+std::vector<Case> architectures() {
+  std::vector<Case> list;
+  add_variants_of_ffns(list);
+  add_variants_of_attention(list);
+  add_linear_attention(list);
+  ModelConfig c = routed("mixtral", 4, 2);
   c.conv_layers = {0};
   c.conv_width = 2;
   c.qk_norm = QkNorm::head;

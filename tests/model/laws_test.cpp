@@ -183,6 +183,18 @@ INSTANTIATE_TEST_SUITE_P(EveryRecipe, Laws,
                            return name;
                          });
 
+void expect_pieces_and_neighbours_change_no_bit(const ModelConfig& c) {
+  Model model(c);
+  draw_params(model, 4);
+  Eval eval(model, 2, DType::f32);
+  const Ids ids = text(100, 1);
+  const Logits want = eval.logits({ids});
+  for (const int64_t piece : {1, 7, 64})
+    EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
+  const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
+  EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+}
+
 TEST(HeadsOfTwoKinds, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("gemma4"));
   c.norm_placement = NormPlacement::both;
@@ -196,15 +208,7 @@ TEST(HeadsOfTwoKinds, PiecesAndNeighboursChangeNoBit) {
   c.full = {.kv_heads = 1, .head_width = 2 * c.head_width, .values_of_keys = true};
   c.multipliers.attention = 1;
   c.logit_cap = 20;
-  Model model(c);
-  draw_params(model, 4);
-  Eval eval(model, 2, DType::f32);
-  const Ids ids = text(100, 1);
-  const Logits want = eval.logits({ids});
-  for (const int64_t piece : {1, 7, 64})
-    EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
-  const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
-  EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+  expect_pieces_and_neighbours_change_no_bit(c);
 }
 
 TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
@@ -214,15 +218,7 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   c.linear_layers = {0};
   for (const int64_t gate_width : {0, 6}) {
     c.linear.gate_width = gate_width;
-    Model model(c);
-    draw_params(model, 4);
-    Eval eval(model, 2, DType::f32);
-    const Ids ids = text(100, 1);
-    const Logits want = eval.logits({ids});
-    for (const int64_t piece : {1, 7, 64})
-      EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
-    const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
-    EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+    expect_pieces_and_neighbours_change_no_bit(c);
   }
 }
 
@@ -232,15 +228,7 @@ TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
   for (const int64_t groups : {1, 2}) {
     c.scan = {
         .heads = 4, .groups = groups, .width = 8, .states = 20, .conv_width = 4, .conv_bias = true};
-    Model model(c);
-    draw_params(model, 4);
-    Eval eval(model, 2, DType::f32);
-    const Ids ids = text(100, 1);
-    const Logits want = eval.logits({ids});
-    for (const int64_t piece : {1, 7, 64})
-      EXPECT_EQ(first_difference(eval.in_pieces(ids, piece), want, DType::f32), -1) << piece;
-    const Logits among = eval.logits({text(9, 2), ids, text(70, 3)});
-    EXPECT_EQ(first_difference({among.begin() + 9, among.begin() + 109}, want, DType::f32), -1);
+    expect_pieces_and_neighbours_change_no_bit(c);
   }
 }
 

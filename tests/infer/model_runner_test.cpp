@@ -217,6 +217,25 @@ TEST(Sessions, ShareARunner) {
   EXPECT_NO_THROW(second.prefill(text(30, 3)));
 }
 
+// A text that a server writes.
+struct Request {
+  Ids prompt;
+  GenerateOptions options;
+  int32_t slot = 0;
+  std::optional<Generation> generation;
+  int64_t read = 0;  // of the prompt
+  std::string shown;
+
+  // In the next step: of the prompt, whose last token alone gives logits, or what was drawn.
+  StepRows rows() const {
+    const std::span<const int32_t> drawn = generation->next();
+    if (!drawn.empty()) return {slot, drawn, std::ssize(drawn)};
+    const auto from = static_cast<size_t>(read);
+    const auto ids = std::span(prompt).subspan(from, std::min<size_t>(16, prompt.size() - from));
+    return {slot, ids, read + std::ssize(ids) < std::ssize(prompt) ? 0 : 1};
+  }
+};
+
 // What a server does: requests that come and go share the steps, prompts beside drawn tokens and
 // the guesses of prompt lookup, and each text is the one that generate() writes.
 TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
@@ -226,14 +245,6 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
   const auto tokenizer = make_tokenizer("bytes");
   moe::Run run(2);
   ModelRunner runner(*model, run, 1024);
-  struct Request {
-    Ids prompt;
-    GenerateOptions options;
-    int32_t slot = 0;
-    std::optional<Generation> generation;
-    int64_t read = 0;  // of the prompt
-    std::string shown;
-  };
   std::deque<Request> requests;
   for (const uint64_t i : {0, 1, 2, 3}) {
     Request& r = requests.emplace_back();
@@ -257,19 +268,8 @@ TEST(Generations, ThatShareStepsWriteWhatEachWritesAlone) {
     std::vector<size_t> of;
     int64_t wanted = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
-      Request& r = requests[i];
-      if (!r.generation) continue;
-      std::span<const int32_t> ids = r.generation->next();
-      if (ids.empty())
-        ids = std::span(r.prompt).subspan(
-            static_cast<size_t>(r.read),
-            std::min<size_t>(16, r.prompt.size() - static_cast<size_t>(r.read)));
-      const bool prompt_goes_on =
-          r.generation->next().empty() && r.read + std::ssize(ids) < std::ssize(r.prompt);
-      rows.push_back({r.slot, ids,
-                      prompt_goes_on                 ? 0
-                      : r.generation->next().empty() ? 1
-                                                     : std::ssize(ids)});
+      if (!requests[i].generation) continue;
+      rows.push_back(requests[i].rows());
       of.push_back(i);
       wanted += rows.back().logits;
     }

@@ -7,7 +7,6 @@
 #include "moe/losses/loss_parts.h"
 #include "moe/stages/stage_math.h"
 #include "ops/ops.h"
-#include "tensor/on_host.h"
 
 namespace moe {
 
@@ -22,12 +21,6 @@ void aux_losses_forward(Run& run, Tensor values, const Routing& in, const Pass& 
                           *losses.communication);
   if (losses.importance) importance_forward(run, loss_at(values, &RoutingLosses::importance), in);
   if (losses.load) load_forward(run, loss_at(values, &RoutingLosses::load), in);
-}
-
-RoutingLosses read_losses(const Run& run, const Tensor& values) {
-  if (values.empty()) return {};
-  OnHost host(run);
-  return losses_of(host.read(values).as<float>());
 }
 
 void aux_losses_backward_acc(Run& run, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean,

@@ -75,8 +75,6 @@ void count_for_balance(Run&, Tensor counts, const Routing&, const BalanceLoss&);
 // are taken, else counted. The values of all losses but z, which is left as it is.  values
 // [kRoutingLosses] f32 in the order of each_loss(), where the run computes
 void aux_losses_forward(Run&, Tensor values, const Routing&, const Pass&, const AuxLosses&);
-// What such values are, 0 where they are absent; waits for them.
-RoutingLosses read_losses(const Run&, const Tensor& values);
 // ds, dw, dlogits (the noisy ones), dclean and dsigma += coef . the losses' gradients. dclean and
 // dsigma [N,E] may be absent without the load loss.
 void aux_losses_backward_acc(Run&, Tensor ds, Tensor dw, Tensor dlogits, Tensor dclean,

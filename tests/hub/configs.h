@@ -116,10 +116,11 @@ void add_families_of_2025(Add&& add, Shared&& shared) {
     });
 }
 
+inline void part_turns(ModelConfig& c) { c.head_width = 6, c.rotary_width = 4; }
+
 // Families without experts, each of which differs from Llama in names, norms or what turns.
 template <class Add>
 void add_dense_families(Add&& add) {
-  const auto part_turns = [](ModelConfig& c) { c.head_width = 6, c.rotary_width = 4; };
   add("phi3", "dense", [](ModelConfig& c) { c.attention_window = 9; });
   add("phi3", "dense", [&](ModelConfig& c) {
     part_turns(c);
@@ -198,6 +199,11 @@ void add_dense_families(Add&& add) {
     c.width = c.heads * c.head_width;
     c.attention_bias = true;
   });
+}
+
+// Those that have LayerNorms or FFNs without gates too.
+template <class Add>
+void add_other_dense_families(Add&& add) {
   const auto cohere = [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_placement = NormPlacement::beside;
@@ -257,20 +263,8 @@ void add_dense_families(Add&& add) {
   });
 }
 
-// One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
-inline std::vector<NamedConfig> small_families() {
-  std::vector<NamedConfig> all;
-  const auto add = [&](const char* type, const char* recipe, auto change) {
-    ModelConfig c = small_config();
-    c.model_type = type;
-    c.expert_width = c.dense_width;
-    change(c);
-    c.routing.recipe = recipe;
-    if (find_recipe(recipe).has_router())
-      c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
-    c.routing.coef.device = c.routing.coef.communication = 0;  // no family has words for them
-    all.push_back({type, c});
-  };
+template <class Add>
+void add_first_families(Add&& add) {
   add("llama", "dense",
       [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
   add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
@@ -341,22 +335,31 @@ inline std::vector<NamedConfig> small_families() {
     c.kv_heads = c.heads;
     c.dropout = 0.1f;
   });
+}
+
+inline void two_shared_experts(ModelConfig& c) {
+  c.shared_experts = 2;
+  c.shared_width = c.expert_width = 6;
+}
+
+inline void latent(ModelConfig& c) {
+  two_shared_experts(c);
+  c.layers = 3;
+  c.dense_first = 1;
+  c.kv_heads = c.heads;
+  c.head_width = 6;
+  c.latent = {.width = 8, .query_width = 0, .value_width = 3};
+  c.rotary_width = 2;
+}
+
+// DeepSeek's, and those with its latent attention.
+template <class Add>
+void add_deepseek_families(Add&& add) {
   add("deepseek", "deepseek-moe", [](ModelConfig& c) {
+    two_shared_experts(c);
     c.layers = 3;
     c.dense_first = 1;
-    c.shared_experts = 2;
-    c.shared_width = c.expert_width = 6;
   });
-  const auto latent = [](ModelConfig& c) {
-    c.layers = 3;
-    c.dense_first = 1;
-    c.kv_heads = c.heads;
-    c.head_width = 6;
-    c.latent = {.width = 8, .query_width = 0, .value_width = 3};
-    c.rotary_width = 2;
-    c.shared_experts = 2;
-    c.shared_width = c.expert_width = 6;
-  };
   add("deepseek_v2", "deepseek-v2", latent);
   add("deepseek_v3", "deepseek-v3", [&](ModelConfig& c) {
     latent(c);
@@ -389,10 +392,13 @@ inline std::vector<NamedConfig> small_families() {
     c.linear_layers = {0, 2};
     c.nope_layers = {1, 3};
   });
-  const auto shared = [](ModelConfig& c) {
-    c.shared_experts = 2;
-    c.shared_width = c.expert_width = 6;
-  };
+}
+
+// Most have shared experts and a router of DeepSeek-V3's kind. `all` ends with what `add` added
+// last.
+template <class Add>
+void add_later_families(Add&& add, std::vector<NamedConfig>& all) {
+  const auto shared = two_shared_experts;
   add("glm4_moe", "deepseek-v3", [&](ModelConfig& c) {
     shared(c);
     c.layers = 3;
@@ -416,6 +422,7 @@ inline std::vector<NamedConfig> small_families() {
     c.expert_width = c.dense_width;  // unused
   });
   add_dense_families(add);
+  add_other_dense_families(add);
   add("aria_text", "mixtral", [&](ModelConfig& c) {
     shared(c);
     c.dense_width = c.expert_width;  // unused
@@ -433,6 +440,11 @@ inline std::vector<NamedConfig> small_families() {
     c.rotary_width = 4;
   });
   all.back().config.routing.routed_scale = 1;
+}
+
+// With windows, or with norms in places of their own.
+template <class Add>
+void add_windowed_families(Add&& add) {
   add("olmo2", "dense", [](ModelConfig& c) {
     c.norm_placement = NormPlacement::output;
     c.qk_norm = QkNorm::full;
@@ -468,6 +480,26 @@ inline std::vector<NamedConfig> small_families() {
                       .attention_factor = 1.25f,
                       .truncate = false};
   });
+}
+
+// One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
+inline std::vector<NamedConfig> small_families() {
+  std::vector<NamedConfig> all;
+  const auto add = [&](const char* type, const char* recipe, auto change) {
+    ModelConfig c = small_config();
+    c.model_type = type;
+    c.expert_width = c.dense_width;
+    change(c);
+    c.routing.recipe = recipe;
+    if (find_recipe(recipe).has_router())
+      c.routing = default_options(find_recipe(recipe), 3, 2, c.moe_layer_count());
+    c.routing.coef.device = c.routing.coef.communication = 0;  // no family has words for them
+    all.push_back({type, c});
+  };
+  add_first_families(add);
+  add_deepseek_families(add);
+  add_later_families(add, all);
+  add_windowed_families(add);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -162,6 +162,10 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   lfm2.conv_layers = {0, 2};
   lfm2.conv_width = 3;
   all.push_back({"lfm2", lfm2});
+}
+
+// Most have LayerNorms or FFNs without gates.
+inline void add_other_dense_configs(std::vector<NamedConfig>& all) {
   ModelConfig stablelm = dense_config();
   stablelm.norm = NormKind::layer;
   stablelm.norm_bias = stablelm.attention_bias = true;
@@ -226,7 +230,8 @@ inline ModelConfig kimi_config() {
   return c;
 }
 
-inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
+// Routers of DeepSeek's kind, in the words of each family.
+inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
   make_latent(v2);
   v2.routing.expert_groups = v2.routing.groups_kept = 1;
@@ -301,6 +306,10 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   minimax.head_width = 16;
   minimax.rotary_width = 8;
   all.push_back({"minimax-m2", minimax});
+}
+
+// Windows, linear attention, and norms in places of their own.
+inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
   ModelConfig olmo2 = dense_config();
   olmo2.norm_placement = NormPlacement::output;
   olmo2.qk_norm = QkNorm::full;
@@ -374,6 +383,11 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
                          .attention_factor = 1 + 0.1f * std::log(4.0f)};
   mellum.window_rope_theta = mellum.rope_theta;
   all.push_back({"mellum", mellum});
+}
+
+inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
+  add_configs_like_deepseek(all);
+  add_configs_of_own_attention(all);
   ModelConfig hunyuan = moe_config("mixtral");
   hunyuan.qk_norm = QkNorm::head;
   hunyuan.qk_norm_turned = true;
@@ -477,6 +491,7 @@ inline std::vector<NamedConfig> gguf_configs() {
   all.push_back({"deepseek", deepseek});
   add_configs_of_2025(all);
   add_dense_configs(all);
+  add_other_dense_configs(all);
   add_own_configs(all);
   return all;
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import ONE_STEP
 
 import moe_cpp as moe
 
@@ -178,20 +179,7 @@ def test_save_refuses_a_dtype_and_a_file_in_the_way(shared: moe.Model, tmp_path:
 
 
 def test_a_sequence_beyond_learned_positions(tmp_path: Path, text_file: Path) -> None:
-    moe.train(
-        text_file,
-        tmp_path / "m",
-        recipe="nanomoe",
-        layers=2,
-        width=16,
-        heads=2,
-        experts=4,
-        context=16,
-        batch=2,
-        steps=1,
-        warmup=0,
-        threads=1,
-    )
+    moe.train(text_file, tmp_path / "m", recipe="nanomoe", layers=2, experts=4, **ONE_STEP)
     with moe.load(tmp_path / "m", threads=1) as model:
         assert model.logits([1] * 16).shape == (16, 256)
         for call in (model.logits, model.routing):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from numpy_olmoe import NumpyOlmoe
-from tiny import TINY
+from tiny import ONE_STEP, TINY
 
 import moe_cpp as moe
 
@@ -261,20 +261,7 @@ def test_logits_and_routing_of_numpy(tmp_path: Path, text_file: Path, recipe: st
 
 
 def test_hash_routing_is_the_recipes_on_the_same_ids(tmp_path: Path, text_file: Path) -> None:
-    moe.train(
-        text_file,
-        tmp_path / "m",
-        recipe="hash",
-        layers=1,
-        width=16,
-        heads=2,
-        experts=4,
-        context=16,
-        batch=2,
-        steps=1,
-        warmup=0,
-        threads=1,
-    )
+    moe.train(text_file, tmp_path / "m", recipe="hash", layers=1, experts=4, **ONE_STEP)
     with moe.load(tmp_path / "m", threads=1) as model:
         ids = model.encode("the large expert")
         routing = model.routing(ids)
@@ -284,19 +271,7 @@ def test_hash_routing_is_the_recipes_on_the_same_ids(tmp_path: Path, text_file: 
 
 
 def test_a_dense_model_routes_nothing(tmp_path: Path, text_file: Path) -> None:
-    moe.train(
-        text_file,
-        tmp_path / "m",
-        recipe="dense",
-        layers=1,
-        width=16,
-        heads=2,
-        context=16,
-        batch=2,
-        steps=1,
-        warmup=0,
-        threads=1,
-    )
+    moe.train(text_file, tmp_path / "m", recipe="dense", layers=1, **ONE_STEP)
     with moe.load(tmp_path / "m", threads=1) as model:
         assert model.routing([1, 2, 3]).experts.shape == (0, 3, 0)
         assert "dense" in repr(model)

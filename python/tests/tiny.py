@@ -20,6 +20,17 @@ TINY: dict[str, Any] = {
     "threads": 1,
 }
 
+# Of a model that is hardly trained: one step of a context of 16.
+ONE_STEP: dict[str, Any] = {
+    "width": 16,
+    "heads": 2,
+    "context": 16,
+    "batch": 2,
+    "steps": 1,
+    "warmup": 0,
+    "threads": 1,
+}
+
 
 def text_of(words: int, seed: int) -> str:
     draw = np.random.default_rng(seed)

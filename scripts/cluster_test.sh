@@ -211,7 +211,6 @@ stop_one() { kill -STOP "$(pick "$1")"; }
 cut_one() { ip link set "moeport$((RANDOM % hosts))" down; }
 # None goes on without the host of mpirun, which is the first.
 cut_other() { ip link set "moeport$((1 + RANDOM % (hosts - 1)))" down; }
-fill_disk() { :; }
 # And forgets whom a host looked for in vain, which would be answered for another second.
 heal() {
   local h

@@ -87,7 +87,6 @@ class HttpClient {
     }
     return buffer_.empty();
   }
-  const std::string& unread() const { return buffer_; }
   // Waits for some more bytes; false: there are none.
   bool more() {
     char bytes[4096];

@@ -167,40 +167,28 @@ void round_on_line(int* q, const float* x, const uint8_t* block, BlockRounding& 
   rounding.round(q, x, {kBlock, kBlock, kLevels - 1, &d, &below});
 }
 
-void write_q4_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
+// d, and at a line's m too, before the integers as `pack` lays them.
+using Pack = void(uint8_t*, const int*);
+template <int kLevels, Pack pack>
+void write_about_zero(uint8_t* block, const float* x, const float* importance,
+                      BlockRounding* rounding) {
   int q[kBlock];
-  store_half(block,
-             importance == nullptr ? around_zero<16>(q, x) : fitted_scale<16>(q, x, importance));
-  if (rounding != nullptr) round_about_zero<16>(q, x, load_half(block), *rounding);
-  write_nibbles(block + 2, q);
+  store_half(block, importance == nullptr ? around_zero<kLevels>(q, x)
+                                          : fitted_scale<kLevels>(q, x, importance));
+  if (rounding != nullptr) round_about_zero<kLevels>(q, x, load_half(block), *rounding);
+  pack(block + 2, q);
 }
-
-void write_q4_1(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
+template <class Fan, Pack pack>
+void write_on_line(uint8_t* block, const float* x, const float* importance,
+                   BlockRounding* rounding) {
+  constexpr int kLevels = static_cast<int>(Fan::top) + 1;
   int q[kBlock];
   const Span span =
-      importance == nullptr ? between_ends<16>(q, x) : fitted_line<FourBits>(q, x, importance);
+      importance == nullptr ? between_ends<kLevels>(q, x) : fitted_line<Fan>(q, x, importance);
   store_half(block, span.d);
   store_half(block + 2, span.m);
-  if (rounding != nullptr) round_on_line<16>(q, x, block, *rounding);
-  write_nibbles(block + 4, q);
-}
-
-void write_q5_0(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
-  int q[kBlock];
-  store_half(block,
-             importance == nullptr ? around_zero<32>(q, x) : fitted_scale<32>(q, x, importance));
-  if (rounding != nullptr) round_about_zero<32>(q, x, load_half(block), *rounding);
-  write_five(block + 2, q);
-}
-
-void write_q5_1(uint8_t* block, const float* x, const float* importance, BlockRounding* rounding) {
-  int q[kBlock];
-  const Span span =
-      importance == nullptr ? between_ends<32>(q, x) : fitted_line<FiveBits>(q, x, importance);
-  store_half(block, span.d);
-  store_half(block + 2, span.m);
-  if (rounding != nullptr) round_on_line<32>(q, x, block, *rounding);
-  write_five(block + 4, q);
+  if (rounding != nullptr) round_on_line<kLevels>(q, x, block, *rounding);
+  pack(block + 4, q);
 }
 
 // ---- rows ---------------------------------------------------------------------------------------
@@ -280,10 +268,10 @@ void quantise(void* out, const float* in, DType to, int64_t n, const float* impo
       return write_blocks(out, in, to, n, [](uint8_t* at, const float* x) { store_half(at, *x); });
     case DType::q8_0: return write_blocks(out, in, to, n, write_q8_0);
     case DType::mxfp4: return write_blocks(out, in, to, n, write_mxfp4);
-    case DType::q4_0: return weighed(write_q4_0);
-    case DType::q4_1: return weighed(write_q4_1);
-    case DType::q5_0: return weighed(write_q5_0);
-    case DType::q5_1: return weighed(write_q5_1);
+    case DType::q4_0: return weighed(write_about_zero<16, write_nibbles>);
+    case DType::q4_1: return weighed(write_on_line<FourBits, write_nibbles>);
+    case DType::q5_0: return weighed(write_about_zero<32, write_five>);
+    case DType::q5_1: return weighed(write_on_line<FiveBits, write_five>);
     case DType::q4_k: return weighed(write_q4_k);
     case DType::q5_k: return weighed(write_q5_k);
     case DType::q6_k: return weighed(write_q6_k);

@@ -1,4 +1,4 @@
-// Runs of training between folders, and whether two left the same.
+// Runs of training, in memory and between folders, and whether two left the same.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "formats/safetensors.h"
 #include "support/check.h"
@@ -13,6 +14,20 @@
 #include "train/checkpoint.h"
 
 namespace moe::test {
+
+struct SteppedModel {
+  std::unique_ptr<Model> model;
+  std::vector<StepResult> steps;
+};
+
+// A fresh model after all the steps of the options on a tiny corpus.
+inline SteppedModel run_steps(const ModelConfig& config, const TrainOptions& options) {
+  const Corpus corpus = tiny_corpus();
+  SteppedModel t{fresh(config), {}};
+  Trainer trainer(*t.model, options, corpus);
+  for (int64_t i = 0; i < options.steps; ++i) t.steps.push_back(trainer.step());
+  return t;
+}
 
 // A run from the weights in START, which stops by itself after `stop_after` steps (0: at its end).
 struct TrainRun {

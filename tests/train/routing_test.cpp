@@ -6,6 +6,7 @@
 #include "support/param_named.h"
 #include "support/routings.h"
 #include "support/tiny_model.h"
+#include "support/train_run.h"
 
 namespace moe::routing_test {
 namespace {
@@ -31,19 +32,6 @@ TrainOptions options_of(int64_t steps, int64_t batch = 4, int64_t accumulate = 1
   return o;
 }
 
-struct Trained {
-  std::unique_ptr<Model> model;
-  std::vector<StepResult> steps;
-};
-
-Trained train_steps(const ModelConfig& config, const TrainOptions& options) {
-  const Corpus corpus = tiny_corpus();
-  Trained t{fresh(config), {}};
-  Trainer trainer(*t.model, options, corpus);
-  for (int64_t i = 0; i < options.steps; ++i) t.steps.push_back(trainer.step());
-  return t;
-}
-
 std::vector<float> numbers(const Tensor& t) { return {t.as<float>(), t.as<float>() + t.numel()}; }
 
 std::vector<double> losses_of(const StepResult& r) {
@@ -55,7 +43,7 @@ std::vector<double> losses_of(const StepResult& r) {
 TEST(Routing, EveryRecipeLearns) {
   for (const RoutingOptions& routing : small_routings(kExperts, 2)) {
     SCOPED_TRACE(routing.recipe);
-    const Trained t = train_steps(config_of(routing), options_of(60));
+    const SteppedModel t = run_steps(config_of(routing), options_of(60));
     EXPECT_NEAR(t.steps.front().ce, std::log(256.0), 0.15);
     EXPECT_LT(t.steps.back().ce, 3.0);
   }
@@ -65,9 +53,9 @@ TEST(Routing, RecomputingKeepsEveryBitAndCountsOnce) {
   for (const RoutingOptions& routing : small_routings(kExperts, 2)) {
     SCOPED_TRACE(routing.recipe);
     TrainOptions options = options_of(3, 2, 2);
-    const Trained kept = train_steps(config_of(routing), options);
+    const SteppedModel kept = run_steps(config_of(routing), options);
     options.recompute = true;
-    const Trained again = train_steps(config_of(routing), options);
+    const SteppedModel again = run_steps(config_of(routing), options);
     EXPECT_TRUE(same_weights(*kept.model, *again.model))
         << "selection biases and thresholds included";
     for (size_t s = 0; s < 3; ++s) {
@@ -160,8 +148,8 @@ TEST(Routing, TheSelectionBiasMovesOnceAStepByTheCountsOfAllMicroBatches) {
   ModelConfig c = config_of(small_routing("deepseek-v3", kExperts, 2));
   c.dropout = 0;
   const float rate = selection_bias(train_spec(c.routing).select)->rate;
-  const Trained whole = train_steps(c, options_of(1, 4, 1)),
-                split = train_steps(c, options_of(1, 1, 4));
+  const SteppedModel whole = run_steps(c, options_of(1, 4, 1)),
+                     split = run_steps(c, options_of(1, 1, 4));
   for (const char* name : {"layers.0.ffn.router.bias", "layers.1.ffn.router.bias"}) {
     const std::vector<float> bias = numbers(param_named(*whole.model, name)->value);
     EXPECT_EQ(bias, numbers(param_named(*split.model, name)->value));
@@ -172,7 +160,7 @@ TEST(Routing, TheSelectionBiasMovesOnceAStepByTheCountsOfAllMicroBatches) {
                                                     : 0)
           << e;
   }
-  const Trained twice = train_steps(c, options_of(2, 1, 4));
+  const SteppedModel twice = run_steps(c, options_of(2, 1, 4));
   for (const float b : numbers(param_named(*twice.model, "layers.0.ffn.router.bias")->value))
     EXPECT_LE(std::abs(b), 2 * rate + 1e-9f);
 }
@@ -237,7 +225,7 @@ TEST(Routing, EveryLossIsReportedAsItsMean) {
         size_t i = 0;
         each_loss(layer.losses, [&](std::string_view, float value) { want[i++] += value / 4.0; });
       }
-    const Trained t = train_steps(c, options);
+    const SteppedModel t = run_steps(c, options);
     const std::vector<double> got = losses_of(t.steps[0]);
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
     size_t i = 0, seen = 0;
@@ -253,7 +241,7 @@ TEST(Routing, EveryLossIsReportedAsItsMean) {
 
 TEST(Routing, HashRoutingHasNoRouterAndTrains) {
   ModelConfig c = config_of(small_routing("hash", kExperts, 2));
-  const Trained t = train_steps(c, options_of(3));
+  const SteppedModel t = run_steps(c, options_of(3));
   for (const Param* p : t.model->params())
     EXPECT_EQ(p->name.find("router"), std::string::npos) << p->name;
   EXPECT_LT(t.steps[2].ce, t.steps[0].ce);
@@ -272,7 +260,7 @@ TEST(Routing, ARouterThatStartsAtZeroIsSpreadByItsNoise) {
                            "layers.1.ffn.router.weight"})
     EXPECT_EQ(norm(values(param_named(*model, name)->value)), 0) << name;
   EXPECT_GT(norm(values(param_named(*model, "layers.0.ffn.experts.up.weight")->value)), 0);
-  const Trained t = train_steps(c, options_of(1));
+  const SteppedModel t = run_steps(c, options_of(1));
   EXPECT_LT(t.steps[0].max_vio, 1);
   EXPECT_GT(norm(values(param_named(*t.model, "layers.0.ffn.router.weight")->value)), 0);
 }

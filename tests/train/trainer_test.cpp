@@ -10,24 +10,12 @@
 #include "support/limits.h"
 #include "support/param_named.h"
 #include "support/tiny_model.h"
+#include "support/train_run.h"
 
 namespace moe::trainer_test {
 namespace {
 
 using namespace test;
-
-struct Trained {
-  std::unique_ptr<Model> model;
-  std::vector<StepResult> steps;
-};
-
-Trained run_steps(const ModelConfig& config, const TrainOptions& options) {
-  const Corpus corpus = tiny_corpus();
-  Trained t{fresh(config), {}};
-  Trainer trainer(*t.model, options, corpus);
-  for (int64_t i = 0; i < options.steps; ++i) t.steps.push_back(trainer.step());
-  return t;
-}
 
 class TrainerIn : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, TrainerIn, testing::Values(DType::f32, DType::bf16),
@@ -37,7 +25,7 @@ TEST_P(TrainerIn, SameCommandSameBits) {
   TrainOptions options = tiny_options();
   options.dtype = GetParam();
   options.accumulate = 2;
-  const Trained a = run_steps(noisy_config(), options), b = run_steps(noisy_config(), options);
+  const SteppedModel a = run_steps(noisy_config(), options), b = run_steps(noisy_config(), options);
   EXPECT_TRUE(same_weights(*a.model, *b.model));
   EXPECT_FALSE(same_weights(*a.model, *fresh(noisy_config()))) << "nothing was trained";
   EXPECT_EQ(a.steps.back().ce, b.steps.back().ce);
@@ -46,9 +34,9 @@ TEST_P(TrainerIn, SameCommandSameBits) {
 TEST_P(TrainerIn, RecomputingKeepsEveryBit) {
   TrainOptions options = tiny_options();
   options.dtype = GetParam();
-  const Trained kept = run_steps(noisy_config(), options);
+  const SteppedModel kept = run_steps(noisy_config(), options);
   options.recompute = true;
-  const Trained again = run_steps(noisy_config(), options);
+  const SteppedModel again = run_steps(noisy_config(), options);
   EXPECT_TRUE(same_weights(*kept.model, *again.model));
   EXPECT_EQ(kept.steps.back().layers[1].load, again.steps.back().layers[1].load)
       << "recomputation must not count twice";
@@ -58,14 +46,14 @@ TEST_P(TrainerIn, LossFalls) {
   TrainOptions options = tiny_options();
   options.dtype = GetParam();
   options.steps = 60;
-  const Trained t = run_steps(noisy_config(), options);
+  const SteppedModel t = run_steps(noisy_config(), options);
   EXPECT_NEAR(t.steps.front().ce, std::log(256.0), 0.1);
   EXPECT_LT(t.steps.back().ce, 3.0);
 }
 
 TEST(Trainer, AnotherSeedIsAnotherRun) {
   TrainOptions options = tiny_options();
-  const Trained a = run_steps(noisy_config(), options);
+  const SteppedModel a = run_steps(noisy_config(), options);
   options.seed = 2;
   EXPECT_FALSE(same_weights(*a.model, *run_steps(noisy_config(), options).model));
 }
@@ -101,7 +89,7 @@ TEST(Trainer, AccumulatedMicroBatchesAreOneBatch) {
 TEST(Trainer, ReportsWhatHappened) {
   TrainOptions options = tiny_options();
   options.accumulate = 2;
-  const Trained t = run_steps(noisy_config(), options);
+  const SteppedModel t = run_steps(noisy_config(), options);
   const StepResult& r = t.steps[2];
   EXPECT_EQ(r.step, 3);
   EXPECT_EQ(r.tokens, 3 * 2 * 4 * 32);
@@ -137,7 +125,7 @@ TEST(Trainer, CountsDroppedTokens) {
   TrainOptions options = tiny_options();
   options.steps = 1;
   options.warmup = 0;
-  const Trained t = run_steps(config, options);
+  const SteppedModel t = run_steps(config, options);
   EXPECT_DOUBLE_EQ(t.steps[0].dropped, 240.0 / 256);
   config.routing.capacity_factor = 4;
   EXPECT_EQ(run_steps(config, options).steps[0].dropped, 0);
@@ -148,7 +136,7 @@ TEST(Trainer, CountsDroppedTokens) {
 TEST(Trainer, DenseModelsHaveNoRouting) {
   ModelConfig config = plain_config();
   config.routing = {};
-  const Trained t = run_steps(config, tiny_options());
+  const SteppedModel t = run_steps(config, tiny_options());
   EXPECT_TRUE(t.steps.back().layers.empty());
   EXPECT_EQ(t.steps.back().balance, 0);
   EXPECT_EQ(t.steps.back().dropped, 0);

@@ -458,7 +458,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
 constexpr const char* kExpertsSwitch = "enable_moe_block";
 // Of Granite 4, and the width of its FFNs where it is 0.
 constexpr const char *kExpertsOrNone = "num_local_experts",
-                     *kSharedWidth = "shared_intermediate_size";
+                     *kWidthBeside = "shared_intermediate_size";
 
 bool has_experts(const JsonReader& reader, const Family& f) {
   if (f.states) {
@@ -520,7 +520,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
     return c;
   }
   if (f.lfm2) c.dense_width = read_lfm2_width(reader);
-  else if (f.states) fields.size(kSharedWidth, c.dense_width, 1);
+  else if (f.states) fields.size(kWidthBeside, c.dense_width, 1);
   else fields.size("intermediate_size", c.dense_width, 1);
   c.expert_width = c.dense_width;  // unused
   return c;
@@ -550,7 +550,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts != FamilyExperts::none && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);
   if (f.states) {
-    fields.size(kSharedWidth, c.dense_width, 1);
+    fields.size(kWidthBeside, c.dense_width, 1);
     for (const char* key : {kExpertsOrNone, "num_experts_per_tok"}) json[key] = 0;
   }
   if (f.lfm2) write_lfm2_width(json);

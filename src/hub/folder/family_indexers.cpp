@@ -8,8 +8,8 @@
 namespace moe {
 namespace {
 
-constexpr const char *kIndexerTypes = "indexer_types", *kPattern = "index_topk_pattern",
-                     *kEvery = "index_topk_freq", *kOffset = "index_skip_topk_offset";
+constexpr const char *kIndexerTypes = "indexer_types", *kIndexerPattern = "index_topk_pattern",
+                     *kIndexerEvery = "index_topk_freq", *kIndexerOffset = "index_skip_topk_offset";
 
 template <class Visitor, class Config>
 void visit_indexers(Visitor& v, Config& c) {
@@ -20,17 +20,17 @@ void visit_indexers(Visitor& v, Config& c) {
 
 // Of each layer "full" or "shared".
 std::vector<std::string> indexer_types(const JsonReader& reader, const ModelConfig& c) {
-  const auto every = reader.get_in<int64_t>(kEvery, 0, kMaxLayers, 1),
-             offset = reader.get_in<int64_t>(kOffset, 0, kMaxLayers, 2);
-  const bool listed = reader.has(kIndexerTypes), letters = reader.has(kPattern);
+  const auto every = reader.get_in<int64_t>(kIndexerEvery, 0, kMaxLayers, 1),
+             offset = reader.get_in<int64_t>(kIndexerOffset, 0, kMaxLayers, 2);
+  const bool listed = reader.has(kIndexerTypes), letters = reader.has(kIndexerPattern);
   std::vector<std::string> types;
-  if (letters && reader.value(kPattern).is_string() && !listed) {
-    for (const char letter : reader.get<std::string>(kPattern))
+  if (letters && reader.value(kIndexerPattern).is_string() && !listed) {
+    for (const char letter : reader.get<std::string>(kIndexerPattern))
       types.emplace_back(letter == 'F' ? "full" : letter == 'S' ? "shared" : "?");
     return types;
   }
   if (listed || letters)
-    return reader.get<std::vector<std::string>>(listed ? kIndexerTypes : kPattern);
+    return reader.get<std::vector<std::string>>(listed ? kIndexerTypes : kIndexerPattern);
   for (int64_t i = 0; i < c.layers; ++i)
     types.emplace_back(std::max<int64_t>(i - offset + 1, 0) % std::max<int64_t>(every, 1) == 0
                            ? "full"
@@ -58,7 +58,7 @@ void read_indexers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     if (type == "shared") c.sparse.followers.push_back(i);
     else if (type != "full")
       fail("{}: \"{}\" has \"{}\" at layer {}; \"full\" and \"shared\" are known", reader.where(),
-           reader.has(kIndexerTypes) ? kIndexerTypes : kPattern, printable(type), i);
+           reader.has(kIndexerTypes) ? kIndexerTypes : kIndexerPattern, printable(type), i);
   }
 }
 

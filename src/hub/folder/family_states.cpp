@@ -8,9 +8,9 @@ namespace {
 // As published; transformers 5 writes the second of each.
 constexpr const char *kStateWords[] = {"mamba", "linear_attention"},
                      *kAttentionWords[] = {"attention", "full_attention"};
-constexpr const char *kKinds = "layer_types", *kOlderKinds = "layers_block_type",
+constexpr const char *kLayerKinds = "layer_types", *kOlderKinds = "layers_block_type",
                      *kHeadWidth = "mamba_d_head", *kTimes = "mamba_expand",
-                     *kLimits = "time_step_limit", *kTurning = "position_embedding_type";
+                     *kLimits = "time_step_limit", *kAttentionTurns = "position_embedding_type";
 
 template <class Visitor, class Config>
 void visit_states(Visitor& v, Config& c) {
@@ -27,7 +27,7 @@ bool is_one_of(std::span<const char* const> words, const std::string& word) {
 
 std::vector<int64_t> state_layers(const JsonReader& reader, const ModelConfig& c) {
   const bool older = reader.has(kOlderKinds);
-  const char* key = older && !reader.has(kKinds) ? kOlderKinds : kKinds;
+  const char* key = older && !reader.has(kLayerKinds) ? kOlderKinds : kLayerKinds;
   const auto types = reader.get<std::vector<std::string>>(key);
   if (older && reader.get<std::vector<std::string>>(kOlderKinds) != types)
     refuse(reader, kOlderKinds, "\"layer_types\" says others; make them equal");
@@ -83,10 +83,11 @@ void read_states(const JsonReader& reader, ModelConfig& c) {
   stands(reader, "mamba_chunk_size");  // of a way to compute it
   c.scan_layers = state_layers(reader, c);
   if (c.scan_layers.empty()) c.scan = {};
-  need_to_stand(reader, kTurning, "\"rope\" where attention turns, \"nope\" where nothing does");
-  const auto turning = reader.get<std::string>(kTurning, "nope");
+  need_to_stand(reader, kAttentionTurns,
+                "\"rope\" where attention turns, \"nope\" where nothing does");
+  const auto turning = reader.get<std::string>(kAttentionTurns, "nope");
   if (turning == "rope") return;
-  if (turning != "nope") refuse(reader, kTurning, "rope and nope are known");
+  if (turning != "nope") refuse(reader, kAttentionTurns, "rope and nope are known");
   for (int64_t i = 0; i < c.layers; ++i)
     if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
 }
@@ -107,8 +108,8 @@ void write_states(Json& json, const ModelConfig& c) {
   json[kTimes] = of.scan.values() / c.width;
   json["mamba_proj_bias"] = false;
   for (int64_t i = 0; i < c.layers; ++i)
-    json[kKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
-  json[kTurning] = attention_turns(c) ? "rope" : "nope";
+    json[kLayerKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
+  json[kAttentionTurns] = attention_turns(c) ? "rope" : "nope";
 }
 
 std::string why_not_states(const ModelConfig& c) {

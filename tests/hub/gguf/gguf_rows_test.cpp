@@ -43,6 +43,7 @@ TEST_F(ChangedGguf, KimiLinear) {
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
   LoadedModel bound = open_model(folder_ / "b.gguf", {});
   EXPECT_EQ(logits_of(*bound.model), logits_of(*model_));
+  std::filesystem::create_directory(folder_ / "folder");
   convert_model(bound, folder_ / "b.gguf", folder_ / "folder", {});
   LoadedModel of_folder = open_model(folder_ / "folder", {});
   EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));

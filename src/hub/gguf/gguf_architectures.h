@@ -70,11 +70,11 @@ struct GgufArchitecture {
   // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
   // attention in which nothing turns in the others.
   bool kimi = false;
-  bool mrope = false;         // a key of the axes of pictures has to stand there
-  bool gate = false;          // attention of every layer has a gate
-  bool conv = false;          // convolutions in layers whose number of key/value heads is 0
-  bool norm_turned = false;   // norms of queries and keys see them turned
-  bool norm_offset = false;   // norms multiply by 1 + their weight, which the file has as one
+  bool mrope = false;        // a key of the axes of pictures has to stand there
+  bool gate = false;         // attention of every layer has a gate
+  bool conv = false;         // convolutions in layers whose number of key/value heads is 0
+  bool norm_turned = false;  // norms of queries and keys see them turned
+  bool norm_offset = false;  // norms multiply by 1 + their weight, which the file has as one
   // The embedding times sqrt(D), scores over the root of a head's width, or in the largest model,
   // which has so many layers, of D / H; 0: as others have them.
   int64_t gemma = 0;

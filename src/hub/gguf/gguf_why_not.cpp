@@ -257,8 +257,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_few_have(
-          c, {.gemma4 = row.gemma4, .query_growth = row.query_growth, .caps = row.caps}),
+      what_few_have(c, {.gemma4 = row.gemma4, .query_growth = row.query_growth, .caps = row.caps}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),

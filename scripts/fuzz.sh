@@ -20,13 +20,11 @@ names=("$@")
 [ ${#names[@]} -gt 0 ] || for file in tests/fuzz/*_fuzz.cpp; do
   names+=("$(basename "$file" _fuzz.cpp)")
 done
-passed=0
-failed=0
-for name in "${names[@]}"; do
+# fuzz NAME: one line of what came of it.
+fuzz() {
+  local name=$1 log=$work/$1.log wanted=$runs code=0 executions
   mkdir -p "$work/seeds/$name" "$work/found/$name" "$build/crashes"
   [ ! -d "tests/fuzz/seeds/$name" ] || cp -r "tests/fuzz/seeds/$name/." "$work/seeds/$name/"
-  log=$work/$name.log
-  wanted=$runs
   case $name in
     # Each run makes a tokenizer with its pattern: 250 a second.
     ggml_vocab) wanted=$((runs / 5)) ;;
@@ -35,7 +33,6 @@ for name in "${names[@]}"; do
   esac
   # At least one more run than seeds is made in any case: libFuzzer counts reading the seeds as
   # runs.
-  code=0
   UBSAN_OPTIONS=print_stacktrace=1 "$build/tests/fuzz/${name}_fuzz" -runs="$wanted" -seed=1 \
     -timeout=20 -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 \
     -artifact_prefix="$build/crashes/$name-" "$work/found/$name" "$work/seeds/$name" \
@@ -43,13 +40,17 @@ for name in "${names[@]}"; do
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   if [ "$code" = 0 ] && [ "${executions:-0}" -ge "$wanted" ]; then
     echo "$name: $executions executions, no crash"
-    passed=$((passed + 1))
-  else
-    grep -v '^#[0-9]*\s\(NEW\|REDUCE\|pulse\)' "$log" | tail -n 40 >&2
-    echo "$name: failed with status $code after ${executions:-0} executions;" \
-      "the input lies in $build/crashes"
-    failed=$((failed + 1))
+    return
   fi
-done
+  grep -v '^#[0-9]*\s\(NEW\|REDUCE\|pulse\)' "$log" | tail -n 40 >&2
+  echo "$name: failed with status $code after ${executions:-0} executions;" \
+    "the input lies in $build/crashes"
+  touch "$work/failed-$name"
+}
+export -f fuzz
+export work runs build
+printf '%s\n' "${names[@]}" | xargs -P "$(scripts/jobs.sh 2500)" -I{} bash -c 'fuzz {}'
+failed=$(find "$work" -maxdepth 1 -name 'failed-*' | wc -l)
+passed=$((${#names[@]} - failed))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -11,18 +11,8 @@
 namespace moe::test::state_space_test {
 namespace {
 
-template <class T>
-Matrix<T> matrix(const std::vector<T>& x, int64_t cols) {
-  Matrix<T> rows;
-  for (auto at = x.begin(); at != x.end(); at += cols) rows.emplace_back(at, at + cols);
-  return rows;
-}
-template <class T>
-std::vector<T> flat(const Matrix<T>& x) {
-  std::vector<T> all;
-  for (const auto& row : x) all.insert(all.end(), row.begin(), row.end());
-  return all;
-}
+using twin::flat;
+using twin::matrix;
 
 struct Case {
   ops::StateHeads heads;

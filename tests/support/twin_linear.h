@@ -11,6 +11,20 @@
 
 namespace moe::test::twin {
 
+// Rows of `cols` numbers each, and all numbers of such rows.
+template <class T>
+Matrix<T> matrix(const std::vector<T>& x, int64_t cols) {
+  Matrix<T> rows;
+  for (auto at = x.begin(); at != x.end(); at += cols) rows.emplace_back(at, at + cols);
+  return rows;
+}
+template <class T>
+std::vector<T> flat(const Matrix<T>& x) {
+  std::vector<T> all;
+  for (const auto& row : x) all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
 // silu, or nothing, of (bias[c] + sum_j w[c,j] x[n - (J-1) + j, c]) within each sequence.  x
 // [N][C], w [C*J], bias [C] or none
 template <class T>

@@ -4,13 +4,11 @@
 #include <vector>
 
 #include "ops/cpu/functions.h"
-#include "ops/cpu/spans.h"
+#include "ops/cpu/recurrent/sequences.h"
 
 namespace moe::ops::cpu {
 namespace {
 
-// log(1 + e^x); beyond 20 that is x in f32 (as torch.nn.functional.softplus has it)
-float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 void check(const char* op, const Tensor& decay, const Tensor& strength, const Tensor& a,

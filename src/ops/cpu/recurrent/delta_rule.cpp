@@ -22,8 +22,8 @@
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/recurrent/delta_rule.h"
+#include "ops/cpu/recurrent/sequences.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -291,9 +291,7 @@ void check(const char* op, const Tensor& o, const Tensor& qkv, const Tensor& log
   need(of_heads(log_decay, h.decays()) && of_heads(strength, 1), op,
        "log_decay [N,H], or [N,H*C] of channels, and strength [N,H] f32",
        {{"log_decay", log_decay}, {"strength", strength}, {"o", o}});
-  need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == o.rows() &&
-           std::is_sorted(bounds.begin(), bounds.end()),
-       op, "bounds that rise from 0 to the number of rows", {{"o", o}});
+  need_bounds(op, bounds, "o", o);
 }
 
 int64_t chunks_of(int64_t tokens) { return (tokens + kDeltaChunk - 1) / kDeltaChunk; }
@@ -370,19 +368,6 @@ class KeyHead {
   float *k_, *q_, *kq_, *k_scale_, *q_scale_;
 };
 
-// f(sequence, key head, thread's memory): they share nothing that is written.
-template <class F>
-void each_key_head(Run& run, const DeltaHeads& heads, std::span<const int64_t> bounds, F&& f) {
-  const int64_t jobs = heads.key_heads * static_cast<int64_t>(bounds.size() - 1);
-  parallel_for(run.threads, jobs, 1, [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t job = begin; job < end; ++job) {
-      Arena& memory = run.thread_scratch[static_cast<size_t>(thread)];
-      const ArenaScope scope(memory);
-      f(static_cast<size_t>(job / heads.key_heads), job % heads.key_heads, memory);
-    }
-  });
-}
-
 }  // namespace
 
 }  // namespace moe::ops::cpu
@@ -410,7 +395,7 @@ void delta_rule_forward(Run& run, Tensor o, Tensor chunks, Tensor qkv, Tensor lo
                           chunks.cols() == heads.value_heads * size),
        "delta_rule_forward", "chunks [delta_chunks,H*C*Cv] f32", {{"chunks", chunks}});
   const int64_t strip_width = HWY_DYNAMIC_DISPATCH(StripWidth)();
-  each_key_head(run, heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
+  each_part(run, heads.key_heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
     float* own = state.empty() ? memory.alloc_zeroed(DType::f32, {group * size}).as<float>()
                                : state[s] + g * group * size;
     float* strip = memory.alloc(DType::f32, {rows * strip_width}).as<float>();
@@ -454,7 +439,7 @@ void delta_rule_backward(Run& run, Tensor dqkv, Tensor dlog_decay, Tensor dstren
   zero(run, dlog_decay);
   zero(run, dstrength);
   const int64_t strip_width = HWY_DYNAMIC_DISPATCH(StripWidth)(), strip_size = rows * strip_width;
-  each_key_head(run, heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
+  each_part(run, heads.key_heads, bounds, [&](size_t s, int64_t g, Arena& memory) {
     const int64_t begin = bounds[s], end = bounds[s + 1],
                   first_chunk = delta_chunks(bounds.first(s + 1));
     if (begin == end) return;

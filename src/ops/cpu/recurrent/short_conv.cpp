@@ -13,9 +13,9 @@
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/recurrent/sequences.h"
 #include "ops/cpu/recurrent/short_conv.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -156,9 +156,7 @@ void check(const char* op, const Tensor& y, const Tensor& x, const Param& weight
        op, "weight [C,J] f32", {{"weight", w}, {"x", x}});
   need(bias.value.empty() || is_vector(bias.value, x.cols()), op, "bias [C] f32, or none",
        {{"bias", bias.value}, {"x", x}});
-  need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == x.rows() &&
-           std::is_sorted(bounds.begin(), bounds.end()),
-       op, "bounds that rise from 0 to the number of rows", {{"x", x}});
+  need_bounds(op, bounds, "x", x);
 }
 
 // Its taps in scratch.

@@ -16,9 +16,9 @@
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/recurrent/sequences.h"
 #include "ops/cpu/recurrent/state_space.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/cpu/spans.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
@@ -123,12 +123,8 @@ void check_scan(const char* op, const Tensor& y, const Tensor& xbc, const Tensor
   for (const Param* param : {&p.a_log, &p.dt_bias, &p.skip})
     need(param->value.dtype == DType::f32 && param->value.numel() == h.heads, op,
          "a_log, dt_bias and skip [H] f32", {{"param", param->value}});
-  need(bounds.size() >= 2 && bounds.front() == 0 && bounds.back() == y.rows() &&
-           std::is_sorted(bounds.begin(), bounds.end()),
-       op, "bounds that rise from 0 to the number of rows", {{"y", y}});
+  need_bounds(op, bounds, "y", y);
 }
-
-float log_one_plus_exp(float x) { return std::fmax(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); }
 
 // Tokens [begin, begin + count) of one head, in memory of a thread's.
 class ScanHead {
@@ -149,7 +145,7 @@ class ScanHead {
       HWY_DYNAMIC_DISPATCH(WidenRow)(x_ + n * h.width, x, begin + n);
       HWY_DYNAMIC_DISPATCH(WidenRow)(b_ + n * h.states, b, begin + n);
       HWY_DYNAMIC_DISPATCH(WidenRow)(c_ + n * h.states, c, begin + n);
-      step_[n] = log_one_plus_exp(dt.row<float>(begin + n)[head] + bias);
+      step_[n] = softplus(dt.row<float>(begin + n)[head] + bias);
       decay_[n] = std::exp(rate * step_[n]);
     }
   }
@@ -184,19 +180,6 @@ class ScanHead {
   float *x_, *b_, *c_, *step_, *decay_;
 };
 
-// f(sequence, one of `parts`, thread's memory): they share nothing that is written.
-template <class F>
-void each_scan(Run& run, int64_t parts, std::span<const int64_t> bounds, F&& f) {
-  const int64_t jobs = parts * static_cast<int64_t>(bounds.size() - 1);
-  parallel_for(run.threads, jobs, 1, [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t job = begin; job < end; ++job) {
-      Arena& memory = run.thread_scratch[static_cast<size_t>(thread)];
-      const ArenaScope scope(memory);
-      f(static_cast<size_t>(job / parts), job % parts, memory);
-    }
-  });
-}
-
 void copy_state(float* to, const float* from, int64_t numbers) {
   std::memcpy(to, from, static_cast<size_t>(numbers) * sizeof(float));
 }
@@ -218,7 +201,7 @@ void finish_scan(Run& run, Tensor ddt, Param& a_log, Param& dt_bias, Param& skip
         const double ddecay = dlog_decay.row<float>(n)[h],
                      step = dstep.row<float>(n)[h] + rate * ddecay,
                      grad = step / (1 + std::exp(-static_cast<double>(in)));
-        of_rate += ddecay * rate * log_one_plus_exp(in);
+        of_rate += ddecay * rate * softplus(in);
         of_bias += grad;
         of_skip += dskip.row<float>(n)[h];
         ddt.row<float>(n)[h] = static_cast<float>(grad);
@@ -249,7 +232,7 @@ void state_space_forward(Run& run, Tensor y, Tensor chunks, Tensor xbc, Tensor d
   need(chunks.empty() || (chunks.dtype == DType::f32 && chunks.rows() == delta_chunks(bounds) &&
                           chunks.cols() == heads.heads * size),
        op, "chunks [delta_chunks,H*P*C] f32", {{"chunks", chunks}});
-  each_scan(run, heads.heads, bounds, [&](size_t s, int64_t head, Arena& memory) {
+  each_part(run, heads.heads, bounds, [&](size_t s, int64_t head, Arena& memory) {
     float* own = state.empty() ? memory.alloc_zeroed(DType::f32, {size}).as<float>()
                                : state[s] + head * size;
     float* out = memory.alloc(DType::f32, {heads.width}).as<float>();
@@ -285,7 +268,7 @@ void state_space_backward(Run& run, Tensor dxbc, Tensor ddt, Param& a_log, Param
   Tensor dlog_decay = run.scratch.alloc(DType::f32, {dt.rows(), heads.heads}),
          dskip = run.scratch.alloc(DType::f32, {dt.rows(), heads.heads});
   // heads of a group have its B and C, so their gradients are one job's
-  each_scan(run, heads.groups, bounds, [&](size_t s, int64_t g, Arena& memory) {
+  each_part(run, heads.groups, bounds, [&](size_t s, int64_t g, Arena& memory) {
     const int64_t begin = bounds[s], length = bounds[s + 1] - begin,
                   first_chunk = delta_chunks(bounds.first(s + 1)),
                   last_chunk = delta_chunks(bounds.first(s + 2));

@@ -115,19 +115,8 @@ std::vector<std::string> types_of(const JsonReader& reader, const ModelConfig& c
 }
 
 std::vector<int64_t> other_layers(const JsonReader& reader, const ModelConfig& c, const Family& f) {
-  const std::vector<std::string> types = types_of(reader, c, f);
-  if (static_cast<int64_t>(types.size()) != c.layers)
-    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), kTypes,
-         types.size(), c.layers);
-  std::vector<int64_t> layers;
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string& type = types[static_cast<size_t>(i)];
-    if (type == other_type(f)) layers.push_back(i);
-    else if (type != kFull)
-      fail("{}: \"{}\" has \"{}\" at layer {}; {} and {} are known", reader.where(), kTypes,
-           printable(type), i, other_type(f), kFull);
-  }
-  return layers;
+  const char *others[] = {other_type(f)}, *attention[] = {kFull};
+  return layers_of_type(reader, c, kTypes, types_of(reader, c, f), others, attention);
 }
 
 void read_linear(const JsonReader& reader, ModelConfig& c) {
@@ -157,6 +146,27 @@ constexpr const char *kAdjusts = "block_auto_adjust_ff_dim", *kFactor = "block_f
                      *kOlderWidth = "block_ff_dim";
 
 }  // namespace
+
+std::vector<int64_t> layers_of_type(const JsonReader& reader, const ModelConfig& c, const char* key,
+                                    const std::vector<std::string>& types,
+                                    std::span<const char* const> words,
+                                    std::span<const char* const> rest) {
+  if (std::ssize(types) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
+         types.size(), c.layers);
+  const auto is_one_of = [](std::span<const char* const> all, const std::string& word) {
+    return std::ranges::find(all, word) != all.end();
+  };
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const std::string& type = types[static_cast<size_t>(i)];
+    if (is_one_of(words, type)) layers.push_back(i);
+    else if (!is_one_of(rest, type))
+      fail("{}: \"{}\" has \"{}\" at layer {}; {} and {} are known", reader.where(), key,
+           printable(type), i, words[0], rest[0]);
+  }
+  return layers;
+}
 
 // transformers:lfm2/modeling_lfm2.py, Lfm2MLP.
 int64_t read_lfm2_width(const JsonReader& reader) {

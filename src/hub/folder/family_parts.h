@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,12 @@ std::string why_not_indexers(const ModelConfig&, const Family&);
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);
 std::string why_not_mixers(const ModelConfig&, const Family&);
+// Those layers whose type, of each of them listed under `key`, is one of `words`; the others' is
+// one of `rest`. Errors name the first of either.
+std::vector<int64_t> layers_of_type(const JsonReader&, const ModelConfig&, const char* key,
+                                    const std::vector<std::string>& types,
+                                    std::span<const char* const> words,
+                                    std::span<const char* const> rest);
 // Layers of a state space, and whether attention beside them turns (family_states.cpp).
 void read_states(const JsonReader&, ModelConfig&);
 void write_states(Json&, const ModelConfig&);

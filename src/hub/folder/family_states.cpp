@@ -21,28 +21,13 @@ void visit_states(Visitor& v, Config& c) {
   v.flag("mamba_conv_bias", c.scan.conv_bias);
 }
 
-bool is_one_of(std::span<const char* const> words, const std::string& word) {
-  return std::ranges::find(words, word) != words.end();
-}
-
 std::vector<int64_t> state_layers(const JsonReader& reader, const ModelConfig& c) {
   const bool older = reader.has(kOlderKinds);
   const char* key = older && !reader.has(kLayerKinds) ? kOlderKinds : kLayerKinds;
   const auto types = reader.get<std::vector<std::string>>(key);
   if (older && reader.get<std::vector<std::string>>(kOlderKinds) != types)
     refuse(reader, kOlderKinds, "\"layer_types\" says others; make them equal");
-  if (static_cast<int64_t>(types.size()) != c.layers)
-    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
-         types.size(), c.layers);
-  std::vector<int64_t> layers;
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string& type = types[static_cast<size_t>(i)];
-    if (is_one_of(kStateWords, type)) layers.push_back(i);
-    else if (!is_one_of(kAttentionWords, type))
-      fail("{}: \"{}\" has \"{}\" at layer {}; {} and {} are known", reader.where(), key,
-           printable(type), i, kStateWords[0], kAttentionWords[0]);
-  }
-  return layers;
+  return layers_of_type(reader, c, key, types, kStateWords, kAttentionWords);
 }
 
 // Heads are as wide as they have to be where nothing or "auto" is said of it.

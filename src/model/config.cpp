@@ -289,10 +289,6 @@ void validate_longrope(const ModelConfig& c) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // The factor is part of what queries are turned by, so all of a head has to turn, in every layer by
 // the same.
 void validate_query_growth(const ModelConfig& c) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "core/clock.h"
 #include "serve/api_error.h"
 #include "serve/caller.h"
 #include "serve/reply.h"
@@ -17,14 +17,8 @@
 namespace moe::serve {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Proxies cut a stream that is silent for longer; few wait for less than half a minute.
 constexpr double kQuietSeconds = 10;
-
-double seconds_since(Clock::time_point from) {
-  return std::chrono::duration<double>(Clock::now() - from).count();
-}
 
 void append(TokenRouting& to, const TokenRouting& from) {
   to.ids.insert(to.ids.end(), from.ids.begin(), from.ids.end());

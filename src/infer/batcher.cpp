@@ -103,7 +103,7 @@ struct Batcher::Text {
             tokenizer, request.prompt, request.options,
             [this](const std::string& text) {
               progress.text += text;
-              return true;
+              return !request.goes_on || request.goes_on(text);
             },
             request.grammar ? std::make_unique<grammar::Constraint>(request.grammar, request.tokens)
                             : nullptr),

@@ -68,6 +68,9 @@ struct TextRequest {
   std::shared_ptr<const std::vector<int32_t>> recorded;
   // Asked before each step; false: the text ends as "interrupted". Empty: it is wanted.
   std::function<bool()> wanted;
+  // Given what of the text has become certain, as soon as it has, from any thread but one piece
+  // after the other; false: the text ends there as "interrupted". Empty: it goes on.
+  std::function<bool(const std::string&)> goes_on;
   std::function<void(const TextProgress&)> on_progress;
   // Called once, last, and must not throw. The error is null where the text came to its end.
   std::function<void(const Generated&, const std::exception_ptr&)> on_end;

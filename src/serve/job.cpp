@@ -62,6 +62,10 @@ class Job : public std::enable_shared_from_this<Job> {
       TextRequest& text = texts[i];
       text.client = client;
       text.wanted = [job = shared_from_this()] { return job->wanted(); };
+      if (const auto first = writer_.first_call(); first != nullptr) {
+        all_[i].first_call = first;
+        text.goes_on = [first](const std::string& piece) { return !first->add(piece); };
+      }
       text.on_progress = [job = shared_from_this(), i](const TextProgress& p) {
         job->on_progress(i, p);
       };

@@ -200,9 +200,17 @@ bool ReplyWriter::parses() const { return form_.chat && syntax().parses(); }
 // Whether how many tokens a thought took can be told.
 bool ReplyWriter::tells_thoughts() const { return form_.chat && syntax().tags != nullptr; }
 
+// A call that has to come is ended by its grammar.
+std::shared_ptr<FirstCall> ReplyWriter::first_call() const {
+  const bool ends = form_.one_call && form_.tools && !form_.forced;
+  return ends ? std::make_shared<FirstCall>(syntax()) : nullptr;
+}
+
 // What a whole text that is parsed is for the client.
 ParsedReply ReplyWriter::parsed(const Choice& choice) const {
   if (form_.forced) return parse_forced(form_.call_name, choice.text);
+  if (choice.first_call != nullptr && choice.first_call->reply())
+    return *choice.first_call->reply();
   ParsedReply reply = parse_reply(syntax(), choice.text);
   if (form_.one_call && reply.calls.size() > 1) reply.calls.resize(1);
   return reply;

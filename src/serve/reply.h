@@ -8,6 +8,7 @@
 
 #include "core/json.h"
 #include "serve/request.h"
+#include "text/first_call.h"
 #include "text/thoughts.h"
 #include "text/tool_calls.h"
 
@@ -24,6 +25,8 @@ struct Choice {
   bool begun = false;  // a stream has sent something of it
   // Of a stream whose text is parsed: what was read of it.
   std::shared_ptr<ReplyReader> reader = {};
+  // Of one that ends with its first call; null: it goes on.
+  std::shared_ptr<FirstCall> first_call = {};
   size_t shown = 0;          // bytes of the content that a stream has sent
   size_t shown_thought = 0;  // likewise
   TokenRouting unsent;       // of a stream
@@ -44,6 +47,8 @@ class ReplyWriter {
   ReplyWriter(const Served& served, const ReplyForm& form, ReplyHead head)
       : served_(served), form_(form), head_(std::move(head)) {}
 
+  // What ends a choice that is to have one call; null: none is to.
+  std::shared_ptr<FirstCall> first_call() const;
   // The whole reply. `echo`: the texts of the prompts, each with `choices` choices.
   Json whole(const std::vector<Choice>&, const std::vector<std::string>& echo,
              int64_t choices) const;

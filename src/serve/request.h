@@ -40,7 +40,7 @@ struct ReplyForm {
   bool routed_experts = false;          // the numbers alone
   bool tools = false;                   // the reply may call some
   bool forced = false;                  // it has to (ForcedCall)
-  bool one_call = false;                // of those that it writes only the first is told
+  bool one_call = false;                // it ends with the first, and no other is told
   std::string call_name = {};           // of a forced call, where the prompt has it
   ToolArguments arguments = {};         // of the tools
   const ThoughtTags* opened = nullptr;  // of a thought that the prompt opened

@@ -71,6 +71,8 @@ string_view without_frame(string_view value) {
 MarkedCalls::MarkedCalls(ToolCallForm form, string_view text, const ToolArguments& arguments)
     : marks_(marks_of(form)), text_(text), arguments_(arguments), unclosed_(text.size()) {}
 
+string_view MarkedCalls::end_of_call(ToolCallForm form) { return marks_of(form).end; }
+
 bool MarkedCalls::take(string_view mark) {
   const size_t at = std::min(text_.find_first_not_of(kReplySpace, at_), text_.size());
   if (!text_.substr(at).starts_with(mark)) return false;

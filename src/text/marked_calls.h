@@ -27,6 +27,8 @@ class MarkedCalls {
   // mark that ends a value counts only where another argument or the end of the call follows, as a
   // value may hold it: a program that writes such calls, say.
   std::optional<Found> at(size_t body);
+  // The mark that ends a call of the form.
+  static std::string_view end_of_call(ToolCallForm form);
 
  private:
   struct Marks;

@@ -48,7 +48,7 @@ ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text, bool 
 }
 
 ThoughtPlace place_of_thought(const ReplySyntax& syntax, string_view text) {
-  ThoughtSearch search{.end = GrowingSearch(syntax.tags->close)};
+  ThoughtSearch search(syntax);
   return place_of_thought(syntax, text, true, search);
 }
 
@@ -58,6 +58,18 @@ bool has_tags(const ReplySyntax& syntax) {
 }
 
 }  // namespace
+
+ThoughtSearch::ThoughtSearch(const ReplySyntax& syntax)
+    : end(has_tags(syntax) ? syntax.tags->close : string_view()) {}
+
+std::optional<size_t> after_thought(const ReplySyntax& syntax, string_view text,
+                                    ThoughtSearch& search) {
+  using enum ThoughtPlace::State;
+  if (!has_tags(syntax)) return 0;
+  const ThoughtPlace at = place_of_thought(syntax, text, false, search);
+  if (at.state == undecided || at.state == open) return std::nullopt;
+  return at.behind;
+}
 
 const ThoughtTags* thought_tags(string_view text) {
   for (const ThoughtTags& row : kThoughtTags)
@@ -99,13 +111,11 @@ ParsedReply parse_reply_so_far(const ReplySyntax& syntax, string_view text) {
 }
 
 size_t thought_bytes(const ReplySyntax& syntax, string_view text) {
-  return syntax.tags == nullptr ? 0 : place_of_thought(syntax, text).behind;
+  return has_tags(syntax) ? place_of_thought(syntax, text).behind : 0;
 }
 
 ReplyReader::ReplyReader(const ReplySyntax& syntax)
-    : syntax_(syntax),
-      search_{.end = GrowingSearch(has_tags(syntax) ? syntax.tags->close : string_view())},
-      content_(syntax.calls) {
+    : syntax_(syntax), search_(syntax), content_(syntax.calls) {
   if (const ReplyChannels* channels = reply_channels(syntax.calls)) channels_ = channels->reader();
 }
 

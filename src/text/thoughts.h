@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "text/tool_calls.h"
@@ -42,9 +43,14 @@ ParsedReply parse_reply_so_far(const ReplySyntax&, std::string_view text);
 
 // How far the looking for a thought has come.
 struct ThoughtSearch {
+  explicit ThoughtSearch(const ReplySyntax&);
+
   GrowingTrim begin{kReplySpace};
   GrowingSearch end;
 };
+// Where what follows the thought of a reply under way begins; 0: it has none; nothing: it goes on,
+// or may begin yet. Each time with what was given before, and more.
+std::optional<size_t> after_thought(const ReplySyntax&, std::string_view text, ThoughtSearch&);
 
 // The same of a reply that grows: it keeps what can no longer change, so that reading a reply piece
 // by piece takes a time linear in its length.

@@ -130,6 +130,7 @@ struct Family {
   string_view begin, end;   // around a call; without an end it goes on to the next or the reply's
   string_view group, done;  // around all of them
   Calls (*read)(string_view body);  // null: each argument has marks (text/marked_calls.h)
+  bool listed = false;              // behind one mark there may be several
 };
 
 // In the order in which templates are searched.
@@ -138,15 +139,15 @@ constexpr Family kFamilies[] = {
      "<｜tool▁call▁end｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", deepseek_call},
     {ToolCallForm::kimi, "<|tool_call_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>",
      "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", kimi_call},
-    {ToolCallForm::mistral, "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", "", mistral_calls},
-    {ToolCallForm::granite3, "<|tool_call|>", "<|tool_call|>", "", "", "", json_calls},
-    {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls},
+    {ToolCallForm::mistral, "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", "", mistral_calls, true},
+    {ToolCallForm::granite3, "<|tool_call|>", "<|tool_call|>", "", "", "", json_calls, true},
+    {ToolCallForm::nemotron, "<TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>", "", "", json_calls, true},
     // A call is a message among others, so that the whole reply is read by ReplyChannels::parse.
     {ToolCallForm::solar, "<|tool_call:begin|>", "", "", "", "", nullptr},
     {ToolCallForm::harmony, "<|channel|>analysis<|message|>", "", "", "", "", nullptr},
     {ToolCallForm::gemma4, "<|tool_call>", "<|tool_call>", "<tool_call|>", "", "", gemma4_call},
     {ToolCallForm::lfm2, "<|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>", "", "",
-     lfm2_calls},
+     lfm2_calls, true},
     // LFM2's first template shows the tools and writes no calls.
     {ToolCallForm::lfm2, "<|tool_list_start|>", "", "", "", "", nullptr},
     {ToolCallForm::deepseek_v32, "｜DSML｜", "<｜DSML｜invoke name=", "",
@@ -165,9 +166,10 @@ constexpr Family kFamilies[] = {
     {ToolCallForm::none, "<function=", "", "", "", "", nullptr},
     {ToolCallForm::none, "<invoke name=", "", "", "", "", nullptr},
     {ToolCallForm::olmo3, "<function_calls>", "<function_calls>", "</function_calls>", "", "",
-     python_calls},
+     python_calls, true},
     {ToolCallForm::hermes, "<tool_call>", "<tool_call>", "</tool_call>", "", "", json_calls},
-    {ToolCallForm::hunyuan, "<tool_calls>", "<tool_calls>", "</tool_calls>", "", "", json_calls},
+    {ToolCallForm::hunyuan, "<tool_calls>", "<tool_calls>", "</tool_calls>", "", "", json_calls,
+     true},
     {ToolCallForm::llama3, R"({"name": function name, "parameters": )", "", "", "", "",
      llama3_call},
 };
@@ -361,11 +363,26 @@ size_t ContentReader::certain(string_view text) {
 const ReplyChannels* reply_channels(ToolCallForm form) {
   static const std::map<ToolCallForm, ReplyChannels> table = {
       {ToolCallForm::harmony,
-       {{"<|return|>", "<|call|>"}, "<|end|>", "<|channel|>final<|message|>", harmony_reader}},
-      {ToolCallForm::solar, {{"<|flush|>", "<|calls|>"}, "<|end|>", "<|content|>", solar_reader}},
+       {{"<|return|>", "<|call|>"},
+        "<|end|>",
+        "<|channel|>final<|message|>",
+        "<|end|>",
+        harmony_reader}},
+      {ToolCallForm::solar,
+       {{"<|flush|>", "<|calls|>"}, "<|end|>", "<|content|>", "<|tool_call:end|>", solar_reader}},
   };
   const auto found = table.find(form);
   return found == table.end() ? nullptr : &found->second;
+}
+
+CallBounds call_bounds(ToolCallForm form) {
+  if (const ReplyChannels* channels = reply_channels(form)) return {.ends = {channels->call_end}};
+  const Family* family = family_of(form);
+  if (family == nullptr || family->begin.empty()) return {};
+  if (family->listed) return {.begin = family->begin, .listed = true, .close = family->end};
+  if (family->read != nullptr) return {.begin = family->begin, .ends = {family->end}};
+  // One that has lost its own mark ends with the one around all.
+  return {.begin = family->begin, .ends = {MarkedCalls::end_of_call(form), family->done}};
 }
 
 const ForcedCall* forced_call(ToolCallForm form) {

@@ -105,10 +105,22 @@ struct ReplyChannels {
   std::vector<std::string> stops;  // end a reply
   std::string message_end;         // ends a message behind which the reply goes on
   std::string content_begin;       // opens a reply that is content and nothing else
+  std::string call_end;            // a call is whole there
   std::unique_ptr<ChannelReader> (*reader)();
 };
 // Null of a form without channels.
 const ReplyChannels* reply_channels(ToolCallForm form);
+
+// Where calls of a reply under way may be whole (text/first_call.h).
+struct CallBounds {
+  std::string_view begin = {};              // opens calls
+  std::vector<std::string_view> ends = {};  // marks behind which one may be whole
+  // One mark opens several, each of which ends with its own brackets; `close` ends them all.
+  bool listed = false;
+  std::string_view close = {};
+};
+// All is empty where a reply has one call at most, and is over with it.
+CallBounds call_bounds(ToolCallForm form);
 
 // A reply that has to be a call is written as JSON in every form, so that its arguments can be held
 // to their schema: an object {"name": NAME, ARGUMENTS: {...}} behind `begin`, which the prompt ends

@@ -7,10 +7,26 @@
 
 #include "core/json.h"
 #include "fuzz/fuzz.h"
+#include "text/first_call.h"
 #include "text/thoughts.h"
 
 namespace moe::fuzz {
 namespace {
+
+// It is the same in whatever pieces the reply comes.
+void check_first_call(const ReplySyntax& syntax, std::string_view text) {
+  FirstCall at_once(syntax), by_bytes(syntax);
+  at_once.add(text);
+  for (const char& byte : text) by_bytes.add({&byte, 1});
+  demand(at_once.looked() == by_bytes.looked());
+  demand(at_once.reply().has_value() == by_bytes.reply().has_value());
+  if (!at_once.reply()) return;
+  const ParsedReply &one = *at_once.reply(), &other = *by_bytes.reply();
+  demand(one.calls.size() == 1 && other.calls.size() == 1);
+  demand(one.content == other.content && one.thought == other.thought);
+  demand(one.calls[0].name == other.calls[0].name);
+  demand(one.calls[0].arguments == other.calls[0].arguments);
+}
 
 void check_thoughts(ToolCallForm form, std::string_view text, std::string_view part) {
   const ThoughtTags* tags = thought_tags("<think>");
@@ -22,6 +38,7 @@ void check_thoughts(ToolCallForm form, std::string_view text, std::string_view p
       demand(parsed.content.starts_with(so_far.content));
       demand(parsed.thought.starts_with(so_far.thought));
       demand(thought_bytes(syntax, text) <= text.size());
+      check_first_call(syntax, text);
     }
 }
 

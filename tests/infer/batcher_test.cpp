@@ -340,6 +340,31 @@ TEST_P(BatcherTest, WhoGoesIsForgotten) {
   EXPECT_EQ(next.ids, alone(request(some_ids(350, 2), 1)).ids);
 }
 
+// Guesses that were right behind the place do not count.
+TEST_P(BatcherTest, ATextGoesOnForAsLongAsItIsTold) {
+  const TextRequest r = request(some_ids(40, 3), 5);
+  const Outcome whole = alone(r);
+  std::vector<int32_t> before;
+  for (const int64_t lookup : {0, 8}) {
+    TextRequest cut = r;
+    cut.options.prompt_lookup = lookup;
+    std::string seen;
+    cut.goes_on = [&](const std::string& piece) {
+      seen += piece;
+      return seen.size() < 4;
+    };
+    const Outcome out = alone(cut);
+    EXPECT_EQ(out.finish, "interrupted");
+    EXPECT_EQ(out.text, seen);
+    EXPECT_GE(out.text.size(), 4u);
+    EXPECT_TRUE(whole.text.starts_with(out.text));
+    ASSERT_LT(out.ids.size(), whole.ids.size());
+    EXPECT_TRUE(std::equal(out.ids.begin(), out.ids.end(), whole.ids.begin()));
+    if (lookup > 0) EXPECT_EQ(out.ids, before);
+    before = out.ids;
+  }
+}
+
 // A text that may fill the context takes no room beyond it, as its last token is not read.
 TEST_P(BatcherTest, AsManyTextsAsThereAreContextsRunAtOnce) {
   ModelRunner runner(*model_, run_, 256);

@@ -88,6 +88,39 @@ TEST(Reply, OnlyTheFirstCallIsToldWhereOneIsAskedFor) {
   }
 }
 
+// Of a list the first one is whole before the list is.
+TEST(Reply, EndsWithTheFirstCallWhereOneIsAskedFor) {
+  Fixture f;
+  f.chat = ChatTemplate(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{# <tool_calls> #}",
+      {});
+  const std::string until = "Hm. <tool_calls>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
+  for (const bool stream : {false, true}) {
+    const ReplyWriter writer =
+        f.writer({.chat = true, .stream = stream, .tools = true, .one_call = true});
+    Choice choice;
+    choice.first_call = writer.first_call();
+    ASSERT_NE(choice.first_call, nullptr);
+    EXPECT_FALSE(choice.first_call->add(until.substr(0, until.size() - 1)));
+    EXPECT_TRUE(choice.first_call->add(until.substr(until.size() - 1)));
+    choice.text = until;
+    choice.end.finish = "interrupted";
+    choice.ended = true;
+    const Json json = (stream ? writer.chunk(choice, "") : writer.whole({choice}, {}, 1));
+    const Json& told = json["choices"][0];
+    const Json& message = told[stream ? "delta" : "message"];
+    EXPECT_EQ(told["finish_reason"], "tool_calls");
+    EXPECT_EQ(message["content"], "Hm.");
+    ASSERT_EQ(message["tool_calls"].size(), 1u);
+    EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+  }
+  EXPECT_EQ(f.writer({.chat = true, .tools = true}).first_call(), nullptr);
+  EXPECT_EQ(f.writer({.chat = true, .one_call = true}).first_call(), nullptr);
+  EXPECT_EQ(f.writer({.chat = true, .tools = true, .forced = true, .one_call = true}).first_call(),
+            nullptr);
+}
+
 // The tool's schema tells what bare text is.
 TEST(Reply, ArgumentsOfBareTextAreWhatTheToolSays) {
   Fixture f;

@@ -283,6 +283,39 @@ TEST(Server, CallsAToolWhereItHasTo) {
       400);
 }
 
+// Nothing that nobody sees is written. The schema has the model write two calls, in a form whose
+// calls stand in a JSON text as they are.
+TEST(Server, StopsBehindTheFirstCallWhereOneIsAskedFor) {
+  ServedModel s({}, calling_template("<function_calls>"));
+  const std::string first = "<function_calls>f(a=1)",
+                    both = first + "</function_calls><function_calls>g()</function_calls>";
+  const Json body = {
+      {"messages", {{{"role", "user"}, {"content", "Go"}}}},
+      {"tools", Json::array({{{"type", "function"}, {"function", {{"name", "f"}}}}})},
+      {"response_format",
+       {{"type", "json_schema"}, {"json_schema", {{"schema", {{"const", both}}}}}}},
+      {"seed", 1}};
+  const Json all = s.ask("/v1/chat/completions", body);
+  ASSERT_EQ(all["choices"][0]["message"]["tool_calls"].size(), 2u) << all;
+  EXPECT_EQ(all["usage"]["completion_tokens"], both.size() + 2) << "a byte each, and two quotes";
+  const Json asked = with(body, {{"parallel_tool_calls", false}});
+  const Json one = s.ask("/v1/chat/completions", asked);
+  const Json& choice = one["choices"][0];
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << one;
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"],
+            all["choices"][0]["message"]["tool_calls"][0]["function"]);
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(one["usage"]["completion_tokens"], first.size() + 1);
+  const std::vector<Json> events =
+      events_of(s.post("/v1/chat/completions", with(asked, {{"stream", true}})).body);
+  ASSERT_FALSE(events.empty());
+  const Json& last = events.back()["choices"][0];
+  EXPECT_EQ(last["finish_reason"], "tool_calls");
+  ASSERT_EQ(last["delta"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(last["delta"]["tool_calls"][0]["function"],
+            choice["message"]["tool_calls"][0]["function"]);
+}
+
 TEST(Server, ArgumentsAreAnObjectWhereTheirSchemaDoesNotSay) {
   ServedModel s({}, calling_template(kHermesMark));
   for (const Json& parameters : {Json::object(), Json(), Json{{"description", "x"}}})

@@ -104,12 +104,6 @@ ParsedReply parse_reply(const ReplySyntax& syntax, string_view text) {
   return reply;
 }
 
-ParsedReply parse_reply_so_far(const ReplySyntax& syntax, string_view text) {
-  ReplyReader reader(syntax);
-  const ReplyReader::Certain certain = reader.read(text);
-  return {.content = std::string(certain.content), .thought = std::string(certain.thought)};
-}
-
 size_t thought_bytes(const ReplySyntax& syntax, string_view text) {
   return has_tags(syntax) ? place_of_thought(syntax, text).behind : 0;
 }

@@ -37,9 +37,6 @@ struct ReplySyntax {
 // templates write both where they write a thought. Calls inside a thought are none. A thought that
 // nothing ends is all there is. Never fails.
 ParsedReply parse_reply(const ReplySyntax&, std::string_view text);
-// Of a reply under way what is certain whatever follows: thought and content of the whole reply
-// begin with these.
-ParsedReply parse_reply_so_far(const ReplySyntax&, std::string_view text);
 
 // How far the looking for a thought has come.
 struct ThoughtSearch {
@@ -52,8 +49,9 @@ struct ThoughtSearch {
 // or may begin yet. Each time with what was given before, and more.
 std::optional<size_t> after_thought(const ReplySyntax&, std::string_view text, ThoughtSearch&);
 
-// The same of a reply that grows: it keeps what can no longer change, so that reading a reply piece
-// by piece takes a time linear in its length.
+// Of a reply that grows what is certain whatever follows: thought and content of the whole reply
+// begin with it. It keeps what can no longer change, so that reading a reply piece by piece takes a
+// time linear in its length.
 class ReplyReader {
  public:
   explicit ReplyReader(const ReplySyntax&);

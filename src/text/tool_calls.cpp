@@ -276,10 +276,10 @@ bool may_be_call(string_view begin) {
          kPythonTag.starts_with(begin);
 }
 
-ParsedReply read_channels(const ReplyChannels& channels, string_view text, bool whole) {
+ParsedReply read_channels(const ReplyChannels& channels, string_view text) {
   const std::unique_ptr<ChannelReader> reader = channels.reader();
   reader->add(text);
-  if (whole) reader->end();
+  reader->end();
   return reader->reply();
 }
 
@@ -309,8 +309,7 @@ std::optional<ToolCall> tool_call(string_view name, string_view arguments) {
 }
 
 ParsedReply parse_reply(ToolCallForm form, string_view text, const ToolArguments& arguments) {
-  if (const ReplyChannels* channels = reply_channels(form))
-    return read_channels(*channels, text, true);
+  if (const ReplyChannels* channels = reply_channels(form)) return read_channels(*channels, text);
   const Family* family = family_of(form);
   const std::optional<size_t> from = behind_thought(text);
   if (family == nullptr || !from) return {.content = std::string(text)};
@@ -331,12 +330,6 @@ ParsedReply parse_reply(ToolCallForm form, string_view text, const ToolArguments
   if (calls.empty()) return {.content = std::string(text)};
   around.push_back(text.substr(done));
   return {.content = around_calls(*family, around), .calls = std::move(calls)};
-}
-
-ParsedReply parse_reply_so_far(ToolCallForm form, string_view text) {
-  if (const ReplyChannels* channels = reply_channels(form))
-    return read_channels(*channels, text, false);
-  return {.content = std::string(text.substr(0, ContentReader(form).certain(text)))};
 }
 
 ContentReader::ContentReader(ToolCallForm form)

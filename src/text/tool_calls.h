@@ -60,9 +60,6 @@ ToolCallForm tool_call_form(std::string_view jinja);
 // Never fails.
 ParsedReply parse_reply(ToolCallForm form, std::string_view text,
                         const ToolArguments& arguments = {});
-// Of a reply under way what is certain whatever follows: parse_reply's content and thought of the
-// whole reply begin with these, its calls with those that are whole already.
-ParsedReply parse_reply_so_far(ToolCallForm form, std::string_view text);
 
 // How much of a reply that grows is content whatever follows, in a form without channels. Looks at
 // each byte a bounded number of times.

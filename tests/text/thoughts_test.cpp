@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/certain_reply.h"
 #include "text/chat_template.h"
 
 namespace moe::test::thoughts_test {
@@ -107,19 +108,63 @@ TEST(Thoughts, ComeApartFromContentAndCalls) {
   }
 }
 
-// In pieces of any size it is read as at once.
+// What is certain of each beginning of a text, given at once.
+std::vector<ParsedReply> certain_of_each(const ReplySyntax& syntax, std::string_view text) {
+  std::vector<ParsedReply> all;
+  for (size_t size = 0; size <= text.size(); ++size)
+    all.push_back(certain_of(syntax, text.substr(0, size)));
+  return all;
+}
+
+void expect_certain(ReplyReader& reader, std::string_view part, const ParsedReply& want) {
+  const ReplyReader::Certain certain = reader.read(part);
+  EXPECT_EQ(certain.thought, want.thought) << part;
+  EXPECT_EQ(certain.content, want.content) << part;
+}
+
+// In pieces of any size it is read as at once: whatever was read before, and all byte by byte.
 TEST(Thoughts, AReplyIsReadPieceByPiece) {
-  for (const Case& c : cases())
+  for (const Case& c : cases()) {
+    const std::string_view text = c.text;
+    const std::vector<ParsedReply> at_once = certain_of_each(c.syntax, text);
     for (const size_t piece : {1, 2, 7}) {
       ReplyReader reader(c.syntax);
-      for (size_t size = 0; size < c.text.size(); size += piece) {
-        const std::string part = c.text.substr(0, size + piece);
-        const ReplyReader::Certain certain = reader.read(part);
-        const ParsedReply at_once = parse_reply_so_far(c.syntax, part);
-        EXPECT_EQ(certain.thought, at_once.thought) << part;
-        EXPECT_EQ(certain.content, at_once.content) << part;
-      }
+      for (size_t size = piece; size <= text.size(); size += piece)
+        expect_certain(reader, text.substr(0, size), at_once[size]);
     }
+    for (size_t first = 0; first <= text.size(); ++first)
+      for (size_t second = first; second <= text.size(); ++second) {
+        ReplyReader reader(c.syntax);
+        reader.read(text.substr(0, first));
+        expect_certain(reader, text.substr(0, second), at_once[second]);
+      }
+  }
+}
+
+// And in every way in which a short one can be cut.
+TEST(Thoughts, AShortReplyIsReadInAnyPieces) {
+  using enum ToolCallForm;
+  const ReplySyntax opened{.calls = hermes, .tags = kTags, .in_thought = true};
+  for (const auto& [syntax, text] : std::vector<std::pair<ReplySyntax, std::string>>{
+           {{.tags = kTags}, "<think></think>b"},
+           {{.tags = kTags, .apart = false}, "<think>a</thin"},
+           {opened, "a</think>\n<to"},
+           {{.calls = hermes}, "b <tool_call>"},
+           {{.calls = kimi}, "a <|tool_call_"},
+           {{.calls = llama3}, " {\"a\": 1"},
+           {{.calls = harmony}, " to<|end|> a<|"},
+           {{.calls = solar}, "<|think|>a<|e"}}) {
+    const std::string_view whole = text;
+    const std::vector<ParsedReply> at_once = certain_of_each(syntax, whole);
+    ASSERT_LE(whole.size(), 16u) << "there are two to the power of that many ways";
+    for (uint32_t cuts = 0; cuts < 1u << (whole.size() - 1); ++cuts) {
+      ReplyReader reader(syntax);
+      for (size_t size = 1; size <= whole.size(); ++size)
+        if (size == whole.size() || (cuts >> (size - 1) & 1) != 0)
+          expect_certain(reader, whole.substr(0, size), at_once[size]);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 // Each byte is looked at so often as a mark is long, at most, and not anew with each token.
@@ -150,7 +195,7 @@ TEST(Thoughts, AReplyUnderWayShowsOnlyWhatStays) {
   for (const Case& c : cases()) {
     size_t thought = 0, content = 0;
     for (size_t size = 0; size <= c.text.size(); ++size) {
-      const ParsedReply so_far = parse_reply_so_far(c.syntax, c.text.substr(0, size));
+      const ParsedReply so_far = certain_of(c.syntax, c.text.substr(0, size));
       EXPECT_TRUE(c.thought.starts_with(so_far.thought)) << c.text << " up to " << size;
       EXPECT_TRUE(c.content.starts_with(so_far.content)) << c.text << " up to " << size;
       EXPECT_GE(so_far.thought.size(), thought) << c.text << " up to " << size;
@@ -161,7 +206,7 @@ TEST(Thoughts, AReplyUnderWayShowsOnlyWhatStays) {
   }
   const ReplySyntax plain{.tags = kTags}, opened{.tags = kTags, .in_thought = true};
   const auto shown = [](const ReplySyntax& syntax, const char* text) {
-    const ParsedReply so_far = parse_reply_so_far(syntax, text);
+    const ParsedReply so_far = certain_of(syntax, text);
     return so_far.thought + "|" + so_far.content;
   };
   EXPECT_EQ(shown(plain, "<thi"), "|");

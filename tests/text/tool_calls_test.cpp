@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/certain_reply.h"
 #include "text/chat_template.h"
 
 namespace moe::test::tool_calls_test {
@@ -221,13 +222,13 @@ TEST(ToolCalls, ManyOpeningsAreSoonRead) {
 TEST(ToolCalls, NothingOfACallIsShownBeforeItIsWhole) {
   for (const Reply& reply : replies())
     for (size_t size = 0; size <= reply.text.size(); ++size) {
-      const ParsedReply so_far = parse_reply_so_far(reply.form, reply.text.substr(0, size));
+      const ParsedReply so_far = certain_of(reply.form, reply.text.substr(0, size));
       EXPECT_TRUE(reply.content.starts_with(so_far.content))
           << reply.text << " up to " << size << " shows " << so_far.content;
     }
   using enum ToolCallForm;
   const auto shown = [](ToolCallForm form, const std::string& text) {
-    return parse_reply_so_far(form, text).content;
+    return certain_of(form, text).content;
   };
   EXPECT_EQ(shown(hermes, "Hello. <tool"), "Hello.");
   EXPECT_EQ(shown(hermes, "Hello. <tool_"), "Hello.");

@@ -6,18 +6,20 @@
 namespace moe {
 namespace {
 
-// The stop string that begins first in the text, of several the longest; null: none is there.
-const std::string* first_stop(const std::string& text, const std::vector<std::string>& stops) {
+// The stop string that begins first in text[from, ...), of several the longest, and where; null:
+// none is there.
+std::pair<const std::string*, size_t> first_stop(const std::string& text, size_t from,
+                                                 const std::vector<std::string>& stops) {
   const std::string* first = nullptr;
   size_t begin = std::string::npos;
   for (const std::string& stop : stops) {
-    const size_t at = text.find(stop);
+    const size_t at = text.find(stop, from);
     if (at == std::string::npos || at > begin) continue;
     if (at == begin && stop.size() <= first->size()) continue;
     begin = at;
     first = &stop;
   }
-  return first;
+  return {first, begin};
 }
 
 // How much of a text without stop strings may be shown: no tail that may turn out to begin one.
@@ -43,11 +45,12 @@ std::string TextStream::push(int32_t id) {
     return finish();
   }
   text_ += decoder_.push(id);
-  const std::string* stop = first_stop(text_, stops_);
+  // None begins in what was shown: that would have been held back.
+  const auto [stop, begin] = first_stop(text_, shown_, stops_);
   if (stop == nullptr) return show(certain_length(text_, stops_));
   ended_ = true;
   stop_ = *stop;
-  return show(text_.find(stop_));
+  return show(begin);
 }
 
 std::string TextStream::finish() {

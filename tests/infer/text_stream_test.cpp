@@ -56,6 +56,33 @@ TEST(TextStream, ShowsAllBeforeAStopString) {
   EXPECT_EQ(stream.stop(), "n");
 }
 
+// Whatever was shown before, the first stop string of the text ends it, of several there the
+// longest.
+TEST(TextStream, EndsWhereTheWholeTextWould) {
+  const auto bytes = make_tokenizer("bytes");
+  const std::vector<std::string> stops = {"aab", "ba", "bab", "abba"};
+  for (uint32_t drawn = 0; drawn < 1u << 12; ++drawn) {
+    std::string text;
+    for (int i = 0; i < 12; ++i) text += (drawn >> i & 1) != 0 ? 'a' : 'b';
+    // Of the shortest beginning that has any.
+    std::string want = text, stop;
+    for (size_t size = 1; size <= text.size() && stop.empty(); ++size)
+      for (size_t at = 0; at < size && stop.empty(); ++at)
+        for (const std::string& each : stops)
+          if (text.substr(0, size).compare(at, each.size(), each) == 0 &&
+              each.size() > stop.size()) {
+            want = text.substr(0, at);
+            stop = each;
+          }
+    TextStream stream(*bytes, stops);
+    for (const char c : text)
+      if (!stream.ended()) stream.push(static_cast<unsigned char>(c));
+    if (!stream.ended()) stream.finish();
+    EXPECT_EQ(stream.shown(), want) << text;
+    EXPECT_EQ(stream.stop(), stop) << text;
+  }
+}
+
 TEST(TextStream, EndsWithTheTokenizersEnd) {
   const auto bytes = make_tokenizer("bytes");
   bytes->set_special({.eos = 'z'});

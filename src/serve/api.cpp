@@ -101,7 +101,12 @@ Api::Api(const Served& served, Engine& engine, Metrics& metrics, const ServeOpti
     : served_(served),
       metrics_(metrics),
       options_(options),
-      jobs_{&served, &engine, &metrics, &options.api_keys, options.max_seconds} {}
+      jobs_{.served = &served,
+            .engine = &engine,
+            .metrics = &metrics,
+            .api_keys = &options.api_keys,
+            .max_seconds = options.max_seconds,
+            .quiet_seconds = options.quiet_seconds} {}
 
 const std::vector<Api::Route>& Api::routes() {
   static const std::vector<Route> table = {

@@ -17,9 +17,6 @@
 namespace moe::serve {
 namespace {
 
-// Proxies cut a stream that is silent for longer; few wait for less than half a minute.
-constexpr double kQuietSeconds = 10;
-
 void append(TokenRouting& to, const TokenRouting& from) {
   to.ids.insert(to.ids.end(), from.ids.begin(), from.ids.end());
   to.experts.insert(to.experts.end(), from.experts.begin(), from.experts.end());
@@ -97,7 +94,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void keep_open() {
     if (form_.chat && !streaming_)
       for (Choice& choice : all_) show(choice);
-    else if (seconds_since(last_sent_) > kQuietSeconds) send_events(style_->ping());
+    else if (seconds_since(last_sent_) >= context_.quiet_seconds) send_events(style_->ping());
   }
 
   void on_progress(size_t i, const TextProgress& p) {

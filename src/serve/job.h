@@ -16,7 +16,8 @@ struct JobContext {
   Engine* engine;
   Metrics* metrics;
   const std::vector<std::string>* api_keys;
-  int64_t max_seconds;  // a request that takes longer is ended where it stands
+  int64_t max_seconds;   // a request that takes longer is ended where it stands
+  double quiet_seconds;  // ServeOptions::quiet_seconds
 };
 
 // Answers the exchange, now or later. Throws what submit() throws, having answered nothing. The

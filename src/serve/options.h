@@ -23,6 +23,9 @@ struct ServeOptions {
   int64_t context = 0;       // 0: the model's
   int64_t cache_tokens = 0;  // 0: found out from the free memory
   int64_t max_seconds = 600;
+  // A stream that has sent nothing for so long says that it goes on: proxies cut one that is silent
+  // for longer, and few wait for less than half a minute. Tests alone choose another time.
+  double quiet_seconds = 10;
   int64_t max_body = int64_t{8} << 20;
 };
 FieldList fields(ServeOptions&);

@@ -22,7 +22,7 @@ class ReplyStyle {
   // Those behind the last chunk.
   virtual std::string end() = 0;
   // What says that a stream goes on while nothing comes: a comment, unless the API has an event.
-  virtual std::string ping() { return ": the prompt is being read\n\n"; }
+  virtual std::string ping() { return ": the reply is under way\n\n"; }
   // What ends a stream in which something went wrong.
   virtual std::string failure(const ApiError&) = 0;
 };

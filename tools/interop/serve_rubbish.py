@@ -4,7 +4,6 @@ wrong types and values for every field, and HTTP that is none."""
 import json
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-WRONG_KIND = ["x", [], {}, [[]], {"a": 1}, True]
 # Values that are no number of the kind or out of its range; None would be an unset field.
 NUMBERS = {
     "max_tokens": [-1, 1.5, "9", [], {}, True],

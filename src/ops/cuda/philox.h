@@ -28,9 +28,4 @@ __device__ inline Words philox_words(RngKey key, uint64_t counter) {
   return c;
 }
 
-// uniform() of core/rng.h: in [0, 1), 24 random bits
-__device__ inline float uniform_of(RngKey key, uint64_t counter) {
-  return static_cast<float>(philox_words(key, counter).x[0] >> 8) * 0x1p-24f;
-}
-
 }  // namespace moe::ops::cuda

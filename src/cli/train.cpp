@@ -353,7 +353,7 @@ int run_train(const Flags& f, const comm::World& world, Left& left) {
     screen.log(fmt::format("--minutes {:g}: there is time for {}", options.minutes,
                            counted(options.steps, "step")));
   }
-  if (f.show_memory) screen.log("memory: " + training.foretold());
+  if (f.show_memory) screen.log("memory: " + training.estimated_memory());
   if (options.pairs) describe_pairs(screen, training);
   describe_run(screen, training.model(), training.corpus(), training.held_out(),
                training.tokenizer(), options);

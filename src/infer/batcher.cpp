@@ -488,7 +488,7 @@ std::vector<std::exception_ptr> Batcher::draw_all(const Step& step) const {
   return errors;
 }
 
-// What the prompt's tokens that were read now foretold of those after them.
+// What the prompt's tokens that were read now predicted of those after them.
 void Batcher::show_prompt_logprobs(const Part& part) {
   Text& text = *part.text;
   const auto& prompt = text.request.prompt;

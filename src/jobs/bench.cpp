@@ -251,8 +251,8 @@ StepTimings bench_train(BenchTrainJob job, Given& given, const Watch& watch) {
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>(uniform_index(RngKey::from_seed(o.train.seed), i, vocab));
   const Corpus corpus(std::move(ids));
-  const std::string foretold = check_before_training(model, o.train, job.memory.limits);
-  if (job.memory.show) watch.tell("memory: " + foretold);
+  const std::string estimated = check_before_training(model, o.train, job.memory.limits);
+  if (job.memory.show) watch.tell("memory: " + estimated);
   Trainer trainer(model, o.train, corpus);
   Run probe(o.train.threads, o.train.dtype, trainer.run().device);
   const double peak = ops::measure_peak_flops(probe, o.train.dtype, kPeakSeconds);

@@ -1,5 +1,5 @@
 // A draft model (infer/draft.h) as whatever writes texts opens it: named by an option, held
-// against the model whose tokens it guesses, and foretold in memory beside it.
+// against the model whose tokens it guesses, its memory estimated beside that model's.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace moe {
 
 struct MemoryOptions {
   MemoryLimits limits;
-  bool show = false;     // say what is foretold
+  bool show = false;     // say what is estimated
   bool hot_set = false;  // say it in any case
 };
 // The limits and what to show; `packs`: a model reads text forward.
@@ -36,7 +36,7 @@ inline bool prepare_memory(const std::string& path, const ForwardUse& use, const
 // Throws what prepare_memory would, for a model whose turn comes later.
 void check_forwards(const std::string& path, std::span<const ForwardUse>, const MemoryNeed& beside,
                     const MemoryLimits&, const std::string& advice);
-// Throws where work without a forward does not fit; tells what is foretold where the options ask.
+// Throws where work without a forward does not fit; tells what is estimated where the options ask.
 void check_memory(const MemoryNeed&, const MemoryOptions&, const std::string& advice, const Watch&);
 
 // Tells where so many tokens in one text are more than the model was made for; with learned

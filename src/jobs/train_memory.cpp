@@ -40,9 +40,9 @@ std::string check_before_training(const Model& model, const TrainOptions& o,
     need = plan_memory(std::span(&use, 1), training, limits).need;
     if (need.total() <= limits.left()) settle_memory(use, training, limits, "");
   }
-  const std::string foretold = describe(need, taken_memory());
+  const std::string estimated = describe(need, taken_memory());
   refuse_too_much(need, config, o, Held::weights, {}, limits, document);
-  return foretold;
+  return estimated;
 }
 
 MemoryNeed adapter_need(const Model& model, const TrainOptions& o) {

@@ -15,7 +15,7 @@ namespace moe {
 void check_before_weights(const ModelConfig&, const TrainOptions&, const MemoryLimits&,
                           const MemoryNeed& beside = {});
 // Of what is still to come once weights, texts and the teacher (null: none), who gets his budget,
-// are there: refused likewise; else the foretelling in words, for --show-memory. `document`: mean
+// are there: refused likewise; else the estimate in words, for --show-memory. `document`: mean
 // tokens of the text's documents (mean_document, text/loader.h); 0: no row is cut.
 std::string check_before_training(const Model&, const TrainOptions&, const MemoryLimits&,
                                   Model* teacher = nullptr, int64_t document = 0);

@@ -227,7 +227,7 @@ void Training::prepare(const Watch& watch) {
   if (is_done()) return;
   // a pair's texts are rows of their own, which nothing cuts
   const int64_t document = o.train.pairs ? 0 : mean_document(*corpus_, o.train.mix);
-  foretold_ = check_before_training(model(), o.train, o.memory, teacher(), document);
+  estimated_memory_ = check_before_training(model(), o.train, o.memory, teacher(), document);
 }
 
 void Training::check_place() const {

@@ -55,8 +55,8 @@ class Training {
   }                                                  // null: none was given
   Model* teacher() { return teacher_.model.get(); }  // null: there is none
   const std::string& teacher_path() const { return options_.teacher; }
-  const std::string& foretold() const {
-    return foretold_;
+  const std::string& estimated_memory() const {
+    return estimated_memory_;
   }  // of its memory, in words; not when is_done()
   const comm::Layout& layout() const { return layout_; }
   bool from_weights() const { return !options_.from.empty(); }
@@ -101,7 +101,7 @@ class Training {
   double asked_minutes_ = 0;
   bool describes_model_ = false;  // some option or file does
   bool own_tokenizer_ = false;    // the texts are tokens already, whose folder brings it
-  std::string foretold_;
+  std::string estimated_memory_;
   std::optional<Corpus> corpus_, held_out_;
 };
 

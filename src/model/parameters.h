@@ -1,5 +1,5 @@
 // What the parameters of a model are: the parts they belong to, their kinds, and the one list of
-// them. Building, counting, foretelling memory, the names in files, quantisation, tuning,
+// them. Building, counting, estimating memory, the names in files, quantisation, tuning,
 // checkpoints and conversions walk this list or ask a parameter what it is; nobody asks its name. A
 // new kind of parameter is a word here, a line of the list (parameters.cpp) and its names in files
 // (hub/tensor_names.cpp, hub/gguf/gguf_names.cpp).

@@ -1,4 +1,4 @@
-// What products take of memory, for who foretells it (model/cost.h, infer/memory_plan.h), and what
+// What products take of memory, for who estimates it (model/cost.h, infer/memory_plan.h), and what
 // they may take.
 #pragma once
 

@@ -129,7 +129,7 @@ Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, co
         others[token_text(*served_.tokenizer, other.id)] = finite(other.logprob);
     top.push_back(std::move(others));
   };
-  // Nothing stands before the first token of a prompt that it could have been foretold from.
+  // Nothing stands before the first token of a prompt that it could have been predicted from.
   if (with_prompt) add(choice.prompt_ids.at(0), nullptr);
   if (with_prompt)
     for (const TokenLogprobs& token : choice.all.prompt_logprobs) add(token.token.id, &token);

@@ -78,7 +78,7 @@ std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, con
     }
   }
   progress(batches, batches, "micro-batches, to see which experts the text uses");
-  // Copies that products made of the weights go, so that what the run needs is foretold from here.
+  // Copies that products made of the weights go, so that what the run needs is estimated from here.
   for (Param* param : model.params()) param->derived = {};
   std::vector<HotLayer> hot;
   for (size_t l = 0; l < layers.size(); ++l)

@@ -1,4 +1,4 @@
-// What a training run takes of memory, foretold from its options before any of it is taken.
+// What a training run takes of memory, estimated from its options before any of it is taken.
 #pragma once
 
 #include <optional>

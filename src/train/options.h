@@ -114,7 +114,7 @@ struct TrainOptions {
   int64_t expert_parallel = 1;
 };
 
-// "optimizer", for those who foretell what training takes.
+// "optimizer", for those who estimate what training takes.
 void add_optimizer(FieldList&, OptimizerKind&, std::string_view help);
 // Their one list: flags, JSON, what a checkpoint keeps and what two runs are compared by.
 FieldList fields(TrainOptions&);

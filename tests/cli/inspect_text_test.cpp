@@ -133,8 +133,8 @@ TEST_F(InspectText, DenseModelSaysSo) {
   EXPECT_NE(page.find("This model has no MoE layer"), std::string::npos);
 }
 
-// The losses of a window's tokens keep their logits, which score foretells too.
-TEST_F(InspectText, ForetellsWhatTheLossTakes) {
+// The losses of a window's tokens keep their logits, which score estimates too.
+TEST_F(InspectText, EstimatesWhatTheLossTakes) {
   const auto activations = [&](const std::string& verb) {
     const CommandResult r = moe_command(
         {verb, model(), "--text", *made_ / "texts/one.txt", "--window", "1024", "--show-memory"});

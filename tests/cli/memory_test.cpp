@@ -66,7 +66,7 @@ class Memory : public ::testing::Test {
 };
 std::unique_ptr<TempFolder> Memory::folder_;
 
-TEST_F(Memory, EveryVerbForetells) {
+TEST_F(Memory, EveryVerbEstimates) {
   for (std::vector<std::string> words : verbs()) {
     words.push_back("--show-memory");
     const CommandResult r = moe_command(words);

@@ -149,17 +149,17 @@ TEST_F(PairsCommand, RefusesWhatDoesNotGoTogether) {
 }
 
 // A pair is two rows.
-TEST_F(PairsCommand, TheMemoryForetoldIsThatOfTwoRowsAPair) {
-  const auto foretold = [&](const std::string& data, const std::string& batch) {
+TEST_F(PairsCommand, TheMemoryEstimatedIsThatOfTwoRowsAPair) {
+  const auto estimated = [&](const std::string& data, const std::string& batch) {
     const CommandResult r = ok(train("of-text.txt", data, data + batch,
                                      {"--batch", batch, "--steps", "1", "--show-memory"}));
     const size_t at = r.err.find("activations "), end = r.err.find('\n', at);
     EXPECT_NE(at, std::string::npos) << r.err;
     return at == std::string::npos ? "" : r.err.substr(at, end - at);
   };
-  const std::string two = foretold("pairs.jsonl", "2");
-  EXPECT_EQ(two, foretold("text.txt", "4"));
-  EXPECT_NE(two, foretold("text.txt", "2"));
+  const std::string two = estimated("pairs.jsonl", "2");
+  EXPECT_EQ(two, estimated("text.txt", "4"));
+  EXPECT_NE(two, estimated("text.txt", "2"));
 }
 
 }  // namespace

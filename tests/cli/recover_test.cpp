@@ -190,15 +190,15 @@ TEST_F(RecoverCommand, HotExperts) {
   EXPECT_NEAR(score({model(), "--adapter", folder_ / "a.gguf"}), tuned, 1e-5);
   expect_refused(train({"--out", folder_ / "no", "--tune", "lora", "--hot-share", "0.3"}), 2,
                  {"--hot-share is of --tune experts:hot"});
-  const auto foretold = [&](const std::vector<std::string>& more) {
+  const auto estimated = [&](const std::vector<std::string>& more) {
     std::vector<std::string> command = {"inspect", model(), "--lora-rank", "2", "--json"};
     command.insert(command.end(), more.begin(), more.end());
     const CommandResult r = moe_command(command);
     EXPECT_EQ(r.code, 0) << r.err;
     return Json::parse(r.out)["bytes"]["adapters"]["adapters"].get<int64_t>();
   };
-  EXPECT_EQ(foretold({"--hot-share", "0.5"}), 2 * 4 * 2 * 2 * 3 * (32 + 16));
-  EXPECT_GT(foretold({}), foretold({"--hot-share", "0.5"}));
+  EXPECT_EQ(estimated({"--hot-share", "0.5"}), 2 * 4 * 2 * 2 * 3 * (32 + 16));
+  EXPECT_GT(estimated({}), estimated({"--hot-share", "0.5"}));
 }
 
 TEST_F(RecoverCommand, ATeacherAndALimitOfTime) {

@@ -492,7 +492,7 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
 
 // Neurons are sorted by a map that foresees all of them, which stands in memory whatever is fitted
 // afterwards.
-TEST(Carve, ForetellsWhatSortingNeuronsTakes) {
+TEST(Carve, EstimatesWhatSortingNeuronsTakes) {
   ModelConfig dense = dense_model(kKinds[0])->config();
   dense.width = 512;
   dense.dense_width = 2048;

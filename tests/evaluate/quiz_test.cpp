@@ -105,7 +105,7 @@ TEST(Quiz, NoWrongContinuationIsTheRightOne) {
 }
 
 // The logits of a whole continuation are there at once, whatever a loss would cut them into.
-TEST(Quiz, ForetellsTheMemoryOfItsLogits) {
+TEST(Quiz, EstimatesTheMemoryOfItsLogits) {
   const auto tokenizer = make_tokenizer("bytes");
   ModelConfig config = plain_config();
   config.context = 1024;

@@ -128,7 +128,7 @@ TEST(MemoryPlan, CopiesBeyondABudgetPassThroughScratch) {
   EXPECT_LE(ops::copies_taken(bound->params()), 1000);
 }
 
-// Whoever runs a model and foretells nothing: the copies of all its weights have one limit from the
+// Whoever runs a model and estimates nothing: the copies of all its weights have one limit from the
 // start (tests/ops/weights_test.cpp says which).
 TEST(MemoryPlan, ABoundModelIsLimitedFromTheStart) {
   const auto model = fresh(plain_config());
@@ -139,7 +139,7 @@ TEST(MemoryPlan, ABoundModelIsLimitedFromTheStart) {
     EXPECT_EQ(ops::packed_weight(*param).budget, budget) << param->name;
 }
 
-// And what a caller may use counts from the moment the file is opened, foretold or not.
+// And what a caller may use counts from the moment the file is opened, estimated or not.
 TEST(MemoryPlan, AnOpenedModelKeepsToItsLimits) {
   const TempFolder folder;
   save_model(folder / "m", *fresh(plain_config()), *make_tokenizer("bytes"));
@@ -184,8 +184,8 @@ TEST(MemoryPlan, RefusesWhatDoesNotFit) {
   EXPECT_FAILS(settle_memory(use, {}, {}, "lower --tokens"), "lower --tokens");
 }
 
-// What is foretold of the copies is what they take once every expert was met.
-TEST(MemoryPlan, ForetellsTheCopies) {
+// What is estimated of the copies is what they take once every expert was met.
+TEST(MemoryPlan, EstimatesTheCopies) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto model = fresh(plain_config());
     const auto bound = bound_like(*model);

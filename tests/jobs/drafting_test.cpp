@@ -1,4 +1,4 @@
-// A draft model as verbs open it: what is foretold of its memory, what is told and refused.
+// A draft model as verbs open it: what is estimated of its memory, what is told and refused.
 #include "jobs/drafting.h"
 
 #include "support/files.h"
@@ -28,7 +28,7 @@ class DraftingTest : public ::testing::Test {
   std::string told_;
 };
 
-TEST_F(DraftingTest, IsForetoldBesideTheModel) {
+TEST_F(DraftingTest, IsEstimatedBesideTheModel) {
   const LoadedModel writer = open_model(folder_ / "writer", {});
   const Drafting whole(options_, writer, {}, compute_, 100, {}, watch_);
   EXPECT_EQ(told_, "");
@@ -46,7 +46,7 @@ TEST_F(DraftingTest, IsForetoldBesideTheModel) {
 }
 
 // A server's: no more than its texts can fill, nor than the model's own cache.
-TEST_F(DraftingTest, IsForetoldForManyTexts) {
+TEST_F(DraftingTest, IsEstimatedForManyTexts) {
   const LoadedModel writer = open_model(folder_ / "writer", {});
   Drafting drafting(options_, writer, {}, compute_, 100, {}, watch_);
   const int64_t token = cache_bytes(plain_config(), DType::f32, 1);

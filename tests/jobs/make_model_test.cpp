@@ -174,7 +174,7 @@ TEST_F(MakeModel, AQuantisedModelIsUpcycledWhereItLies) {
   EXPECT_LT(reply.difference.largest, 1e-4 * reply.difference.largest_logit);
 }
 
-TEST_F(MakeModel, MakingErrorsGoodIsForetold) {
+TEST_F(MakeModel, MakingErrorsGoodIsEstimated) {
   auto convert = job<ConvertJob>("dense");
   convert.out = folder_ / "out.gguf";
   convert.quant = "q4_0";

@@ -1,4 +1,4 @@
-// The memory that is foretold of an evaluation's forward against what its arenas really hold.
+// The memory that is estimated of an evaluation's forward against what its arenas really hold.
 // Training's stands in tests/train/memory_test.cpp.
 #include <numeric>
 
@@ -24,9 +24,9 @@ ModelConfig config_of(const RoutingOptions& routing) {
   return c;
 }
 
-// `least`: of what is foretold.
-void expect_foretold(const std::string& name, const ModelConfig& c, ForwardShape shape,
-                     double least = 0.85) {
+// `least`: of what is estimated.
+void expect_estimated(const std::string& name, const ModelConfig& c, ForwardShape shape,
+                      double least = 0.85) {
   const auto model = fresh(c);
   const RoutingSpec spec = c.moe_layer_count() > 0 ? eval_spec(c.routing) : RoutingSpec{};
   std::vector<int32_t> ids(static_cast<size_t>(shape.tokens)), positions(ids.size()),
@@ -51,11 +51,11 @@ void expect_foretold(const std::string& name, const ModelConfig& c, ForwardShape
   EXPECT_LT(ratio, 1.1) << name;
 }
 
-TEST(ForwardMemory, IsWhatShapesForetell) {
+TEST(ForwardMemory, IsEstimatedFromShapes) {
   for (const RoutingOptions& routing : small_routings(6, 3))
-    expect_foretold(routing.recipe, config_of(routing), {.tokens = 1024});
-  expect_foretold("bf16", config_of(default_options(find_recipe("olmoe"), 6, 2, 3)),
-                  {.tokens = 1024, .dtype = DType::bf16, .loss = true});
+    expect_estimated(routing.recipe, config_of(routing), {.tokens = 1024});
+  expect_estimated("bf16", config_of(default_options(find_recipe("olmoe"), 6, 2, 3)),
+                   {.tokens = 1024, .dtype = DType::bf16, .loss = true});
 }
 
 TEST(ForwardMemory, OfShapesOfTheirOwn) {
@@ -64,17 +64,17 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.shared_width = 200;
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
-  expect_foretold("shared experts, post-norm", c, {.tokens = 1024, .loss = true});
+  expect_estimated("shared experts, post-norm", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;
-  expect_foretold("dense", c, {.tokens = 1024, .loss = true});
+  expect_estimated("dense", c, {.tokens = 1024, .loss = true});
   c.norm_placement = NormPlacement::beside;
-  expect_foretold("an FFN beside attention", c, {.tokens = 1024, .loss = true});
+  expect_estimated("an FFN beside attention", c, {.tokens = 1024, .loss = true});
   c.qk_norm = QkNorm::head;
   c.norm_weights = false;
   c.embedding_norm = c.qk_norm_turned = true;
-  expect_foretold("norms without weights", c, {.tokens = 1024, .loss = true});
+  expect_estimated("norms without weights", c, {.tokens = 1024, .loss = true});
   c.norm_weights = true;
   c.embedding_norm = c.qk_norm_turned = false;
   c.attention_gate = true;
@@ -82,20 +82,20 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
   c.linear_layers = {0, 1};
-  expect_foretold("linear attention", c, {.tokens = 1024, .loss = true});
+  expect_estimated("linear attention", c, {.tokens = 1024, .loss = true});
   c.linear.gate_width = 24;
-  expect_foretold("decays of channels", c, {.tokens = 1024, .loss = true});
+  expect_estimated("decays of channels", c, {.tokens = 1024, .loss = true});
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
-  expect_foretold("convolutions", c, {.tokens = 1024, .loss = true});
+  expect_estimated("convolutions", c, {.tokens = 1024, .loss = true});
   c.conv_width = 0;
   c.conv_layers.clear();
   c.scan_layers = {0, 1};
   for (const int64_t groups : {1, 2}) {
     c.scan = {.heads = 6, .groups = groups, .width = 32, .states = 24, .conv_width = 4};
-    expect_foretold("state spaces", c, {.tokens = 1024, .loss = true});
+    expect_estimated("state spaces", c, {.tokens = 1024, .loss = true});
   }
   c = config_of(default_options(find_recipe("gemma4"), 6, 2, 3));
   c.norm_placement = NormPlacement::both;
@@ -108,18 +108,18 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.window_rope_theta = 500;
   c.full = {.kv_heads = 1, .head_width = 2 * c.head_width, .values_of_keys = true};
   c.logit_cap = 30;
-  expect_foretold("branches with norms", c, {.tokens = 1024, .loss = true});
+  expect_estimated("branches with norms", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.head_width = 48;
   c.rotary_width = 16;
   c.latent = {.width = 64, .query_width = 48, .value_width = 32};
   c.sparse = {.top = 128, .heads = 4, .width = 32, .followers = {1}};
-  // keys and values of heads are foretold too, which are made where none are chosen
-  expect_foretold("sparse attention", c, {.tokens = 1024, .loss = true}, 0.6);
+  // keys and values of heads are estimated too, which are made where none are chosen
+  expect_estimated("sparse attention", c, {.tokens = 1024, .loss = true}, 0.6);
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.vocab = 20000;  // whose logits are not kept
-  expect_foretold("a large vocabulary", c, {.tokens = 1024, .loss = true});
-  expect_foretold("logits of a part", c, {.tokens = 1024, .logits = 600});
+  expect_estimated("a large vocabulary", c, {.tokens = 1024, .loss = true});
+  expect_estimated("logits of a part", c, {.tokens = 1024, .logits = 600});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The memory that `moe inspect` foretells from shapes against what a training step really holds.
+// The memory that `moe inspect` estimates from shapes against what a training step really holds.
 #include <fmt/format.h>
 
 #include "model/cost.h"
@@ -41,8 +41,8 @@ Corpus text_of(int64_t document) {
   return Corpus(std::move(ids), std::move(ends));
 }
 
-void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype, bool recompute,
-                     const comm::Layout& layout = {}, int64_t document = 0) {
+void expect_estimated(const std::string& name, const ModelConfig& c, DType dtype, bool recompute,
+                      const comm::Layout& layout = {}, int64_t document = 0) {
   Model model(c, Storage::owned, layout.experts());
   model.initialise(1);
   const Corpus corpus = text_of(document);
@@ -67,21 +67,21 @@ void expect_foretold(const std::string& name, const ModelConfig& c, DType dtype,
   EXPECT_LT(ratio, 1.1) << name;
 }
 
-TEST(Memory, IsWhatShapesForetell) {
+TEST(Memory, IsEstimatedFromShapes) {
   for (const char* recipe : {"dense", "olmoe", "nanomoe", "switch"})
     for (DType dtype : {DType::f32, DType::bf16})
       for (bool recompute : {false, true})
-        expect_foretold(fmt::format("{} {} recompute {}", recipe, name_of(dtype), recompute),
-                        config_of(recipe), dtype, recompute);
+        expect_estimated(fmt::format("{} {} recompute {}", recipe, name_of(dtype), recompute),
+                         config_of(recipe), dtype, recompute);
   ModelConfig c = config_of("mixtral");
   c.shared_experts = 1;
   c.shared_width = 200;
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
-  expect_foretold("shared, post-norm", c, DType::f32, false);
+  expect_estimated("shared, post-norm", c, DType::f32, false);
   c.norm_placement = NormPlacement::beside;
   for (const DType dtype : {DType::f32, DType::bf16})
-    expect_foretold("experts beside attention", c, dtype, false);
+    expect_estimated("experts beside attention", c, dtype, false);
   c.norm_placement = NormPlacement::both;
   c.attention_gate = true;
   c.linear = {
@@ -89,27 +89,27 @@ TEST(Memory, IsWhatShapesForetell) {
   c.linear_layers = {0, 1};
   c.qk_norm = QkNorm::head;
   c.qk_norm_turned = true;
-  expect_foretold("linear attention, norms of what has turned", c, DType::f32, false);
+  expect_estimated("linear attention, norms of what has turned", c, DType::f32, false);
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool recompute : {false, true})
-      expect_foretold(fmt::format("linear attention {} recompute {}", name_of(dtype), recompute), c,
-                      dtype, recompute);
+      expect_estimated(fmt::format("linear attention {} recompute {}", name_of(dtype), recompute),
+                       c, dtype, recompute);
   c.linear.gate_width = 24;
   for (const DType dtype : {DType::f32, DType::bf16})
-    expect_foretold(fmt::format("decays of channels {}", name_of(dtype)), c, dtype, false);
+    expect_estimated(fmt::format("decays of channels {}", name_of(dtype)), c, dtype, false);
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;
   c.conv_layers = {0, 1, 2};
-  expect_foretold("convolutions", c, DType::f32, false);
+  expect_estimated("convolutions", c, DType::f32, false);
   c.conv_width = 0;
   c.conv_layers.clear();
   c.scan = {.heads = 6, .groups = 2, .width = 32, .states = 24, .conv_width = 4, .conv_bias = true};
   c.scan_layers = {0, 1};
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool recompute : {false, true})
-      expect_foretold(fmt::format("state spaces {} recompute {}", name_of(dtype), recompute), c,
-                      dtype, recompute);
+      expect_estimated(fmt::format("state spaces {} recompute {}", name_of(dtype), recompute), c,
+                       dtype, recompute);
   c = config_of("gemma4");
   c.norm_placement = NormPlacement::both;
   c.qk_norm = QkNorm::head;
@@ -123,18 +123,19 @@ TEST(Memory, IsWhatShapesForetell) {
   c.logit_cap = 30;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool recompute : {false, true})
-      expect_foretold(fmt::format("branches with norms {} recompute {}", name_of(dtype), recompute),
-                      c, dtype, recompute);
+      expect_estimated(
+          fmt::format("branches with norms {} recompute {}", name_of(dtype), recompute), c, dtype,
+          recompute);
 }
 
 // What many narrow experts give is f32 and wider than all that their backward holds in bf16.
-TEST(Memory, OfNarrowExpertsIsWhatShapesForetell) {
+TEST(Memory, OfNarrowExpertsIsEstimatedFromShapes) {
   ModelConfig c = config_of("olmoe");
   c.routing = default_options(find_recipe("olmoe"), 48, 24, 3);
   c.expert_width = 8;
   for (const bool recompute : {false, true})
-    expect_foretold(fmt::format("narrow experts, recompute {}", recompute), c, DType::bf16,
-                    recompute);
+    expect_estimated(fmt::format("narrow experts, recompute {}", recompute), c, DType::bf16,
+                     recompute);
 }
 
 // What the products of a step packed.
@@ -191,54 +192,54 @@ TEST(Memory, OfPackedCopiesIsWhatProductsTake) {
 TEST(Memory, OfPackedCopiesIsThatOfTheProcessWithMostExperts) {
   ModelConfig c = config_of("olmoe");
   c.routing = default_options(find_recipe("olmoe"), 5, 5, 3);
-  const int64_t foretold = count_training_memory(c, {.spread = 2}).copies;
+  const int64_t estimated = count_training_memory(c, {.spread = 2}).copies;
   run_processes(2, [&](const comm::Group& group) {
     const int64_t bytes = packed_bytes(c, DType::f32, comm::Layout(group, 2));
-    if (group.rank == 1) EXPECT_EQ(foretold, bytes);
-    else EXPECT_GT(foretold, bytes);
+    if (group.rank == 1) EXPECT_EQ(estimated, bytes);
+    else EXPECT_GT(estimated, bytes);
   });
 }
 
 // How many pairs a router that knows nothing yet drops is luck; with buffers that hold all of them,
 // or that all are full, it is known.
-TEST(Memory, OfEveryRecipeIsWhatShapesForetell) {
+TEST(Memory, OfEveryRecipeIsEstimatedFromShapes) {
   for (const RoutingOptions& routing : small_routings(6, 3)) {
     ModelConfig c = config_of("dense");
     c.routing = routing;
     if (!std::holds_alternative<BufferCapacity>(train_spec(routing).capacity)) {
-      expect_foretold(routing.recipe, c, DType::f32, false);
+      expect_estimated(routing.recipe, c, DType::f32, false);
       continue;
     }
     for (const float factor : {100.0f, 0.3f}) {
       c.routing.capacity_factor = factor;
-      expect_foretold(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32,
-                      false);
+      expect_estimated(fmt::format("{}, capacity factor {}", routing.recipe, factor), c, DType::f32,
+                       false);
     }
   }
 }
 
 // A row of documents of four tokens is as many sequences, each with buffers of at least four pairs
 // an expert: nothing is dropped, whatever the factor is.
-TEST(Memory, OfRowsOfManyDocumentsIsWhatShapesForetell) {
+TEST(Memory, OfRowsOfManyDocumentsIsEstimatedFromShapes) {
   constexpr int64_t kDocument = 4;
   ModelConfig c = config_of("dense");
   for (const RoutingOptions& routing : small_routings(6, 3)) {
     c.routing = routing;
     if (std::holds_alternative<BufferCapacity>(train_spec(routing).capacity))
       c.routing.capacity_factor = 0.3f;
-    expect_foretold(routing.recipe, c, DType::f32, false, {}, kDocument);
+    expect_estimated(routing.recipe, c, DType::f32, false, {}, kDocument);
   }
   c = config_of("mixtral");
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 24, .value_width = 32, .conv_width = 4};
   c.linear_layers = {0, 1};
   c.qk_norm = QkNorm::head;
-  expect_foretold("linear attention", c, DType::f32, false, {}, kDocument);
+  expect_estimated("linear attention", c, DType::f32, false, {}, kDocument);
   c.linear = {};
   c.linear_layers.clear();
   c.scan = {.heads = 6, .groups = 1, .width = 32, .states = 24, .conv_width = 4};
   c.scan_layers = {0, 1};
-  expect_foretold("state spaces", c, DType::f32, false, {}, kDocument);
+  expect_estimated("state spaces", c, DType::f32, false, {}, kDocument);
 }
 
 // 64 experts have places for 320 of the 512 pairs of a sequence of 256 tokens, and for all of eight
@@ -247,15 +248,15 @@ TEST(Memory, GrowsWithTheSequencesOfARowWhereBuffersAreOfASequence) {
   ModelConfig c = config_of("dense");
   c.expert_width = 512;
   c.routing = default_options(find_recipe("st-moe"), 64, 2, 3);
-  const auto foretold = [&](int64_t document) {
+  const auto estimated = [&](int64_t document) {
     const TrainingMemory m =
         count_training_memory(c, {.batch = 16, .context = 256, .document = document});
     return static_cast<double>(m.activations + m.scratch);
   };
-  EXPECT_GT(foretold(32), 1.25 * foretold(0));
-  EXPECT_EQ(foretold(100000), foretold(0)) << "long documents hardly ever end in a row";
-  for (const int64_t document : {1, 2, 7, 300}) EXPECT_GE(foretold(document), foretold(0));
-  // The run's own foretelling takes the same.
+  EXPECT_GT(estimated(32), 1.25 * estimated(0));
+  EXPECT_EQ(estimated(100000), estimated(0)) << "long documents hardly ever end in a row";
+  for (const int64_t document : {1, 2, 7, 300}) EXPECT_GE(estimated(document), estimated(0));
+  // The run's own estimate takes the same.
   TrainOptions o;
   o.batch = 16;
   EXPECT_GT(training_need(c, o, Held::nothing, nullptr, false, 32).total(),
@@ -263,7 +264,7 @@ TEST(Memory, GrowsWithTheSequencesOfARowWhereBuffersAreOfASequence) {
 }
 
 // Gradients, moments and adapters by name, against what a trainer makes.
-TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
+TEST(Memory, WhatIsTrainedIsEstimatedForEveryTune) {
   const ModelConfig c = config_of("olmoe");
   for (const Tune tune : {Tune::all, Tune::router, Tune::lora, Tune::lora_router, Tune::lora_norms,
                           Tune::experts_hot}) {
@@ -278,7 +279,7 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
       Model model(c);
       model.initialise(1);
       const Model shapes(c, Storage::bound);
-      const TrainedBytes foretold = trained_bytes(shapes, resolved(o));
+      const TrainedBytes estimated = trained_bytes(shapes, resolved(o));
       const Trainable trainable(model, resolved(o));
       int64_t gradients = 0, moments = 0, adapters = 0;
       for (const Param* param : model.params())
@@ -288,9 +289,9 @@ TEST(Memory, WhatIsTrainedIsForetoldForEveryTune) {
         adapters += a->a.value.bytes() + a->a.grad.bytes() + a->b.value.bytes() + a->b.grad.bytes();
       for (const auto& made : trainable.token_rows())
         adapters += made->rows.value.bytes() + made->rows.grad.bytes();
-      EXPECT_EQ(foretold.gradients, gradients) << name_of(tune);
-      EXPECT_EQ(foretold.moments, moments) << name_of(tune);
-      EXPECT_EQ(foretold.adapters, adapters) << name_of(tune);
+      EXPECT_EQ(estimated.gradients, gradients) << name_of(tune);
+      EXPECT_EQ(estimated.moments, moments) << name_of(tune);
+      EXPECT_EQ(estimated.adapters, adapters) << name_of(tune);
     }
   }
 }
@@ -323,14 +324,14 @@ TEST(Memory, MuonKeepsOneMomentOfMatrices) {
 }
 
 // Every token goes to every expert, so that processes have the same number of rows.
-TEST(Memory, IsForetoldWhereExpertsAreSpread) {
+TEST(Memory, IsEstimatedWhereExpertsAreSpread) {
   ModelConfig c = config_of("olmoe");
   c.routing.top_k = c.routing.experts;
   for (DType dtype : {DType::f32, DType::bf16})
     for (bool recompute : {false, true})
       run_processes(2, [&](const comm::Group& group) {
-        expect_foretold(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
-                        recompute, comm::Layout(group, 2));
+        expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                         recompute, comm::Layout(group, 2));
       });
   TrainOptions o;
   o.batch = 1;

@@ -273,7 +273,7 @@ TEST(Muon, ProcessesTrainAsOne) {
 }
 
 // One moment in memory in place of two, and the scratch of the products.
-TEST(Muon, ItsMemoryIsForetold) {
+TEST(Muon, ItsMemoryIsEstimated) {
   ModelConfig c = plain_config();
   c.width = 96;
   c.expert_width = c.dense_width = 160;
@@ -296,15 +296,15 @@ TEST(Muon, ItsMemoryIsForetold) {
       all.push_back(p->grad);
     }
     const std::span<const Tensor> grads(all);
-    const int64_t foretold = ops::newton_schulz_bytes(grads, dtype, 1);
+    const int64_t estimated = ops::newton_schulz_bytes(grads, dtype, 1);
     orthogonalise(run, grads);
     const size_t taken = run.scratch.peak() + run.thread_scratch[0].peak();
-    const double ratio = static_cast<double>(taken) / static_cast<double>(foretold);
+    const double ratio = static_cast<double>(taken) / static_cast<double>(estimated);
     EXPECT_GT(ratio, 0.9) << name_of(dtype);
     EXPECT_LT(ratio, 1.6) << name_of(dtype) << ": products take some themselves";
     o.dtype = dtype;
     EXPECT_GE(training_memory(c, {.batch = 1, .context = 1, .dtype = dtype}, o.optimizer).scratch,
-              foretold);
+              estimated);
   }
 }
 

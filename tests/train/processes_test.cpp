@@ -266,7 +266,7 @@ TEST(Processes, SpreadExpertsAreTheSameBitsAgain) {
   }
 }
 
-TEST(Processes, SendsTheBytesThatAreForetold) {
+TEST(Processes, SendsTheBytesThatAreCounted) {
   const Corpus corpus = tiny_corpus();
   ModelConfig config = plain_config();
   config.routing.top_k = config.routing.experts;  // so that each token goes everywhere
@@ -274,10 +274,10 @@ TEST(Processes, SendsTheBytesThatAreForetold) {
   for (const auto& [processes, spread] : {std::pair(2, 1), {2, 2}, {4, 2}})
     run_processes(processes, [&, all = processes, over = spread](const comm::Group& group) {
       const Trained t = train_steps(config, options, corpus, comm::Layout(group, over), 2);
-      const ExchangeCount foretold = count_exchange(
+      const ExchangeCount counted = count_exchange(
           config, {.batch = options.batch, .context = options.context, .spread = over}, all,
           options.accumulate / all);
-      const double want = foretold.gradients + foretold.rows;
+      const double want = counted.gradients + counted.rows;
       ASSERT_TRUE(t.steps[1].exchange.has_value());
       EXPECT_NEAR(t.steps[1].exchange->sent, want, 0.02 * want);
       EXPECT_GE(t.steps[1].exchange->share, 0);

@@ -6,6 +6,7 @@
 #include "hub/gather.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_model.h"
+#include "hub/gguf/quant_policy.h"
 #include "hub/gguf_configs.h"
 #include "support/check.h"
 #include "support/files.h"
@@ -77,6 +78,12 @@ inline GgufItem item_of(const FileTensor& tensor, DType dtype) {
           }};
 }
 
+// What stays f32 whatever the rest is: norms, biases, routers, positions and buffers.
+inline bool stays_f32(const Model& model, const FileTensor& tensor) {
+  const WeightKind kind = kind_of(model, *tensor.pieces[0].param);
+  return kind == WeightKind::small || kind == WeightKind::buffer;
+}
+
 // A model as it lies in memory, in one type where that fits a row, as `moe convert` writes one that
 // lies in a file.
 inline void save(const std::string& path, Model& model, DType dtype = DType::f32) {
@@ -84,7 +91,7 @@ inline void save(const std::string& path, Model& model, DType dtype = DType::f32
   std::vector<GgufItem> items = std::move(target.tables);
   for (const FileTensor& tensor : target.tensors) {
     const bool fits = tensor.shape.back() % block_of(dtype).elements == 0;
-    items.push_back(item_of(tensor, fits && !gguf_wants_f32(model, tensor) ? dtype : DType::f32));
+    items.push_back(item_of(tensor, fits && !stays_f32(model, tensor) ? dtype : DType::f32));
   }
   for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
   write_gguf(path, target.metadata, items, 2);

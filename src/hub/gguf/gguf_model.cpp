@@ -12,7 +12,7 @@
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_keys.h"
 #include "hub/gguf/gguf_vocab.h"
-#include "hub/gguf/quant_policy.h"
+#include "hub/gguf/quant_mix.h"
 #include "text/ggml_vocab.h"
 
 namespace moe {
@@ -116,11 +116,6 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
                              }});
   }
   return target;
-}
-
-bool gguf_wants_f32(const Model& model, const FileTensor& tensor) {
-  const WeightKind kind = kind_of(model, *tensor.pieces[0].param);
-  return kind == WeightKind::small || kind == WeightKind::buffer;
 }
 
 std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>& items, const QuantMix* mix) {

@@ -31,8 +31,6 @@ struct GgufTarget {
 };
 // Fails where llama.cpp has no name for the tokenizer.
 GgufTarget gguf_target(Model&, const Tokenizer&);
-// What stays f32 whatever the rest is: norms, biases, routers, positions and buffers.
-bool gguf_wants_f32(const Model&, const FileTensor&);
 // "general.file_type", of the mix or else of what most of the numbers are in, and the version of
 // the quantised formats.
 std::vector<GgufEntry> gguf_type_entries(const std::vector<GgufItem>&,

@@ -59,7 +59,8 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       save(folder / "a.gguf", *model, dtype);
       const auto target = gguf_target(*model, *make_tokenizer("bytes"));
       for (const FileTensor& tensor : target.tensors) {
-        if (gguf_wants_f32(*model, tensor) || tensor.shape.back() % block_of(dtype).elements != 0)
+        if (gguf_files::stays_f32(*model, tensor) ||
+            tensor.shape.back() % block_of(dtype).elements != 0)
           continue;
         for (const FileTensor::Piece& piece : tensor.pieces) {
           const Tensor& value = piece.param->value;

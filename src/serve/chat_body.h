@@ -42,7 +42,7 @@ class ChatBody {
   void set_variable(const char* name, const OrderedJson& value) {
     set_template_variable(body_, name, value);
   }
-  void think(bool wanted) { set_thinking(body_, wanted); }
+  void think_as(const RequestField& thinking) { take_thinking(body_, thinking); }
   void think_so_hard(const std::string& effort) { set_effort(body_, effort); }
 
   // The body of the chat completion.

@@ -12,6 +12,8 @@ namespace {
 
 constexpr const char* kEffort = "reasoning_effort";  // both the field and the variable
 constexpr const char* kNoEffort = "none";
+// Fields, and variables too: Qwen's, GLM's and most others' switch, and DeepSeek's and Granite's.
+constexpr const char *kSwitch = "enable_thinking", *kThinking = "thinking";
 
 // The text of a key; null: there is none, or it is no text, which is left for chat_request() to
 // refuse.
@@ -42,6 +44,24 @@ void take_effort(OrderedJson& completion) {
   set_effort(completion, std::string(*effort));
 }
 
+// An object, or Qwen's true and false.
+void take_switches(OrderedJson& completion) {
+  if (const auto given = completion.find(kThinking);
+      given != completion.end() && !given->is_null()) {
+    const OrderedJson thinking = *given;
+    try {
+      take_thinking(completion, {thinking, kThinking});
+    } catch (const Error& e) {
+      throw ApiError{400, e.what(), kThinking};
+    }
+  }
+  if (const auto given = completion.find(kSwitch); given != completion.end() && !given->is_null()) {
+    if (!given->is_boolean())
+      throw ApiError{400, message("{} must be true or false", kSwitch), kSwitch};
+    set_thinking(completion, given->get<bool>());
+  }
+}
+
 }  // namespace
 
 std::string template_role(const std::string& role) { return role == "developer" ? "system" : role; }
@@ -58,10 +78,19 @@ void set_template_variable(OrderedJson& completion, const char* name, const Orde
   if (variables.is_object() && !variables.contains(name)) variables[name] = value;
 }
 
-// Qwen's, GLM's and most others' name, and DeepSeek's and Granite's.
 void set_thinking(OrderedJson& completion, bool wanted) {
-  for (const char* name : {"enable_thinking", "thinking"})
-    set_template_variable(completion, name, wanted);
+  for (const char* name : {kSwitch, kThinking}) set_template_variable(completion, name, wanted);
+}
+
+void take_thinking(OrderedJson& completion, const RequestField& thinking) {
+  const RequestField type = thinking.object().at("type");
+  type.only({"enabled", "disabled", "adaptive"});
+  if (const OrderedJson* budget = thinking.find("budget_tokens")) {
+    if (!budget->is_number_integer() || budget->get<int64_t>() < 1)
+      fail_usage("{}.budget_tokens must be a whole number of 1 or above", thinking.name);
+    if (type.text() == "enabled") set_template_variable(completion, "thinking_budget", *budget);
+  }
+  if (type.text() != "adaptive") set_thinking(completion, type.text() == "enabled");
 }
 
 void set_effort(OrderedJson& completion, const std::string& effort) {
@@ -77,6 +106,7 @@ ChatRequest read_chat_request(std::string_view body, const std::string& where) {
       if (std::string* role = text_of_key(message, "role")) *role = template_role(*role);
       take_text_parts(message);
     }
+  take_switches(request);
   take_effort(request);
   return chat_request(request);
 }

@@ -8,6 +8,7 @@
 
 #include "core/json.h"
 #include "text/chat_request.h"
+#include "text/request_field.h"
 
 namespace moe::serve {
 
@@ -21,13 +22,17 @@ const std::vector<std::string>& text_part_types();
 void set_template_variable(OrderedJson& completion, const char* name, const OrderedJson& value);
 // Whether the template is to have the model think, under the names that templates know.
 void set_thinking(OrderedJson& completion, bool wanted);
+// {"type": "enabled", "budget_tokens": N}, "disabled" or "adaptive", as Anthropic's API has it, and
+// those of DeepSeek and GLM: whether the template has the model think, which "adaptive" leaves to
+// it. Of a budget the template decides too, as nothing here ends a thought. Usage errors.
+void take_thinking(OrderedJson& completion, const RequestField& thinking);
 // How hard the model is to think, which a template writes down if it knows how. At "none" it is not
 // to think at all, where the template has a switch.
 void set_effort(OrderedJson& completion, const std::string& effort);
 
 // What the body of a chat completion has for the model's template: its messages, tools and
-// variables, reasoning_effort among them. `where` opens the messages of its parser. Usage errors,
-// and an ApiError, name the field that is wrong.
+// variables, reasoning_effort, thinking and enable_thinking among them. `where` opens the messages
+// of its parser. Usage errors, and an ApiError, name the field that is wrong.
 ChatRequest read_chat_request(std::string_view body, const std::string& where);
 
 }  // namespace moe::serve

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/refused_fields.h"
+
 namespace moe::serve {
 namespace {
 
@@ -12,6 +14,9 @@ constexpr const char* kMessagesBody = "request body";
 constexpr std::string_view kBillingLine = "x-anthropic-billing-header:";
 // Clients send a thought back only where it is signed; whatever stands there is not looked at.
 constexpr const char* kSignature = "moe.cpp";
+constexpr RefusedField kNotRunHere[] = {
+    {"mcp_servers", "no other server is asked from here; offer what it has as tools"},
+    {"container", "no code is run here"}};
 
 void add_system(const RequestField& request, ChatBody& chat) {
   if (request.find("system") == nullptr) return;
@@ -86,32 +91,21 @@ void add_tools_and_choice(const RequestField& request, ChatBody& chat) {
   chat.set("parallel_tool_calls", !single->get<bool>());
 }
 
-// {"effort": TEXT, "format": {"type": "json_schema", "schema": {...}}}
-void add_output_config(const RequestField& request, ChatBody& chat) {
-  if (request.find("output_config") == nullptr) return;
-  const RequestField config = request.at("output_config").object();
-  if (config.find("effort") != nullptr)
-    chat.set_variable("reasoning_effort", config.at("effort").text());
-  if (config.find("format") == nullptr) return;
-  const RequestField format = config.at("format").object();
-  format.at("type").only({"json_schema"});
+// {"type": "json_schema", "schema": {...}}
+void add_format(const RequestField& format, ChatBody& chat) {
+  format.object().at("type").only({"json_schema"});
   chat.set("response_format", {{"type", "json_schema"},
                                {"json_schema", {{"schema", format.at("schema").object().json}}}});
 }
 
-// {"type": "enabled", "budget_tokens": N}, "adaptive" or "disabled": whether the template has the
-// model think. Of a budget the template decides, as nothing here ends a thought.
-void add_thinking(const RequestField& request, ChatBody& chat) {
-  if (request.find("thinking") == nullptr) return;
-  const RequestField thinking = request.at("thinking").object();
-  const RequestField type = thinking.at("type");
-  type.only({"enabled", "disabled", "adaptive"});
-  if (const OrderedJson* budget = thinking.find("budget_tokens")) {
-    if (!budget->is_number_integer() || budget->get<int64_t>() < 1)
-      fail_usage("thinking.budget_tokens must be a whole number of 1 or above");
-    if (type.text() == "enabled") chat.set_variable("thinking_budget", *budget);
-  }
-  if (type.text() != "adaptive") chat.think(type.text() == "enabled");
+// {"effort": TEXT, "format": {...}}; the format had a field of its own before.
+void add_output_config(const RequestField& request, ChatBody& chat) {
+  if (request.find("output_format") != nullptr) add_format(request.at("output_format"), chat);
+  if (request.find("output_config") == nullptr) return;
+  const RequestField config = request.at("output_config").object();
+  if (config.find("effort") != nullptr)
+    chat.set_variable("reasoning_effort", config.at("effort").text());
+  if (config.find("format") != nullptr) add_format(config.at("format"), chat);
 }
 
 class MessagesStyle : public BlockStyle {
@@ -214,12 +208,13 @@ OrderedJson MessagesStyle::object() const {
 ChatBody messages_as_chat(const OrderedJson& request) {
   const RequestField fields{request, ""};
   if (!request.is_object()) fail_usage("the request must be an object");
+  refuse_fields(request, kNotRunHere);
   ChatBody chat(request, {{"stop", "stop_sequences"}, {"response_format", "output_config.format"}});
   add_system(fields, chat);
   add_messages(fields, chat);
   add_tools_and_choice(fields, chat);
   add_output_config(fields, chat);
-  add_thinking(fields, chat);
+  if (fields.find("thinking") != nullptr) chat.think_as(fields.at("thinking"));
   for (const auto& [own, key] :
        {std::pair("max_tokens", "max_tokens"), std::pair("stop_sequences", "stop")})
     if (fields.find(own) != nullptr) chat.set(key, *fields.find(own));

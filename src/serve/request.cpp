@@ -12,6 +12,7 @@
 #include "serve/base64.h"
 #include "serve/chat_fields.h"
 #include "serve/options.h"
+#include "serve/refused_fields.h"
 #include "text/grammar/json_rules.h"
 #include "text/grammar/json_schema.h"
 #include "text/thoughts.h"
@@ -154,7 +155,10 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
   if (s.top_p == 0) s.top_p = 1e-6f;  // OpenAI allows it: only the most likely token is left
   s.top_k = std::max<int64_t>(0, fields.get_in<int64_t>("top_k", -1, int64_t{1} << 31, 0));
   s.min_p = static_cast<float>(fields.get_in<double>("min_p", 0, 0.9999, 0));
-  s.repeat_penalty = static_cast<float>(fields.get_in<double>("repeat_penalty", 1e-3, 1e3, 1));
+  // The latter is vLLM's name.
+  const auto penalty = fields.get_in<double>("repetition_penalty", 1e-3, 1e3, 1);
+  s.repeat_penalty =
+      static_cast<float>(fields.get_in<double>("repeat_penalty", 1e-3, 1e3, penalty));
   s.frequency_penalty = static_cast<float>(fields.get_in<double>("frequency_penalty", -2, 2, 0));
   s.presence_penalty = static_cast<float>(fields.get_in<double>("presence_penalty", -2, 2, 0));
   s.seed =
@@ -359,6 +363,13 @@ std::string read_tool_choice(const Fields& fields, std::string_view body, const 
   return Fields::named("tool_choice", [&] { return force_call(choice, body, served, out, text); });
 }
 
+void check_modalities(const Fields& fields) {
+  for (const auto& each : fields.get<std::vector<std::string>>("modalities", {}))
+    if (each != "text")
+      refuse("modalities", message("modalities has \"{}\", and this server makes text only",
+                                   printable(each, 40)));
+}
+
 void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) {
   const auto format = fields.get<std::string>("reasoning_format", "");
   form.thoughts_apart =
@@ -380,8 +391,13 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   ParsedRequest out;
   if (fields.has("suffix") && !fields.get<std::string>("suffix", "").empty())
     refuse("suffix", "suffix is not supported: the model only continues a text");
+  refuse_fields(json, refused_of_others());
   Common common = read_common(fields, body, served, out.form, kCompletionTokens);
   out.choices = common.choices;
+  if (fields.get_in<int64_t>("best_of", 1, kMostChoices, out.choices) != out.choices)
+    refuse("best_of",
+           "best_of is not supported: all texts that are written are told; n says how "
+           "many");
   out.form.echo = fields.get<bool>("echo", false);
   out.form.logprobs = fields.has("logprobs") && !fields.value("logprobs").is_boolean();
   if (out.form.logprobs) {
@@ -415,6 +431,9 @@ std::string chat_prompt(std::string_view body, const Served& served) {
 ParsedRequest read_chat(std::string_view body, const Served& served) {
   const Json json = parse_json(body, kWhere);
   const Fields fields(json);
+  refuse_fields(json, refused_of_chats());
+  refuse_fields(json, refused_of_others());
+  check_modalities(fields);
   ParsedRequest out;
   out.form.chat = true;
   Common common = read_common(fields, body, served, out.form, served.context);
@@ -425,6 +444,7 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   out.form.logprobs = fields.get<bool>("logprobs", false);
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
+  else if (alternatives > 0) refuse("top_logprobs", "top_logprobs needs logprobs to be true");
   ChatRequest chat = read_chat_request(body, kWhere);
   const std::string call_begin = read_tool_choice(fields, body, served, out, chat, common.text);
   read_thoughts(fields, served, out.form);

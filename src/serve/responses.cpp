@@ -5,18 +5,31 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "serve/refused_fields.h"
+
 namespace moe::serve {
 namespace {
 
-struct Refused {
-  const char* field;
-  const char* why;
-};
-constexpr Refused kKeptNowhere[] = {
+constexpr RefusedField kKeptNowhere[] = {
     {"previous_response_id", "no response is kept here; send the whole dialogue as input"},
     {"conversation", "no dialogue is kept here; send all of it as input"},
     {"prompt", "no prompts are kept here; send the text as input"},
-    {"background", "no response is kept here to be asked for later"}};
+    {"background", "no response is kept here to be asked for later"},
+    {"top_logprobs", "/v1/chat/completions tells log-probabilities"}};
+constexpr const char* kLogprobs = "message.output_text.logprobs";
+
+// What else may be included is of tools that are not here, or is kept from no client.
+void check_included(const RequestField& request) {
+  if (request.find("include") == nullptr) return;
+  const RequestField include = request.at("include").list();
+  for (size_t i = 0; i < include.json.size(); ++i)
+    if (include.at(i).text() == kLogprobs)
+      throw ApiError{400,
+                     fmt::format("include: {} is not supported: /v1/chat/completions tells "
+                                 "log-probabilities",
+                                 kLogprobs),
+                     "include"};
+}
 
 // The texts of a reasoning item's list, one after the other.
 void add_thoughts(const RequestField& item, const char* key, const char* type, ChatBody& chat) {
@@ -58,8 +71,8 @@ void add_input(const RequestField& request, ChatBody& chat) {
   for (size_t i = 0; i < input.json.size(); ++i) add_item(input.at(i), chat);
 }
 
-// Tools that OpenAI runs itself, which agents offer beside their own, are left out: the model just
-// does not have them.
+// Tools that OpenAI runs itself, or whose input is no JSON, which agents offer beside their
+// functions, are left out: the model just does not have them.
 void add_functions(const RequestField& request, ChatBody& chat) {
   if (request.find("tools") == nullptr) return;
   const RequestField tools = request.at("tools").list();
@@ -245,10 +258,8 @@ OrderedJson ResponsesStyle::object() const {
 ChatBody responses_as_chat(const OrderedJson& request) {
   if (!request.is_object()) fail_usage("the request must be an object");
   const RequestField fields{request, ""};
-  for (const Refused& refused : kKeptNowhere)
-    if (const OrderedJson* given = fields.find(refused.field); given != nullptr && *given != false)
-      throw ApiError{400, fmt::format("{} is not supported: {}", refused.field, refused.why),
-                     refused.field};
+  refuse_fields(request, kKeptNowhere);
+  check_included(fields);
   ChatBody chat(request, {{"max_tokens", "max_output_tokens"},
                           {"response_format", "text.format"},
                           {"messages", "input"},

@@ -476,7 +476,8 @@ void serve_seeds(const std::string& folder) {
  "routing": true, "return_routed_experts": true, "replay": {"shape": [1, 2, 2], "routed_experts": "AAAAAAEAAAACAAAAAwAAAA=="}})");
   put(folder, "chat",
       R"({"messages": [{"role": "developer", "content": "s"}, {"role": "user", "content": [{"type": "input_text", "text": "u"}]}],
- "max_completion_tokens": 5, "reasoning_effort": "none", "parallel_tool_calls": false, "logprobs": true,
+ "max_completion_tokens": 5, "reasoning_effort": "none", "thinking": {"type": "enabled", "budget_tokens": 9},
+ "enable_thinking": true, "modalities": ["text"], "parallel_tool_calls": false, "logprobs": true,
  "top_logprobs": 3, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto",
  "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}})");
   put(folder, "messages",

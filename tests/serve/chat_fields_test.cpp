@@ -84,6 +84,23 @@ TEST(ChatFields, VariablesStandBeforeAnEffort) {
                "chat_template_kwargs must be an object");
 }
 
+// As the APIs of DeepSeek, GLM and Qwen say whether to think.
+TEST(ChatFields, ThinkingIsTheTemplatesSwitch) {
+  const std::string on = "unsaid True True", off = "unsaid False False";
+  EXPECT_EQ(told(R"(, "thinking": {"type": "enabled"})"), on);
+  EXPECT_EQ(told(R"(, "thinking": {"type": "disabled"})"), off);
+  EXPECT_EQ(told(R"(, "thinking": {"type": "adaptive"})"), "unsaid unsaid unsaid");
+  EXPECT_EQ(told(R"(, "thinking": null, "enable_thinking": null)"), "unsaid unsaid unsaid");
+  EXPECT_EQ(told(R"(, "enable_thinking": true)"), on);
+  EXPECT_EQ(told(R"(, "enable_thinking": false)"), off);
+  // Before an effort, and behind what is said of the template itself.
+  EXPECT_EQ(told(R"(, "reasoning_effort": "none", "thinking": {"type": "enabled"})"),
+            "none True True");
+  EXPECT_EQ(told(R"(, "thinking": {"type": "enabled"},
+                    "chat_template_kwargs": {"enable_thinking": false})"),
+            "unsaid False True");
+}
+
 TEST(ChatFields, AnEffortIsAText) {
   for (const std::string wrong : {"\"\"", "3", "[\"low\"]", "true"}) {
     try {

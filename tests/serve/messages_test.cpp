@@ -59,6 +59,20 @@ TEST(Messages, BecomeAChatCompletion) {
       {"role": "user", "content": "And now?"}]})"));
 }
 
+// Which had a field of its own before.
+TEST(Messages, HaveAFormat) {
+  const auto schema = [](const char* type) {
+    return Json{{"type", "json_schema"}, {"schema", {{"type", type}}}};
+  };
+  const Json older = with(kAsk, {{"output_format", schema("array")}});
+  const auto type_in = [](const Json& chat) {
+    return chat["response_format"]["json_schema"]["schema"]["type"];
+  };
+  EXPECT_EQ(type_in(as_chat(older)), "array");
+  EXPECT_EQ(type_in(as_chat(with(older, {{"output_config", {{"format", schema("object")}}}}))),
+            "object");
+}
+
 // What this server alone knows, and what is no field of a message at all.
 TEST(Messages, PassTheServersOwnFields) {
   const Json own = {{"chat_template_kwargs", {{"a", 1}}},
@@ -129,7 +143,8 @@ TEST(Messages, RefuseByName) {
       {{{"tool_choice", {{"type", "required"}}}}, "tool_choice.type: \"required\""},
       {{{"tool_choice", {{"type", "any"}, {"disable_parallel_tool_use", 1}}}},
        "tool_choice.disable_parallel_tool_use must be true or false"},
-      {{{"output_config", {{"format", {{"type", "xml"}}}}}}, "output_config.format.type: \"xml\""}};
+      {{{"output_config", {{"format", {{"type", "xml"}}}}}}, "output_config.format.type: \"xml\""},
+      {{{"output_format", {{"type", "xml"}}}}, "output_format.type: \"xml\""}};
   for (const auto& row : wrong) {
     const Json request = with(kAsk, row.first);
     EXPECT_FAILS(serve::messages_as_chat(ordered(request)), row.second) << row.first;
@@ -314,6 +329,17 @@ TEST(Messages, AreRefusedInTheirForm) {
   refused(with(kAsk, {{"max_tokens", "x"}}), 400, invalid, "max_tokens");
   refused(with(kAsk, {{"top_p", 2}}), 400, invalid, "top_p");
   refused(with(kAsk, {{"messages", Json::array()}}), 400, invalid, "messages is empty");
+  refused(with(kAsk, {{"mcp_servers", {{{"type", "url"}, {"url", "https://example.com"}}}}}), 400,
+          invalid, "mcp_servers is not supported");
+  refused(with(kAsk, {{"container", "c"}}), 400, invalid, "container is not supported");
+  EXPECT_EQ(s.post("/v1/messages",
+                   with(kAsk, {{"mcp_servers", Json::array()},
+                               {"container", nullptr},
+                               {"context_management", {{"edits", Json::array()}}},
+                               {"service_tier", "auto"}}),
+                   "x-api-key: one\r\n")
+                .status,
+            200);
   refused(with(kAsk, {{"stop_sequences", std::vector<std::string>(17, "x")}}), 400, invalid,
           "stop_sequences: ");
   const Json prefilled = {kUser, {{"role", "assistant"}, {"content", "Once"}}};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "serve/api_error.h"
 #include "support/served.h"
@@ -53,6 +54,13 @@ TEST(Request, RefusesAFieldByItsName) {
   for (const auto& [field, value] : {std::pair<std::string, Json>{"max_tokens", -1},
                                      {"max_completion_tokens", "many"},
                                      {"parallel_tool_calls", "no"},
+                                     {"repetition_penalty", 0},
+                                     {"modalities", {"text", "audio"}},
+                                     {"modalities", "audio"},
+                                     {"thinking", "off"},
+                                     {"thinking", {{"type", "never"}}},
+                                     {"enable_thinking", "no"},
+                                     {"top_logprobs", 3},
                                      {"reasoning_effort", 3}}) {
     try {
       // Beside a value that stands before it.
@@ -63,6 +71,62 @@ TEST(Request, RefusesAFieldByItsName) {
       EXPECT_EQ(e.param, field);
     }
   }
+}
+
+// What a request asks for and does not get: its name, and a part of what has its place.
+TEST(Request, RefusesWhatWouldBeMisread) {
+  const Fixture f;
+  const auto refused = [&](bool chat, const std::string& field, const Json& value) -> std::string {
+    try {
+      if (chat) f.read({{field, value}});
+      else serve::read_completion(Json({{"prompt", "Hi"}, {field, value}}).dump(), f.served);
+    } catch (const serve::ApiError& e) {
+      EXPECT_EQ(e.status, 400);
+      EXPECT_EQ(e.param, field);
+      return e.message;
+    }
+    return "";
+  };
+  const std::vector<std::tuple<std::string, Json, std::string>> of_both = {
+      {"guided_json", {{"type", "object"}}, "response_format"},
+      {"guided_choice", {"yes", "no"}, "response_format"},
+      {"structured_outputs", {{"regex", "a+"}}, "response_format"},
+      {"grammar", "root ::= \"a\"", "response_format"},
+      {"json_schema", Json::object(), "response_format"},
+      {"bad_words", {"never"}, "logit_bias"},
+      {"stop_token_ids", {7}, "stop"},
+      {"min_tokens", 5, "ignore_eos"},
+      {"use_beam_search", true, "temperature 0"},
+      {"prompt_logprobs", 1, "echo and logprobs"}};
+  const std::vector<std::tuple<std::string, Json, std::string>> of_chats = {
+      {"functions", Json::array({{{"name", "f"}}}), "send tools"},
+      {"function_call", "auto", "send tools and tool_choice"},
+      {"audio", {{"voice", "a"}}, "text only"},
+      {"web_search_options", Json::object(), "nothing is searched here"},
+      {"continue_final_message", true, "a message of its own"}};
+  for (const auto& [field, value, part] : of_both)
+    for (const bool chat : {false, true})
+      EXPECT_NE(refused(chat, field, value).find(part), std::string::npos) << field;
+  for (const auto& [field, value, part] : of_chats)
+    EXPECT_NE(refused(true, field, value).find(part), std::string::npos) << field;
+  EXPECT_NE(refused(false, "best_of", 2).find("n says how many"), std::string::npos);
+  EXPECT_EQ(refused(false, "best_of", 1), "");
+  // What asks for nothing is no wish.
+  for (const Json& nothing : {Json(), Json(false), Json(0), Json(""), Json::array()})
+    for (const char* field : {"guided_json", "stop_token_ids", "min_tokens", "functions"})
+      EXPECT_EQ(refused(true, field, nothing), "") << field << nothing;
+  EXPECT_EQ(refused(true, "modalities", Json::array({"text"})), "");
+}
+
+// Those that other servers give the same thing.
+TEST(Request, TakesOtherNames) {
+  const Fixture f;
+  const auto penalty = [&](const Json& more) {
+    return f.read(more).texts[0].options.sampler.repeat_penalty;
+  };
+  EXPECT_EQ(penalty(Json::object()), 1.0f);
+  EXPECT_EQ(penalty({{"repetition_penalty", 1.5}}), 1.5f);
+  EXPECT_EQ(penalty({{"repetition_penalty", 1.5}, {"repeat_penalty", 1.25}}), 1.25f);
 }
 
 }  // namespace

@@ -282,6 +282,19 @@ TEST(Responses, AreRefusedInOpenAIsForm) {
   for (const char* field : {"previous_response_id", "conversation", "prompt"})
     EXPECT_EQ(refused({{field, "x"}}, std::string(field) + " is not supported"), field);
   EXPECT_EQ(refused({{"background", true}}, "background is not supported"), "background");
+  EXPECT_EQ(refused({{"top_logprobs", 3}}, "top_logprobs is not supported"), "top_logprobs");
+  EXPECT_EQ(refused({{"include", {"reasoning.encrypted_content", "message.output_text.logprobs"}}},
+                    "message.output_text.logprobs is not supported"),
+            "include");
+  EXPECT_EQ(s.post("/v1/responses", {{"input", "Hello"},
+                                     {"max_output_tokens", 4},
+                                     {"include", {"reasoning.encrypted_content"}},
+                                     {"background", false},
+                                     {"top_logprobs", 0},
+                                     {"store", false},
+                                     {"truncation", "auto"}})
+                .status,
+            200);
   EXPECT_EQ(refused({{"top_p", 2}}, "top_p"), "top_p");
   EXPECT_EQ(refused({{"max_output_tokens", "x"}}, "max_output_tokens: "), "max_output_tokens");
   EXPECT_EQ(refused({{"text", {{"format", {{"type", "xml"}}}}}}, "\"xml\" is not known"),

@@ -12,6 +12,7 @@ NUMBERS = {
     "top_k": [-5, 1.5, "x", [], {}, True],
     "min_p": [-0.5, 1.5, "x", [], {}, True],
     "repeat_penalty": [-1, "x", [], {}, True],
+    "repetition_penalty": [-1, "x", [], {}, True],
     "seed": [1.5, "x", [], {}, True],
     "n": [0, -1, 17, 1.5, "x", [], {}, True],
 }
@@ -23,6 +24,8 @@ OTHERS = {
     "response_format": ["x", 5, [], {"type": "yaml"}, {"type": 5}, {"type": "json_schema"}],
     "routing": ["x", 5, [], {}],
     "return_routed_experts": ["x", 5, [], {}],
+    "guided_json": [{"type": "object"}, "x", 5, True],
+    "stop_token_ids": [[1], "x", 5, {}, True],
     "replay": [
         "x",
         5,
@@ -67,14 +70,19 @@ CHAT_ONLY = {
     "tool_choice": [5, "maybe", [], {"type": "function", "function": {"name": "unknown"}}],
     "top_logprobs": [-1, 21, 1.5, "x", []],
     "chat_template_kwargs": ["x", 5, []],
-    "reasoning_effort": ["x", 5, []],
+    "reasoning_effort": ["", 5, []],
     "parallel_tool_calls": ["x", 5, []],
+    "functions": [[{"name": "f"}], "x", {}, True],
+    "modalities": [["audio"], "audio", 5, {}],
+    "thinking": ["x", 5, [], {}, {"type": "never"}, {"type": "enabled", "budget_tokens": "x"}],
+    "enable_thinking": ["x", 5, [], {}],
     "max_completion_tokens": [-1, 1.5, "x", []],
 }
 TEXT_ONLY = {
     "logprobs": [-1, 21, 1.5, "x", []],
     "echo": ["x", 5, []],
     "suffix": ["end", 5],
+    "best_of": [2, 0, -1, "x", []],
 }
 
 

@@ -1,0 +1,71 @@
+#include "serve/refused_fields.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/api_error.h"
+
+namespace moe::serve {
+namespace {
+
+constexpr const char* kFormat = "say by response_format what the reply has to be";
+constexpr const char* kBiases = "say by logit_bias which tokens may come";
+
+// vLLM's (vllm/entrypoints/openai/protocol.py) and llama-server's.
+constexpr RefusedField kOfOthers[] = {
+    {"guided_json", kFormat},
+    {"guided_regex", kFormat},
+    {"guided_choice", kFormat},
+    {"guided_grammar", kFormat},
+    {"structured_outputs", kFormat},
+    {"grammar", kFormat},
+    {"json_schema", kFormat},
+    {"allowed_token_ids", kBiases},
+    {"bad_words", kBiases},
+    {"stop_token_ids", "say the texts of these tokens by stop"},
+    {"min_tokens", "with ignore_eos a reply has as many tokens as max_tokens says"},
+    {"use_beam_search", "texts are drawn token by token; temperature 0 takes the likeliest"},
+    {"prompt_logprobs", "a completion with echo and logprobs tells those of its prompt"},
+    {"truncate_prompt_tokens", "a prompt is read whole, or refused"},
+};
+
+// src/openai/types/chat in openai/openai-python; the last is vLLM's.
+constexpr RefusedField kOfChats[] = {
+    {"functions", "it is the older form of tools; send tools"},
+    {"function_call", "it is the older form of tool_choice; send tools and tool_choice"},
+    {"audio", "this server makes text only"},
+    {"web_search_options", "nothing is searched here; offer a tool that searches"},
+    {"continue_final_message", "a reply is a message of its own"},
+};
+
+template <class AnyJson>
+bool asks_for_nothing(const AnyJson& value) {
+  return value.is_null() || value == false || value == 0 || value == "" ||
+         (value.is_array() && value.empty());
+}
+
+template <class AnyJson>
+void refuse_any(const AnyJson& request, std::span<const RefusedField> refused) {
+  for (const RefusedField& field : refused)
+    if (const auto given = request.find(field.name);
+        given != request.end() && !asks_for_nothing(*given))
+      throw ApiError{400, fmt::format("{} is not supported: {}", field.name, field.why),
+                     field.name};
+}
+
+}  // namespace
+
+void refuse_fields(const Json& request, std::span<const RefusedField> refused) {
+  refuse_any(request, refused);
+}
+
+void refuse_fields(const OrderedJson& request, std::span<const RefusedField> refused) {
+  refuse_any(request, refused);
+}
+
+std::span<const RefusedField> refused_of_others() { return kOfOthers; }
+
+std::span<const RefusedField> refused_of_chats() { return kOfChats; }
+
+}  // namespace moe::serve

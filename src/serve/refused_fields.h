@@ -1,0 +1,26 @@
+// Fields of a request that ask for what is not done here. They are refused, since a reply to one
+// whose wish was passed over looks as if it had what was asked for.
+#pragma once
+
+#include <span>
+
+#include "core/json.h"
+
+namespace moe::serve {
+
+struct RefusedField {
+  const char* name;
+  const char* why;  // or what has its place
+};
+
+// Throws an ApiError for the first that the object has, but where it asks for nothing: null, false,
+// 0, "" and [].
+void refuse_fields(const Json&, std::span<const RefusedField>);
+void refuse_fields(const OrderedJson&, std::span<const RefusedField>);
+
+// Of completions and of chats: what other servers add to OpenAI's fields.
+std::span<const RefusedField> refused_of_others();
+// Of chats alone.
+std::span<const RefusedField> refused_of_chats();
+
+}  // namespace moe::serve

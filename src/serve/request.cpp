@@ -129,14 +129,18 @@ std::shared_ptr<const grammar::Grammar> read_format(const Fields& fields, std::s
     const JsonReader format(fields.value("response_format"), "response_format");
     const std::string type = format.get<std::string>("type");
     if (type == "text") return nullptr;
-    if (type == "json_object") return grammar::json_object_grammar();
-    if (type != "json_schema")
+    if (type != "json_object" && type != "json_schema")
       fail_usage("response_format: the type \"{}\" is not known{}", printable(type, 40),
                  suggestion(type.substr(0, 40), {"text", "json_object", "json_schema"}));
-    format.object("json_schema").object("schema");
+    // An object may have its schema beside it, as llama-server has it.
+    const bool object = type == "json_object";
+    if (object && !format.has("schema")) return grammar::json_object_grammar();
+    if (object) format.object("schema");
+    else format.object("json_schema").object("schema");
     const OrderedJson whole = parse_ordered_json(body, kWhere);
-    return grammar::json_schema_grammar(
-        whole.at("response_format").at("json_schema").at("schema").dump(), "response_format");
+    const OrderedJson& given = whole.at("response_format");
+    const OrderedJson& schema = (object ? given : given.at("json_schema")).at("schema");
+    return grammar::json_schema_grammar(schema.dump(), "response_format");
   });
 }
 

@@ -192,6 +192,12 @@ TEST(Server, WritesByASchema) {
     EXPECT_LE(value["b"].get<int64_t>(), 99);
     EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop");
   }
+  const Json beside =
+      s.ask("/v1/completions",
+            {{"prompt", "Say"},
+             {"max_tokens", 200},
+             {"response_format", {{"type", "json_object"}, {"schema", {{"const", {{"a", 1}}}}}}}});
+  EXPECT_EQ(Json::parse(beside["choices"][0]["text"].get<std::string>()), Json({{"a", 1}}));
   const Json any =
       s.ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Say"}}}},
                                      {"max_tokens", 30},
@@ -520,6 +526,7 @@ TEST(Server, RefusesByNameInOpenAIsForm) {
       {"response_format", "x", "response_format"},
       {"response_format", {{"type", "yaml"}}, "\"yaml\" is not known"},
       {"response_format", {{"type", "json_schema"}}, "json_schema"},
+      {"response_format", {{"type", "json_object"}, {"schema", 1}}, "schema"},
       {"response_format",
        {{"type", "json_schema"}, {"json_schema", {{"schema", {{"pattern", "a"}}}}}},
        "#/pattern is not supported"},

@@ -65,8 +65,11 @@ struct GgufArchitecture {
   bool window_plain = false;  // which turn unscaled, with the same base
   bool window_local = false;  // which turn unscaled, with a base of their own
   bool base_unsaid = false;   // a file may lack the base of rotary angles, which is 10,000 then
-  bool linear = false;        // linear attention but in each so-many-th layer, whose attention has
-                              // a gate
+  // A key says whether attention and FFN share a norm. llama.cpp does not read it, its converter
+  // writes true where a config says nothing, and the tensors tell: here each has its own.
+  bool parallel_key = false;
+  bool linear = false;  // linear attention but in each so-many-th layer, whose attention has
+                        // a gate
   // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
   // attention in which nothing turns in the others.
   bool kimi = false;

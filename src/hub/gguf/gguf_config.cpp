@@ -340,6 +340,18 @@ void read_caps(GgufKeys& keys, ModelConfig& c) {
   c.logit_cap = keys.number_or(kGgufLogitCap, FLT_MIN, kGgufUsualLogitCap);
 }
 
+// Where attention and FFN share a norm there is one tensor less, and queries and keys of the one
+// published model of that kind have LayerNorms (github ggml-org/llama.cpp src/models/stablelm.cpp).
+void check_norms_apart(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row) {
+  keys.ignore("use_parallel_residual");
+  if (!file.contains("blk.0.ffn_norm.weight"))
+    fail("{}: attention and FFN of this {} share a norm, which is not supported", keys.where(),
+         row.title);
+  if (file.contains("blk.0.attn_q_norm.weight"))
+    fail("{}: queries and keys of this {} have LayerNorms, which are not supported", keys.where(),
+         row.title);
+}
+
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, row, c);
@@ -357,6 +369,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.attention_bias = biases(row.attention_bias, "blk.0.attn_q.bias");
   c.attention_out_bias = biases(row.attention_out_bias, "blk.0.attn_output.bias");
   c.ffn_bias = biases(row.ffn_bias, "blk.0.ffn_up.bias");
+  if (row.parallel_key) check_norms_apart(file, keys, row);
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   c.attention_sinks = row.sinks;
   if (row.window_every > 0) read_windows(keys, row, c);

@@ -135,6 +135,34 @@ TEST_F(ChangedGguf, Ministral3) {
   EXPECT_EQ(gguf_form_of(plain.model->config()).architecture->name, "llama");
 }
 
+// llama.cpp's converter does not write the base of rotary angles, and says that attention and FFN
+// share a norm where a config does not say whether; its graph goes by the tensors.
+TEST_F(ChangedGguf, StableLm) {
+  using Type = GgufEntry::Type;
+  start("stablelm");
+  const std::string base = "stablelm.rope.freq_base";
+  set({base, Type::f32, 10000.0});
+  write();
+  const std::vector<double> want = logits_of(*load_model(folder_ / "b.gguf").model);
+  std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == base; });
+  for (const bool shared : {true, false}) {
+    set({"stablelm.use_parallel_residual", Type::boolean, shared});
+    write();
+    const LoadedModel loaded = load_model(folder_ / "b.gguf");
+    EXPECT_EQ(loaded.model->config().rope_theta, 10000);
+    EXPECT_EQ(loaded.model->config().norm_placement, NormPlacement::pre);
+    EXPECT_EQ(logits_of(*loaded.model), want);
+  }
+  const std::vector<NamedTensor> whole = tensors_;
+  std::erase_if(tensors_,
+                [](const NamedTensor& t) { return t.name.find("ffn_norm") != std::string::npos; });
+  expect_refused("attention and FFN of this StableLM share a norm, which is not supported");
+  tensors_ = whole;
+  tensors_.push_back(
+      {"blk.0.attn_q_norm.weight", file_->get("blk.0.attn_norm.weight").reshape({4, 8})});
+  expect_refused("queries and keys of this StableLM have LayerNorms, which are not supported");
+}
+
 TEST(GgufRows, WhyOwn) {
   const auto refused = [](const ModelConfig& config, const char* reason) {
     const auto [architecture, why_own] = gguf_form_of(config);

@@ -218,6 +218,7 @@ constexpr GgufArchitecture kRows[] = {
      .act = ops::Act::gelu_tanh,
      .free_head_width = true,
      .window_every = 2,
+     .usual_window = 4096,
      .base_unsaid = true,
      .norm_offset = true,
      .gemma = 46,

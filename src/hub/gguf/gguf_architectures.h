@@ -61,6 +61,7 @@ struct GgufArchitecture {
   bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
   int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
+  int64_t usual_window = 0;   // of files that do not say how far it reaches; 0: they have to
   bool window_key = false;    // a key that says so has to stand there
   bool window_plain = false;  // which turn unscaled, with the same base
   bool window_local = false;  // which turn unscaled, with a base of their own

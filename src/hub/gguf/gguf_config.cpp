@@ -311,11 +311,13 @@ void read_sections(GgufKeys& keys) {
          keys.where(), keys.name(kSections), sections[3]);
 }
 
-constexpr const char* kPattern = "attention.sliding_window_pattern";
+constexpr const char *kWindow = "attention.sliding_window",
+                     *kPattern = "attention.sliding_window_pattern";
 
 // A file may say which layers have a window, by a number or one by one; llama.cpp knows them.
 void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
-  c.attention_window = keys.size("attention.sliding_window", 1);
+  c.attention_window =
+      row.usual_window > 0 ? keys.size_or(kWindow, 1, row.usual_window) : keys.size(kWindow, 1);
   c.window_layers = layers_between(row.window_every, c.layers);
   const std::string known =
       fmt::format("every layer of {} but each {}th has a window", row.title, row.window_every);
@@ -556,7 +558,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size(kKvHeads, row.latent() ? 1 : c.kv_heads);
   }
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
-  if (row.window_every > 0) size("attention.sliding_window", c.attention_window);
+  if (row.window_every > 0) size(kWindow, c.attention_window);
   if (row.window_key) size(kPattern, row.window_every);
   if (row.caps) {
     number(kGgufScoreCap, c.score_cap);
@@ -646,7 +648,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
   const GgufTraits traits = {
       .routes = routes,
-      .windows = keys.has("attention.sliding_window"),
+      .windows = keys.has(kWindow),
       .gating = keys.size_or(kGating, 0, 0),
       .selection_bias = std::ranges::any_of(file.tensors(), [](const NamedTensor& tensor) {
         return tensor.name.ends_with(".exp_probs_b.bias");

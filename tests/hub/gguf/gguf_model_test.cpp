@@ -508,6 +508,20 @@ TEST_F(ChangedGguf, GemmasWithoutARotaryBase) {
   }
 }
 
+// Files from before llama.cpp knew windows do not say how far one reaches (github
+// ggml-org/llama.cpp src/models/gemma2.cpp).
+TEST_F(ChangedGguf, Gemma2WithoutAWindow) {
+  start("gemma2");
+  const std::string window = "gemma2.attention.sliding_window";
+  std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == window; });
+  write();
+  const ModelConfig c = gguf_config(folder_ / "b.gguf");
+  EXPECT_EQ(c.attention_window, 4096);
+  EXPECT_EQ(c.window_layers, (std::vector<int64_t>{0, 2}));
+  set({window, GgufEntry::Type::u32, int64_t{0}});
+  expect_refused("key \"gemma2.attention.sliding_window\" is 0; it must be");
+}
+
 TEST_F(ChangedGguf, TensorsAreRefusedByName) {
   start("olmoe");
   const std::vector<NamedTensor> whole = tensors_;

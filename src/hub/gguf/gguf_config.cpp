@@ -137,36 +137,7 @@ RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitectur
 }
 
 constexpr const char *kKeyWidth = "attention.key_length", *kValueWidth = "attention.value_length",
-                     *kTurning = "rope.dimension_count", *kKvHeads = "attention.head_count_kv",
-                     *kConv = "ssm.conv_kernel", *kKdaWidth = "kda.head_dim";
-
-// Key/value heads by layers; some have none, and something else in place of attention.
-const std::vector<int64_t>& kv_heads_by_layers(GgufKeys& keys, const ModelConfig& c) {
-  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
-  if (std::ssize(heads) != c.layers)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
-         c.layers);
-  return heads;
-}
-
-// One size is that of keys, values and gates, and there are as many heads as in the other layers.
-void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const int64_t n = heads[static_cast<size_t>(i)];
-    if (n != 0 && n != 1)
-      fail("{}: key \"{}\" has {} at layer {}; all heads share the latents, so only 1 is supported",
-           keys.where(), keys.name(kKvHeads), n, i);
-    (n == 0 ? c.linear_layers : c.nope_layers).push_back(i);
-  }
-  const int64_t width = keys.size(kKdaWidth, 1);
-  c.linear = {.key_heads = c.heads,
-              .value_heads = c.heads,
-              .key_width = width,
-              .value_width = width,
-              .conv_width = keys.size(kConv, 2),
-              .gate_width = width};
-}
+                     *kTurning = "rope.dimension_count";
 
 // A cache that llama.cpp keeps holds latents, so that the usual keys give their widths and the
 // heads' stand under names of their own; in older files these are missing, and the usual ones are
@@ -215,22 +186,6 @@ void read_indexers(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
     if (!full[static_cast<size_t>(i)]) c.sparse.followers.push_back(i);
 }
 
-constexpr const char* kConvTokens = "shortconv.l_cache";
-
-// Where there are no key/value heads a convolution is.
-void read_convolutions(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
-  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const int64_t n = heads[static_cast<size_t>(i)];
-    if (n == 0) c.conv_layers.push_back(i);
-    else if (n != c.kv_heads)
-      fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
-           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
-  }
-  c.conv_width = c.conv_layers.empty() ? 0 : keys.size(kConvTokens, 2);
-}
-
 void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
   // heads make up the width.
@@ -259,47 +214,7 @@ void read_multipliers(GgufKeys& keys, Multipliers& m) {
 constexpr const char* kLogitFactor = "logit_scale";
 float turned_over(float x) { return static_cast<float>(1 / static_cast<double>(x)); }
 
-// Those of n layers that are not every `every`th.
-std::vector<int64_t> layers_between(int64_t every, int64_t n) {
-  std::vector<int64_t> layers;
-  for (int64_t i = 0; i < n; ++i)
-    if ((i + 1) % every != 0) layers.push_back(i);
-  return layers;
-}
-
-// llama.cpp calls sizes of linear attention as those of Mamba.
-constexpr const char *kInner = "ssm.inner_size", *kState = "ssm.state_size",
-                     *kValueHeads = "ssm.time_step_rank", *kSections = "rope.dimension_sections",
-                     *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
-                     *kRecurrent = "attention.recurrent_layers";
-
-// The layers with linear attention: newer files list them, those that predict further tokens behind
-// them.
-std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
-  const int64_t every = keys.size_or(kFullEvery, 2, 4);
-  if (!keys.has(kRecurrent)) return layers_between(every, c.layers);
-  const std::vector<bool>& flags = keys.flags(kRecurrent);
-  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(flags) != blocks)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kRecurrent), flags.size(),
-         blocks);
-  std::vector<int64_t> layers;
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (flags[static_cast<size_t>(i)]) layers.push_back(i);
-  return layers;
-}
-
-void read_linear(GgufKeys& keys, ModelConfig& c) {
-  c.linear = {.key_heads = keys.size(kKeyHeads, 1),
-              .value_heads = keys.size(kValueHeads, 1),
-              .key_width = keys.size(kState, 1),
-              .conv_width = keys.size(kConv, 2)};
-  c.linear.value_width = c.linear.key_width;
-  keys.size(kInner, 1);
-  keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
-                   "it is that of all value heads, and they are as wide as those of keys");
-  c.linear_layers = linear_layers(keys, c);
-  c.attention_gate = true;
-}
+constexpr const char* kSections = "rope.dimension_sections";
 
 // Axes of pictures: time, height, width and a fourth. A text counts along the first three alike and
 // stands still along the fourth (github ggml-org/llama.cpp src/llama-graph.cpp).
@@ -375,7 +290,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   c.attention_sinks = row.sinks;
   if (row.window_every > 0) read_windows(keys, row, c);
-  if (row.linear) read_linear(keys, c);
+  if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;
   if (row.multipliers) read_multipliers(keys, c.multipliers);
   if (row.logit_factor) c.multipliers.logits = turned_over(keys.number(kLogitFactor, FLT_MIN));
@@ -547,16 +462,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     number(kRmsEps, c.norm_eps);
     return add_gemma4(out, prefix, c);
   }
-  if (row.conv || row.kimi) {
-    std::vector<int64_t> heads;
-    for (int64_t i = 0; i < c.layers; ++i)
-      heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
-    out.push_back({prefix + kKvHeads, Type::u32s, heads});
-    size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
-    if (row.kimi) size(kKdaWidth, c.linear.key_width);
-  } else {
-    size(kKvHeads, row.latent() ? 1 : c.kv_heads);
-  }
+  add_kv_heads(out, prefix, row, c);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size(kWindow, c.attention_window);
   if (row.window_key) size(kPattern, row.window_every);
@@ -564,14 +470,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     number(kGgufScoreCap, c.score_cap);
     number(kGgufLogitCap, c.logit_cap);
   }
-  if (row.linear) {
-    size(kConv, c.linear.conv_width);
-    size(kInner, c.linear.v_width());
-    size(kState, c.linear.key_width);
-    size(kValueHeads, c.linear.value_heads);
-    size(kKeyHeads, c.linear.key_heads);
-    size(kFullEvery, full_attention_every(c));
-  }
+  if (row.linear) add_linear(out, prefix, c);
   if (row.multipliers) {
     const Multipliers& m = c.multipliers;
     number("logit_scale", m.logits);

@@ -75,6 +75,18 @@ class GgufKeys {
   std::set<std::string> read_;
 };
 
+inline constexpr const char* kKvHeads = "attention.head_count_kv";
+
+// Layers that have something else in place of attention (gguf_mixers.cpp).
+void read_kimi_layers(GgufKeys&, ModelConfig&);
+void read_convolutions(GgufKeys&, ModelConfig&);
+void read_linear_sizes(GgufKeys&, ModelConfig&);
+// Heads, by layers where some have none, and the sizes of what stands there.
+void add_kv_heads(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                  const ModelConfig&);
+void add_linear(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+// Those of n layers that are not every `every`th.
+std::vector<int64_t> layers_between(int64_t every, int64_t n);
 // What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
 // of a head that turns; nothing of any other row.
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);

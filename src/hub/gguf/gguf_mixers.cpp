@@ -1,0 +1,121 @@
+// What of a GGUF's keys tells of layers that have something else in place of attention, most of
+// which have no key/value heads.
+#include <algorithm>
+
+#include "hub/gguf/gguf_keys.h"
+
+namespace moe {
+namespace {
+
+// llama.cpp calls sizes of linear attention as those of Mamba.
+constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
+                     *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
+                     *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
+                     *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
+                     *kConvTokens = "shortconv.l_cache";
+
+// Key/value heads by layers; some have none, and something else in place of attention.
+const std::vector<int64_t>& kv_heads_by_layers(GgufKeys& keys, const ModelConfig& c) {
+  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
+  if (std::ssize(heads) != c.layers)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
+         c.layers);
+  return heads;
+}
+
+// The layers with linear attention: newer files list them, those that predict further tokens behind
+// them.
+std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
+  const int64_t every = keys.size_or(kFullEvery, 2, 4);
+  if (!keys.has(kRecurrent)) return layers_between(every, c.layers);
+  const std::vector<bool>& flags = keys.flags(kRecurrent);
+  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(flags) != blocks)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kRecurrent), flags.size(),
+         blocks);
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (flags[static_cast<size_t>(i)]) layers.push_back(i);
+  return layers;
+}
+
+}  // namespace
+
+std::vector<int64_t> layers_between(int64_t every, int64_t n) {
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < n; ++i)
+    if ((i + 1) % every != 0) layers.push_back(i);
+  return layers;
+}
+
+// One size is that of keys, values and gates, and there are as many heads as in the other layers.
+void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
+  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n != 0 && n != 1)
+      fail("{}: key \"{}\" has {} at layer {}; all heads share the latents, so only 1 is supported",
+           keys.where(), keys.name(kKvHeads), n, i);
+    (n == 0 ? c.linear_layers : c.nope_layers).push_back(i);
+  }
+  const int64_t width = keys.size(kKdaWidth, 1);
+  c.linear = {.key_heads = c.heads,
+              .value_heads = c.heads,
+              .key_width = width,
+              .value_width = width,
+              .conv_width = keys.size(kConv, 2),
+              .gate_width = width};
+}
+
+// Where there are no key/value heads a convolution is.
+void read_convolutions(GgufKeys& keys, ModelConfig& c) {
+  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
+  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n == 0) c.conv_layers.push_back(i);
+    else if (n != c.kv_heads)
+      fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
+           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
+  }
+  c.conv_width = c.conv_layers.empty() ? 0 : keys.size(kConvTokens, 2);
+}
+
+void read_linear_sizes(GgufKeys& keys, ModelConfig& c) {
+  c.linear = {.key_heads = keys.size(kKeyHeads, 1),
+              .value_heads = keys.size(kValueHeads, 1),
+              .key_width = keys.size(kState, 1),
+              .conv_width = keys.size(kConv, 2)};
+  c.linear.value_width = c.linear.key_width;
+  keys.size(kInner, 1);
+  keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
+                   "it is that of all value heads, and they are as wide as those of keys");
+  c.linear_layers = linear_layers(keys, c);
+  c.attention_gate = true;
+}
+
+void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
+                  const GgufArchitecture& row, const ModelConfig& c) {
+  using Type = GgufEntry::Type;
+  const auto size = [&](const char* key, int64_t x) {
+    out.push_back({prefix + key, Type::u32, x});
+  };
+  if (!row.conv && !row.kimi) return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  std::vector<int64_t> heads;
+  for (int64_t i = 0; i < c.layers; ++i)
+    heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
+  out.push_back({prefix + kKvHeads, Type::u32s, heads});
+  size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
+  if (row.kimi) size(kKdaWidth, c.linear.key_width);
+}
+
+void add_linear(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
+  for (const auto& [key, x] : {std::pair{kConv, c.linear.conv_width},
+                               {kInner, c.linear.v_width()},
+                               {kState, c.linear.key_width},
+                               {kValueHeads, c.linear.value_heads},
+                               {kKeyHeads, c.linear.key_heads},
+                               {kFullEvery, full_attention_every(c)}})
+    out.push_back({prefix + key, GgufEntry::Type::u32, x});
+}
+
+}  // namespace moe

@@ -200,6 +200,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     }
     case Layout::as_states: shape = {1, 1, shape[0], 1}; return push({&param});
     case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
+    case Layout::as_column: shape.push_back(1); return push({&param});
+    case Layout::as_groups:
+      shape = {config.scan.groups, shape[0] / config.scan.groups};
+      return push({&param});
     case Layout::by_head:
     case Layout::by_head_transposed: {
       const bool turned = row.layout == Layout::by_head_transposed;

@@ -22,6 +22,8 @@ enum class Layout {
   transposed_one,  // [1,F,D] as one tensor [D,F]
   bias_rows,       // [E,F] as one tensor [E,1,F]
   as_row,          // [E] as one tensor [1,E]
+  as_column,       // [E] as one tensor [E,1]
+  as_groups,       // of a state space, [H*P] as one tensor [G,H*P/G]
   fused,  // rows of one tensor, in the order in which the Model lists the parameters (q, k, v)
   fused_columns,  // the same of transposed matrices: columns of one tensor [I,O]
   paired,   // rows of each head that turn, C of them, in pairs (0, C/2), (1, C/2 + 1), ..., as a
@@ -108,7 +110,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
-    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors;
+    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -217,6 +217,12 @@ Mixer ModelConfig::mixer(int64_t layer) const {
   return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
 }
 
+bool ModelConfig::attention_turns() const {
+  for (int64_t i = 0; i < layers; ++i)
+    if (mixer(i) == Mixer::attention) return attention(i).rotary_width > 0;
+  return true;
+}
+
 int64_t ModelConfig::state_numbers(int64_t layer) const {
   switch (mixer(layer)) {
     case Mixer::attention: return 0;

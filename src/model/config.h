@@ -298,6 +298,8 @@ struct ModelConfig {
   bool by_neuron() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.
   AttentionShape attention(int64_t layer) const;
+  // Whether anything turns in the first layer that has attention; true where none has.
+  bool attention_turns() const;
   int64_t q_width() const { return heads * head_width; }
 };
 

@@ -68,8 +68,9 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   all.push_back({"moe_cpp", kimi});
   ModelConfig scanned = moe_config("mixtral");
   scanned.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  // three times as wide as the model, where llama.cpp knows twice
   scanned.scan = {
-      .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+      .heads = 4, .groups = 2, .width = 24, .states = 16, .conv_width = 4, .conv_bias = true};
   scanned.scan_layers = {0, 2};
   all.push_back({"moe_cpp", scanned});
   scanned.model_type = "granitemoehybrid";
@@ -124,10 +125,30 @@ inline void make_latent(ModelConfig& c) {
   c.kv_heads = c.heads;
 }
 
+// State spaces around attention in which nothing turns, and experts beside a shared one.
+inline ModelConfig hybrid_config() {
+  ModelConfig c = moe_config("mixtral");
+  c.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  c.shared_experts = 1;
+  c.shared_width = 96;
+  c.scan = {.heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  c.scan_layers = {0, 2};
+  c.nope_layers = {1};
+  return c;
+}
+
 // Of families without experts that llama.cpp has a graph of its own for.
 inline void add_dense_configs(std::vector<NamedConfig>& all) {
   ModelConfig granite = dense_config();
   granite.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  all.push_back({"granite", granite});
+  ModelConfig hybrid = granite;
+  hybrid.scan = hybrid_config().scan;
+  hybrid.scan.groups = 1;
+  hybrid.scan_layers = {0, 2};
+  hybrid.tied = true;
+  all.push_back({"granitehybrid", hybrid});
+  granite.nope_layers = {0, 1, 2};
   all.push_back({"granite", granite});
   ModelConfig gemma = dense_config();
   gemma.norm_offset = gemma.tied = true;
@@ -414,6 +435,7 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   granite.shared_experts = 1;
   granite.shared_width = 96;
   all.push_back({"granitemoe", granite});
+  all.push_back({"granitehybrid", hybrid_config()});
   granite.model_type = "granitemoe_swa";
   granite.attention_sinks = true;
   granite.attention_window = 5;

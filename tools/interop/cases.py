@@ -661,8 +661,7 @@ NOT_FOR_LLAMA_CPP = {
     "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
-    "granitemoehybrid": "nothing turns",
-    "granitemoehybrid-dense": "a state space",
+    "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

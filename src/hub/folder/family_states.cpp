@@ -50,13 +50,6 @@ void check_limits(const JsonReader& reader) {
     refuse(reader, kLimits, "steps of a state space have no limits here, only from 0 to infinity");
 }
 
-// Where no layer has attention nothing is lost by saying that it would turn.
-bool attention_turns(const ModelConfig& c) {
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention) return c.attention(i).rotary_width > 0;
-  return true;
-}
-
 }  // namespace
 
 void read_states(const JsonReader& reader, ModelConfig& c) {
@@ -94,14 +87,14 @@ void write_states(Json& json, const ModelConfig& c) {
   json["mamba_proj_bias"] = false;
   for (int64_t i = 0; i < c.layers; ++i)
     json[kLayerKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
-  json[kAttentionTurns] = attention_turns(c) ? "rope" : "nope";
+  json[kAttentionTurns] = c.attention_turns() ? "rope" : "nope";
 }
 
 std::string why_not_states(const ModelConfig& c) {
   if (c.scan.values() % c.width != 0)
     return "its state spaces are not a whole number of times as wide as the model";
   for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention && (c.attention(i).rotary_width > 0) != attention_turns(c))
+    if (c.mixer(i) == Mixer::attention && (c.attention(i).rotary_width > 0) != c.attention_turns())
       return "in some of its layers nothing turns";
   return "";
 }

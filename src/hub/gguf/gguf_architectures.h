@@ -77,16 +77,20 @@ struct GgufArchitecture {
   bool mrope = false;        // a key of the axes of pictures has to stand there
   bool gate = false;         // attention of every layer has a gate
   bool conv = false;         // convolutions in layers whose number of key/value heads is 0
+  bool scan = false;         // state spaces likewise
   bool norm_turned = false;  // norms of queries and keys see them turned
   bool norm_offset = false;  // norms multiply by 1 + their weight, which the file has as one
   // The embedding times sqrt(D), scores over the root of a head's width, or in the largest model,
   // which has so many layers, of D / H; 0: as others have them.
   int64_t gemma = 0;
-  bool caps = false;          // scores of attention and logits are held below what keys say
-  bool mup = false;           // the embedding times sqrt(D), nothing else
-  bool gemma4 = false;        // all of what only Gemma 4 has (gguf_gemma4.cpp)
-  bool sinks = false;         // of attention
-  bool multipliers = false;   // Granite's
+  bool caps = false;         // scores of attention and logits are held below what keys say
+  bool mup = false;          // the embedding times sqrt(D), nothing else
+  bool gemma4 = false;       // all of what only Gemma 4 has (gguf_gemma4.cpp)
+  bool sinks = false;        // of attention
+  bool multipliers = false;  // Granite's
+  // What its converter says since Granite 4: whether anything turns, key/value heads by layers, and
+  // sizes of a state space and the width of the FFN beside experts also of models without these.
+  bool granite4 = false;
   bool logit_factor = false;  // logits are multiplied by "logit_scale", nothing else
   // Queries grow with their positions where a file says so; its YaRN multiplies nothing.
   bool query_growth = false;

@@ -57,6 +57,9 @@ RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
 // src/models/deepseek2.cpp).
 constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
 
+// Of Granite whether anything turns, of all others nothing that is computed.
+constexpr const char* kFinetuned = "rope.scaling.finetuned";
+
 constexpr const char *kFurtherFactor = "rope.scaling.attn_factor",
                      *kWholeFactor = "rope.scaling.yarn_attn_factor",
                      *kOriginalContext = "rope.scaling.original_context_length";
@@ -109,7 +112,7 @@ void read_temperature(GgufKeys& keys, ModelConfig& c) {
 
 RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
                          const ModelConfig& c) {
-  keys.ignore("rope.scaling.finetuned");
+  keys.ignore(kFinetuned);
   keys.need_number("rope.scale_linear", 1, "\"rope.scaling.factor\" is the newer name");
   if (file.contains(kFactors) && row.llama3_scaling) {
     if (keys.has("rope.scaling.type") && keys.text("rope.scaling.type") != "none")
@@ -190,6 +193,7 @@ void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
   // heads make up the width.
   if (row.conv) read_convolutions(keys, c);
+  else if (row.granite4) read_state_layers(keys, row, c);
   else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
   if (!keys.has(kKeyWidth) && c.width % c.heads != 0)
     fail("{}: {} heads do not divide the width {}, and there is no key \"{}\"", keys.where(),
@@ -203,8 +207,9 @@ void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.rotary_width = turning < c.head_width ? turning : 0;
 }
 
-void read_multipliers(GgufKeys& keys, Multipliers& m) {
-  m.logits = keys.number("logit_scale", 0);
+// Of state spaces a file need not say the first.
+void read_multipliers(GgufKeys& keys, const GgufArchitecture& row, Multipliers& m) {
+  m.logits = row.scan ? keys.number_or("logit_scale", 0, 1) : keys.number("logit_scale", 0);
   m.embedding = keys.number_or("embedding_scale", 0, 1);
   m.residual = keys.number_or("residual_scale", 0, 1);
   m.attention = keys.number_or("attention.scale", 0, 0);
@@ -292,7 +297,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;
-  if (row.multipliers) read_multipliers(keys, c.multipliers);
+  if (row.multipliers) read_multipliers(keys, row, c.multipliers);
   if (row.logit_factor) c.multipliers.logits = turned_over(keys.number(kLogitFactor, FLT_MIN));
   if (row.mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
   if (row.gemma4) return read_gemma4(file, keys, c);
@@ -309,6 +314,9 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   read_sections(keys);
   for (int64_t i = row.nope_every; i > 0 && i <= c.layers; i += row.nope_every)
     c.nope_layers.push_back(i - 1);
+  if (row.granite4 && keys.has(kFinetuned) && !keys.flag(kFinetuned))
+    for (int64_t i = 0; i < c.layers; ++i)
+      if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
   c.rope_theta = row.base_unsaid ? keys.number_or("rope.freq_base", 0, 10000)
                                  : keys.number("rope.freq_base", 0);
   c.rope_scaling = read_scaling(file, keys, row, c);
@@ -499,6 +507,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + kSections, Type::i32s,
                    std::vector<int64_t>{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0}});
   number("rope.freq_base", c.rope_theta);
+  if (row.granite4) out.push_back({prefix + kFinetuned, Type::boolean, c.attention_turns()});
   if (row.window_plain || row.window_local)
     number("rope.freq_base_swa", c.window_rope_theta > 0 ? c.window_rope_theta : c.rope_theta);
   add_rope_scaling(out, prefix, row, c);
@@ -589,6 +598,9 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   } else {
     keys.need_number("expert_used_count", 0, "there are no experts");
     c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
+    if (row.granite4)
+      keys.need_number(kSharedWidth, static_cast<double>(c.dense_width),
+                       "the FFN beside experts is all there is");
   }
   keys.refuse_unknown();
   try {

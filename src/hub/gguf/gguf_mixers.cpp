@@ -7,7 +7,8 @@
 namespace moe {
 namespace {
 
-// llama.cpp calls sizes of linear attention as those of Mamba.
+// llama.cpp calls sizes of linear attention as those of Mamba; of its state spaces the inner size
+// is that of all heads' values, and the rank of time steps the number of heads.
 constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
                      *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
@@ -21,6 +22,21 @@ const std::vector<int64_t>& kv_heads_by_layers(GgufKeys& keys, const ModelConfig
     fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
          c.layers);
   return heads;
+}
+
+// Layers without key/value heads; the others are alike.
+std::vector<int64_t> layers_without_heads(GgufKeys& keys, ModelConfig& c) {
+  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
+  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
+  std::vector<int64_t> without;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t n = heads[static_cast<size_t>(i)];
+    if (n == 0) without.push_back(i);
+    else if (n != c.kv_heads)
+      fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
+           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
+  }
+  return without;
 }
 
 // The layers with linear attention: newer files list them, those that predict further tokens behind
@@ -68,15 +84,7 @@ void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
 
 // Where there are no key/value heads a convolution is.
 void read_convolutions(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
-  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const int64_t n = heads[static_cast<size_t>(i)];
-    if (n == 0) c.conv_layers.push_back(i);
-    else if (n != c.kv_heads)
-      fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
-           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
-  }
+  c.conv_layers = layers_without_heads(keys, c);
   c.conv_width = c.conv_layers.empty() ? 0 : keys.size(kConvTokens, 2);
 }
 
@@ -93,17 +101,56 @@ void read_linear_sizes(GgufKeys& keys, ModelConfig& c) {
   c.attention_gate = true;
 }
 
+// Where there are no key/value heads a state space is. One number is that of all layers.
+void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+  if (keys.holds<std::vector<int64_t>>(kKvHeads)) c.scan_layers = layers_without_heads(keys, c);
+  else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
+  if (c.scan_layers.empty()) {
+    for (const char* key : {kConv, kInner, kState, kValueHeads, kKeyHeads}) keys.ignore(key);
+    return;
+  }
+  if (!row.scan)
+    fail("{}: by key \"{}\" layer {} has no attention; in a model of this architecture all have",
+         keys.where(), keys.name(kKvHeads), c.scan_layers[0]);
+  c.scan = {.heads = keys.size(kValueHeads, 1),
+            .groups = keys.size(kKeyHeads, 1),
+            .states = keys.size(kState, 1),
+            .conv_width = keys.size(kConv, 2),
+            .conv_bias = true};  // which llama.cpp's graph adds without asking
+  const int64_t values = keys.size(kInner, 1);
+  if (values % c.scan.heads != 0)
+    fail("{}: key \"{}\" is {}, which \"{}\", {} heads, does not divide", keys.where(),
+         keys.name(kInner), values, keys.name(kValueHeads), c.scan.heads);
+  c.scan.width = values / c.scan.heads;
+}
+
+// llama.cpp asserts the latter two (github ggml-org/llama.cpp src/models/granite-hybrid.cpp,
+// mamba-base.cpp).
+std::string why_not_state_sizes(const ModelConfig& c) {
+  const StateSpace& s = c.scan;
+  if (!s.conv_bias) return "the convolution of its state spaces has no bias";
+  if (s.values() != 2 * c.width) return "its state spaces are not twice as wide as the model";
+  return s.groups > 2 ? fmt::format("heads of its state spaces are in {} groups", s.groups) : "";
+}
+
 void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
                   const GgufArchitecture& row, const ModelConfig& c) {
   using Type = GgufEntry::Type;
   const auto size = [&](const char* key, int64_t x) {
     out.push_back({prefix + key, Type::u32, x});
   };
-  if (!row.conv && !row.kimi) return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  if (!row.conv && !row.kimi && !row.scan) return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
   std::vector<int64_t> heads;
   for (int64_t i = 0; i < c.layers; ++i)
     heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
   out.push_back({prefix + kKvHeads, Type::u32s, heads});
+  if (row.scan) {
+    size(kConv, c.scan.conv_width);
+    size(kInner, c.scan.values());
+    size(kState, c.scan.states);
+    size(kValueHeads, c.scan.heads);
+    return size(kKeyHeads, c.scan.groups);
+  }
   size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
   if (row.kimi) size(kKdaWidth, c.linear.key_width);
 }

@@ -96,6 +96,15 @@ constexpr NameRow kGgufPaired[] = {
     {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}", Layout::paired},
 };
 
+// Granite 4's: a state space is made of the token by one matrix, steps too.
+constexpr NameRow kGgufStates[] = {
+    {Part::attention, ParamKind::scan_dt, "blk.{i}.ssm_in.weight", Layout::fused},
+    {Part::attention, ParamKind::scan_a_log, "blk.{i}.ssm_a", Layout::minus_exp_rows, true},
+    {Part::attention, ParamKind::scan_skip, "blk.{i}.ssm_d", Layout::as_column, true},
+    {Part::attention, ParamKind::scan_norm, "blk.{i}.ssm_norm.weight", Layout::as_groups},
+};
+constexpr auto kGgufHybrid = joined(kGgufStates, kGgufPaired);
+
 constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused},
     {Part::attention, ParamKind::k, "blk.{i}.attn_qkv.{w}", Layout::fused},
@@ -228,6 +237,7 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
 const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufKimiTensors = {"llama.cpp", kGgufKimiLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufHybridTensors = {"llama.cpp", kGgufHybrid, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
                                               {},          kGgufNames};

@@ -93,7 +93,9 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
   if (row.positions != Positions::rope) return "";
   for (int64_t i = 0; i < c.layers; ++i) {
     const bool turns = c.attention(i).rotary_width > 0,
-               stands = row.kimi || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
+               stands = row.granite4
+                            ? !c.attention_turns()
+                            : row.kimi || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
     if (c.mixer(i) != Mixer::attention) continue;
     if (turns == stands)
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
@@ -140,7 +142,9 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   const bool linear = row.linear || row.kimi;
   if (linear != c.linear.present())
     return linear ? "it has no linear attention" : "some of its layers have linear attention";
-  if (c.scan.present()) return "some of its layers have a state space";
+  if (row.scan != c.scan.present())
+    return row.scan ? "none of its layers has a state space"
+                    : "some of its layers have a state space";
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
@@ -295,6 +299,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(!taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
                         c.layers)),
+      row.scan ? why_not_state_sizes(c) : "",
   };
   passed = 0;
   for (const std::string& reason : answers) {

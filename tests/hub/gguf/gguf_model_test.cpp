@@ -96,10 +96,11 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const auto model = drawn_model(config);
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
-    const bool paired = std::set<std::string>{"llama",      "deepseek",     "smollm3", "granite",
-                                              "granitemoe", "ernie4_5-moe", "glm4",    "arcee",
-                                              "command-r",  "cohere2",      "mistral3"}
-                            .contains(name);
+    const bool paired =
+        std::set<std::string>{"llama",      "deepseek",     "smollm3",  "granite",
+                              "granitemoe", "ernie4_5-moe", "glm4",     "arcee",
+                              "command-r",  "cohere2",      "mistral3", "granitehybrid"}
+            .contains(name);
     const bool fused = name == "bailingmoe2";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,
                                             int64_t before = 0) {
@@ -221,6 +222,7 @@ TEST_F(ChangedGguf, EveryKeyThatChangesTheMathematicsIsNeeded) {
                                             "embedding_scale",
                                             "residual_scale",
                                             "attention.scale",
+                                            "rope.scaling.finetuned",
                                             "attention.temperature_scale",
                                             "rope.scaling.yarn_beta_fast",
                                             "rope.scaling.yarn_beta_slow"};

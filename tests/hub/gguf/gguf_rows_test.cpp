@@ -7,6 +7,7 @@ namespace moe::test::gguf_rows_test {
 namespace {
 
 using gguf_files::ChangedGguf;
+using gguf_files::drawn_model;
 using gguf_files::logits_of;
 
 // Its layers of linear attention have no key/value heads. The converter writes convolutions and
@@ -135,6 +136,105 @@ TEST_F(ChangedGguf, Ministral3) {
   EXPECT_EQ(gguf_form_of(plain.model->config()).architecture->name, "llama");
 }
 
+// Its layers of a state space have no key/value heads. What makes a token into one lies in a single
+// matrix, decays and what is added in columns, the norm by groups of heads.
+TEST_F(ChangedGguf, GraniteHybrid) {
+  using Type = GgufEntry::Type;
+  model_ = drawn_model(hybrid_config());
+  start();
+  const std::string prefix = "granitehybrid.", heads = prefix + "attention.head_count_kv",
+                    turns = prefix + "rope.scaling.finetuned";
+  EXPECT_EQ(std::get<std::vector<int64_t>>(entry(heads).value), (std::vector<int64_t>{0, 2, 0}));
+  const auto param = [&](ParamKind kind, bool bias = false) {
+    return model_->find(Part::attention, kind, 2, bias)->value;
+  };
+  const Tensor in = file_->get("blk.2.ssm_in.weight");
+  EXPECT_EQ(describe(in), "f32 [196, 32]");
+  int64_t row = 0;
+  for (const ParamKind kind : {ParamKind::scan_z, ParamKind::scan_xbc, ParamKind::scan_dt}) {
+    const Tensor part = param(kind);
+    EXPECT_EQ(values(in.slice_rows(row, row + part.rows())), values(part));
+    row += part.rows();
+  }
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_a")), "f32 [4, 1]");
+  EXPECT_EQ(values(file_->get("blk.2.ssm_a")), std::vector<double>(4, -1));
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_d")), "f32 [4, 1]");
+  EXPECT_EQ(values(file_->get("blk.2.ssm_d")), values(param(ParamKind::scan_skip, true)));
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_norm.weight")), "f32 [2, 32]");
+  EXPECT_EQ(values(file_->get("blk.2.ssm_norm.weight")), values(param(ParamKind::scan_norm)));
+  EXPECT_EQ(describe(file_->get("blk.2.ssm_conv1d.weight")), "f32 [128, 4]");
+  EXPECT_EQ(std::get<bool>(entry(turns).value), false);
+
+  LoadedModel bound = open_model(path_, {});
+  std::filesystem::create_directory(folder_ / "folder");
+  convert_model(bound, path_, folder_ / "folder", {});
+  LoadedModel of_folder = open_model(folder_ / "folder", {});
+  EXPECT_EQ(of_folder.model->config().model_type, "granitemoehybrid");
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
+  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+
+  const std::vector<GgufEntry> whole = target_.metadata;
+  const auto without = [&](const std::string& key) {
+    target_.metadata = whole;
+    std::erase_if(target_.metadata, [&](const GgufEntry& e) { return e.key == key; });
+  };
+  for (const char* key : {"ssm.conv_kernel", "ssm.inner_size", "ssm.state_size",
+                          "ssm.time_step_rank", "ssm.group_count", "attention.head_count"}) {
+    without(prefix + key);
+    expect_refused("key \"" + prefix + key + "\" is missing");
+  }
+  without(turns);
+  write();
+  EXPECT_TRUE(gguf_config(folder_ / "b.gguf").nope_layers.empty());
+  without(prefix + "rope.freq_base");
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  const auto refused_with = [&](const GgufEntry& changed, const char* reason) {
+    target_.metadata = whole;
+    set(changed);
+    expect_refused(reason);
+  };
+  refused_with({heads, Type::u32s, std::vector<int64_t>{0, 2}}, "lists 2 layers of 3");
+  refused_with({heads, Type::u32s, std::vector<int64_t>{2, 1, 0}},
+               "has 1 at layer 1 and 2 elsewhere; layers are alike here");
+  refused_with({prefix + "ssm.time_step_rank", Type::u32, int64_t{3}},
+               "key \"granitehybrid.ssm.inner_size\" is 64, which "
+               "\"granitehybrid.ssm.time_step_rank\", 3 heads, does not divide");
+  refused_with({prefix + "ssm.group_count", Type::u32, int64_t{3}},
+               "4 heads of a state space are not 3 groups");
+  refused_with({prefix + "ssm.state_size", Type::u32, int64_t{1} << 20}, "it must be 1 to 4096");
+}
+
+// The converter of Granite 4 writes models without a state space as Granite, with keys of one.
+TEST_F(ChangedGguf, GraniteWithKeysOfAStateSpace) {
+  using Type = GgufEntry::Type;
+  ModelConfig c = dense_config();
+  c.multipliers = {.embedding = 12, .residual = 0.25f, .attention = 0.5f, .logits = 6};
+  model_ = drawn_model(c);
+  start();
+  const std::string heads = "granite.attention.head_count_kv";
+  set({heads, Type::u32s, std::vector<int64_t>{2, 2, 2}});
+  for (const char* key : {"ssm.conv_kernel", "ssm.inner_size", "ssm.state_size",
+                          "ssm.time_step_rank", "ssm.group_count"})
+    set({std::string("granite.") + key, Type::u32, int64_t{4}});
+  set({"granite.expert_count", Type::u32, int64_t{0}});
+  set({"granite.expert_used_count", Type::u32, int64_t{0}});
+  set({"granite.expert_shared_feed_forward_length", Type::u32, int64_t{64}});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  const std::vector<GgufEntry> whole = target_.metadata;
+  set({"granite.rope.scaling.finetuned", Type::boolean, false});
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").nope_layers, (std::vector<int64_t>{0, 1, 2}));
+  target_.metadata = whole;
+  set({heads, Type::u32s, std::vector<int64_t>{2, 0, 2}});
+  expect_refused("layer 1 has no attention; in a model of this architecture all have");
+  target_.metadata = whole;
+  set({"granite.expert_shared_feed_forward_length", Type::u32, int64_t{65}});
+  expect_refused("the FFN beside experts is all there is, so only 64 is supported");
+}
+
 // llama.cpp's converter does not write the base of rotary angles, and says that attention and FFN
 // share a norm where a config does not say whether; its graph goes by the tensors.
 TEST_F(ChangedGguf, StableLm) {
@@ -187,6 +287,22 @@ TEST(GgufRows, WhyOwn) {
   c.nope_layers.clear();
   for (const GgufArchitecture& row : gguf_architectures()) {
     if (row.name == "kimi-linear") EXPECT_EQ(why_not(row, c), "in layer 1 something turns");
+  }
+  c = hybrid_config();
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.scan.conv_bias = false;
+  refused(c,
+          "Granite 4 MoE (\"granitehybrid\") comes nearest, but the convolution of its state "
+          "spaces has no bias");
+  c = hybrid_config();
+  c.scan.groups = 4;
+  refused(c, "heads of its state spaces are in 4 groups");
+  c.scan.width = 24;
+  refused(c, "its state spaces are not twice as wide as the model");
+  c = hybrid_config();
+  c.layers = 4;
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.title == "Granite 4 MoE") EXPECT_EQ(why_not(row, c), "in layer 3 something turns");
   }
   c = dense_config();
   c.query_growth = {.beta = 0.1f, .context = 8};

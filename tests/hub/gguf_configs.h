@@ -345,6 +345,23 @@ inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
                         .attention_factor = 1 + 0.1f * std::log(4.0f)};
   olmo3.window_rope_theta = olmo3.rope_theta;
   all.push_back({"olmo2", olmo3});
+  ModelConfig exaone = dense_config();
+  exaone.norm_placement = NormPlacement::output;
+  exaone.qk_norm = QkNorm::head;
+  exaone.rope_theta = 500000;
+  exaone.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 16, .original_context = 8192};
+  all.push_back({"exaone4", exaone});
+  exaone.attention_window = 5;
+  exaone.window_layers = {0, 1, 2};
+  exaone.nope_layers = {3};
+  exaone.layers = 4;
+  all.push_back({"moe_cpp", exaone});
+  exaone.layers = 64;
+  exaone.window_layers.clear();
+  exaone.nope_layers.clear();
+  for (int64_t i = 0; i < exaone.layers; ++i)
+    (i % 4 == 3 ? exaone.nope_layers : exaone.window_layers).push_back(i);
+  all.push_back({"exaone4", exaone});
   ModelConfig gemma = dense_config();
   gemma.norm_placement = NormPlacement::both;
   gemma.norm_offset = true;

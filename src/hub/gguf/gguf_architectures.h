@@ -57,10 +57,13 @@ struct GgufArchitecture {
   const TensorNames* older_latents = nullptr;
   // Names of files whose experts have gates and ups in one tensor.
   const TensorNames* fused_experts = nullptr;
-  bool indexed = false;       // attention is sparse, by indexers
-  bool part_turns = false;    // "rope.dimension_count" may be less than a head's width
-  int64_t nope_every = 0;     // nothing turns in layers i with (i + 1) mod this == 0
-  int64_t window_every = 0;   // layers have windows but those with (i + 1) mod this == 0
+  bool indexed = false;      // attention is sparse, by indexers
+  bool part_turns = false;   // "rope.dimension_count" may be less than a head's width
+  int64_t nope_every = 0;    // nothing turns in layers i with (i + 1) mod this == 0
+  int64_t window_every = 0;  // layers have windows but those with (i + 1) mod this == 0
+  // llama.cpp takes a model of this name for one with windows where it has so many layers, and for
+  // one without where it has another number; 0: the row tells
+  int64_t windows_at = 0;
   int64_t usual_window = 0;   // of files that do not say how far it reaches; 0: they have to
   bool window_key = false;    // a key that says so has to stand there
   bool window_plain = false;  // which turn unscaled, with the same base

@@ -234,6 +234,16 @@ void read_sections(GgufKeys& keys) {
 constexpr const char *kWindow = "attention.sliding_window",
                      *kPattern = "attention.sliding_window_pattern";
 
+// Whether llama.cpp sees windows where the file has them, and none where it has none.
+void check_windows_by_layers(GgufKeys& keys, const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.windows_at == 0 || (c.layers == row.windows_at) == row.windows()) return;
+  fail(
+      "{}: key \"{}\" {}, but of {} layers: with {} and only then llama.cpp gives a model of this "
+      "architecture windows",
+      keys.where(), keys.name(kWindow), row.windows() ? "is there" : "is missing", c.layers,
+      row.windows_at);
+}
+
 // A file may say which layers have a window, by a number or one by one; llama.cpp knows them.
 void read_windows(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.attention_window =
@@ -294,6 +304,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.parallel_key) check_norms_apart(file, keys, row);
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   c.attention_sinks = row.sinks;
+  check_windows_by_layers(keys, row, c);
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;

@@ -256,6 +256,8 @@ const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgu
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufExaone4Tensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, kRopeFactors,
+                                         {},          kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},
                                             {},          kGgufNames};
 

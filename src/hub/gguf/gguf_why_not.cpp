@@ -238,6 +238,14 @@ std::string why_not_so_many_layers(const GgufArchitecture& row, const ModelConfi
                      row.qk_layer_norms_from);
 }
 
+// A few models have windows by that number alone.
+std::string why_not_windows_by_layers(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.windows_at == 0 || (c.layers == row.windows_at) == row.windows()) return "";
+  return row.windows()
+             ? fmt::format("llama.cpp gives it windows only with {} layers", row.windows_at)
+             : fmt::format("with {} layers llama.cpp gives it windows", c.layers);
+}
+
 // The questions, those that tell families apart first.
 std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) {
   const std::string why_layers = why_not_layers(row, c);
@@ -295,6 +303,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
       needs(!row.tied || c.tied, "its head is not the embedding"),
       why_not_so_many_layers(row, c),
+      why_not_windows_by_layers(row, c),
       why_not_rope_scaling(row, c),
       needs(!taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",

@@ -235,6 +235,34 @@ TEST_F(ChangedGguf, GraniteWithKeysOfAStateSpace) {
   expect_refused("the FFN beside experts is all there is, so only 64 is supported");
 }
 
+// llama.cpp knows by the number of layers whether it has windows.
+TEST_F(ChangedGguf, Exaone4) {
+  using Type = GgufEntry::Type;
+  start("exaone4");
+  EXPECT_EQ(model_->config().layers, 64);
+  EXPECT_TRUE(file_->contains("rope_freqs.weight"));
+  for (const char* name : {"blk.3.post_attention_norm.weight", "blk.3.post_ffw_norm.weight",
+                           "blk.3.attn_q_norm.weight"})
+    EXPECT_TRUE(file_->contains(name)) << name;
+  std::vector<bool> pattern;
+  for (int64_t i = 0; i < 64; ++i) pattern.push_back(i % 4 != 3);
+  set({"exaone4.attention.sliding_window_pattern", Type::booleans, pattern});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  const std::vector<GgufEntry> whole = target_.metadata;
+  std::erase_if(target_.metadata, [](const GgufEntry& e) {
+    return e.key.starts_with("exaone4.attention.sliding_window");
+  });
+  expect_refused("\"exaone4.attention.sliding_window\" is missing, but of 64 layers: with 64");
+  target_.metadata = whole;
+  set({"exaone4.block_count", Type::u32, int64_t{60}});
+  expect_refused("\"exaone4.attention.sliding_window\" is there, but of 60 layers: with 64");
+  set({"exaone4.block_count", Type::u32, int64_t{64}});
+  pattern[3] = true;
+  set({"exaone4.attention.sliding_window_pattern", Type::booleans, pattern});
+  expect_refused("lists other layers; every layer of EXAONE 4 32B but each 4th has a window");
+}
+
 // llama.cpp's converter does not write the base of rotary angles, and says that attention and FFN
 // share a norm where a config does not say whether; its graph goes by the tensors.
 TEST_F(ChangedGguf, StableLm) {
@@ -304,6 +332,19 @@ TEST(GgufRows, WhyOwn) {
   for (const GgufArchitecture& row : gguf_architectures()) {
     if (row.title == "Granite 4 MoE") EXPECT_EQ(why_not(row, c), "in layer 3 something turns");
   }
+  c = dense_config();
+  c.norm_placement = NormPlacement::output;
+  c.qk_norm = QkNorm::head;
+  EXPECT_EQ(gguf_form_of(c).architecture->title, "EXAONE 4");
+  c.layers = 64;
+  refused(c, "with 64 layers llama.cpp gives it windows");
+  c.layers = 4;
+  c.attention_window = 5;
+  c.window_layers = {0, 1, 2};
+  c.nope_layers = {3};
+  refused(c,
+          "EXAONE 4 32B (\"exaone4\") comes nearest, but llama.cpp gives it windows only with 64 "
+          "layers");
   c = dense_config();
   c.query_growth = {.beta = 0.1f, .context = 8};
   EXPECT_EQ(gguf_form_of(c).why_own, "");

@@ -509,6 +509,19 @@ inline std::vector<NamedConfig> gguf_configs() {
   biased.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
   all.push_back({"llama", biased});
   all.push_back({"llama", moe_config("mixtral")});
+  ModelConfig phi = dense_config();
+  phi.rotary_width = 4;
+  phi.tied = true;
+  all.push_back({"phi3", phi});
+  phi.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                      .original_context = 8,
+                      .attention_factor = 1.25f,
+                      .long_attention_factor = 1.25f,
+                      .short_factors = {1, 1.5f},
+                      .long_factors = {2, 9}};
+  all.push_back({"phi3", phi});
+  phi.rope_scaling.long_attention_factor = 1.5f;
+  all.push_back({"moe_cpp", phi});
   ModelConfig olmoe = moe_config("olmoe");
   olmoe.qk_norm = QkNorm::full;
   olmoe.kv_heads = olmoe.heads;

@@ -64,6 +64,9 @@ struct GgufArchitecture {
   // llama.cpp takes a model of this name for one with windows where it has so many layers, and for
   // one without where it has another number; 0: the row tells
   int64_t windows_at = 0;
+  // A window of all layers, or 0 for none, may be said, which llama.cpp heeds no more: a model that
+  // has one is read with it and not written.
+  bool unheeded_window = false;
   int64_t usual_window = 0;   // of files that do not say how far it reaches; 0: they have to
   bool window_key = false;    // a key that says so has to stand there
   bool window_plain = false;  // which turn unscaled, with the same base
@@ -114,6 +117,7 @@ struct GgufArchitecture {
   // can say.
   std::string_view model_type = {}, other_model_type = {};
   bool llama3_scaling = false;  // a tensor "rope_freqs.weight" of factors is honoured
+  bool longrope = false;        // and two, of factors for short and for long texts
 
   bool routes() const { return !recipe.empty(); }
   bool windows() const { return window_every > 0 || gemma4; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <string>
 
 #include "core/error.h"
@@ -16,24 +17,30 @@ namespace {
 constexpr int64_t kMaxBlocks = 4096;  // as config.json has it
 constexpr const char* kEps = "attention.layer_norm_epsilon";
 constexpr const char* kRmsEps = "attention.layer_norm_rms_epsilon";
-constexpr const char* kFactors = "rope_freqs.weight";
+constexpr const char *kFactors = "rope_freqs.weight", *kShortFactors = "rope_factors_short.weight",
+                     *kLongFactors = "rope_factors_long.weight";
 constexpr const char* kOwnConfig = "config";  // moe_cpp.config
 
 // llama.cpp multiplies cosines and sines of YaRN by 1 + 0.1 ln(factor) beside its key of a further
 // factor (ggml, ggml_rope_yarn).
 float yarn_growth(float factor) { return 1 + 0.1f * std::log(factor); }
 
+// The factors of frequencies that a tensor holds, as many as pairs turn.
+std::span<const float> stored_factors(const Gguf& file, const char* tensor, int64_t pairs) {
+  const Tensor stored = file.get(tensor);
+  if (stored.dtype != DType::f32 || stored.numel() != pairs)
+    fail("{}: tensor \"{}\" is {}; f32 [{}] is needed", file.path(), tensor, describe(stored),
+         pairs);
+  return {stored.as<float>(), static_cast<size_t>(pairs)};
+}
+
 // Llama 3 files store what its four numbers make of each frequency and not the numbers: they are
 // found again by making the factors anew. Only the original context differs between models; every
 // published one has 1 and 4 for the other two.
 RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
-  const Tensor stored = file.get(kFactors);
-  if (stored.dtype != DType::f32 || stored.numel() != c.head_width / 2)
-    fail("{}: tensor \"{}\" is {}; f32 [{}] is needed", file.path(), kFactors, describe(stored),
-         c.head_width / 2);
-  const float* factors = stored.as<float>();
-  const float largest = *std::max_element(factors, factors + stored.numel());
-  if (std::all_of(factors, factors + stored.numel(), [](float x) { return x == 1; })) return {};
+  const std::span<const float> factors = stored_factors(file, kFactors, c.head_width / 2);
+  if (std::ranges::all_of(factors, [](float x) { return x == 1; })) return {};
+  const float largest = *std::ranges::max_element(factors);
   for (int64_t original = 16; original <= int64_t{1} << 20; original *= 2) {
     // A short head may have no frequency that is divided by the whole factor.
     for (const float factor : {largest, 2.0f, 4.0f, 8.0f, 16.0f, 32.0f, 64.0f}) {
@@ -41,7 +48,7 @@ RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
           .kind = RopeScaling::Kind::llama3, .factor = factor, .original_context = original};
       if (!(factor >= 1)) continue;
       const std::vector<float> made = llama3_factors(scaling, c.rope_theta, c.head_width);
-      if (std::equal(made.begin(), made.end(), factors,
+      if (std::equal(made.begin(), made.end(), factors.begin(),
                      [](float a, float b) { return std::fabs(a - b) <= 1e-5f * a; }))
         return scaling;
     }
@@ -110,10 +117,36 @@ void read_temperature(GgufKeys& keys, ModelConfig& c) {
     c.query_growth = {.beta = beta, .context = keys.size_or(kOriginalContext, 1, c.context)};
 }
 
+// Which factors count llama.cpp decides by the longest text that there may be, and what turns is
+// multiplied by the same in both cases (github ggml-org/llama.cpp src/llama-model.cpp,
+// get_rope_factors).
+RopeScaling read_factors_by_length(const Gguf& file, GgufKeys& keys, const ModelConfig& c) {
+  constexpr const char* kType = "rope.scaling.type";
+  if (keys.has(kType) && keys.text(kType) != "longrope" && keys.text(kType) != "none")
+    fail(
+        "{}: both key \"{}\" and tensor \"{}\" scale the rotary frequencies, which is not "
+        "supported",
+        keys.where(), keys.name(kType), kLongFactors);
+  keys.need_number("rope.scaling.factor", 1, "frequencies are divided by factors of their own");
+  RopeScaling scaling{.kind = RopeScaling::Kind::longrope,
+                      .original_context = keys.size(kOriginalContext, 1)};
+  scaling.attention_factor = scaling.long_attention_factor =
+      keys.number_or(kFurtherFactor, FLT_MIN, 1);
+  const int64_t pairs = (c.rotary_width > 0 ? c.rotary_width : c.head_width) / 2;
+  for (const auto& [tensor, factors] :
+       {std::pair{kShortFactors, &scaling.short_factors}, {kLongFactors, &scaling.long_factors}}) {
+    const std::span<const float> stored = stored_factors(file, tensor, pairs);
+    factors->assign(stored.begin(), stored.end());
+  }
+  return scaling;
+}
+
 RopeScaling read_scaling(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
                          const ModelConfig& c) {
   keys.ignore(kFinetuned);
   keys.need_number("rope.scale_linear", 1, "\"rope.scaling.factor\" is the newer name");
+  if (row.longrope && (file.contains(kShortFactors) || file.contains(kLongFactors)))
+    return read_factors_by_length(file, keys, c);
   if (file.contains(kFactors) && row.llama3_scaling) {
     if (keys.has("rope.scaling.type") && keys.text("rope.scaling.type") != "none")
       fail(
@@ -305,6 +338,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   c.attention_sinks = row.sinks;
   check_windows_by_layers(keys, row, c);
+  if (row.unheeded_window) c.attention_window = keys.size_or(kWindow, 0, 0);
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;
@@ -455,7 +489,8 @@ void add_rope_scaling(std::vector<GgufEntry>& out, const std::string& prefix,
         {prefix + "rope.scaling.type", Type::string, std::string(yarn ? "yarn" : "linear")});
     number("rope.scaling.factor", s.factor);
   }
-  if (yarn || row.query_growth)
+  if (s.kind == RopeScaling::Kind::longrope) number(kFurtherFactor, s.attention_factor);
+  if (yarn || row.query_growth || s.kind == RopeScaling::Kind::longrope)
     out.push_back({prefix + kOriginalContext, Type::u32,
                    row.query_growth ? c.query_growth.context : s.original_context});
   if (!yarn) return;
@@ -484,6 +519,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   add_kv_heads(out, prefix, row, c);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.window_every > 0) size(kWindow, c.attention_window);
+  if (row.unheeded_window) size(kWindow, 0);  // older versions of llama.cpp want to be told
   if (row.window_key) size(kPattern, row.window_every);
   if (row.caps) {
     number(kGgufScoreCap, c.score_cap);
@@ -553,6 +589,17 @@ std::vector<float> llama3_factors(const RopeScaling& s, float theta, int64_t hea
     factors.push_back(static_cast<float>(divisor));
   }
   return factors;
+}
+
+std::vector<GgufRopeFactors> gguf_rope_factors(const GgufArchitecture& row, const ModelConfig& c) {
+  using Kind = RopeScaling::Kind;
+  const RopeScaling& s = c.rope_scaling;
+  if (row.llama3_scaling && s.kind == Kind::llama3)
+    return {{kFactors, llama3_factors(s, c.rope_theta, c.head_width)}};
+  if (row.longrope && s.kind == Kind::longrope)
+    return {{kShortFactors, s.short_factors}, {kLongFactors, s.long_factors}};
+  if (row.gemma4) return {{kFactors, gemma4_factors(c)}};
+  return {};
 }
 
 GgufModelConfig read_gguf_config(const Gguf& file) {

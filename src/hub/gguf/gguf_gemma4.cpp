@@ -152,10 +152,7 @@ std::string why_not_gemma4(const ModelConfig& c) {
   return "layers with a window turn as the others do";
 }
 
-std::vector<float> gguf_rope_factors(const GgufArchitecture& row, const ModelConfig& c) {
-  if (row.llama3_scaling && c.rope_scaling.kind == RopeScaling::Kind::llama3)
-    return llama3_factors(c.rope_scaling, c.rope_theta, c.head_width);
-  if (!row.gemma4) return {};
+std::vector<float> gemma4_factors(const ModelConfig& c) {
   const int64_t width = c.full.head_width > 0 ? c.full.head_width : c.head_width;
   std::vector<float> factors(static_cast<size_t>(width / 2), 1);
   if (c.rope_scaling.kind == RopeScaling::Kind::proportional)

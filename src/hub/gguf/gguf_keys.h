@@ -94,7 +94,12 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n);
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);
 void add_gemma4(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 std::string why_not_gemma4(const ModelConfig&);
-// Factors of the rotary frequencies that stand in a tensor, "rope_freqs.weight"; empty: none do.
-std::vector<float> gguf_rope_factors(const GgufArchitecture&, const ModelConfig&);
+std::vector<float> gemma4_factors(const ModelConfig&);
+// Factors of the rotary frequencies that stand in tensors.
+struct GgufRopeFactors {
+  std::string tensor;
+  std::vector<float> factors;
+};
+std::vector<GgufRopeFactors> gguf_rope_factors(const GgufArchitecture&, const ModelConfig&);
 
 }  // namespace moe

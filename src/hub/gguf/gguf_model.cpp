@@ -108,10 +108,10 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
     if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head))
       target.tensors.push_back(std::move(tensor));
-  auto factors = std::make_shared<std::vector<float>>(gguf_rope_factors(row, c));
-  if (!factors->empty()) {
+  for (GgufRopeFactors& table : gguf_rope_factors(row, c)) {
+    auto factors = std::make_shared<std::vector<float>>(std::move(table.factors));
     const auto n = static_cast<int64_t>(factors->size());
-    target.tables.push_back({"rope_freqs.weight", DType::f32, {n}, [factors, n](int64_t) {
+    target.tables.push_back({table.tensor, DType::f32, {n}, [factors, n](int64_t) {
                                return Tensor(factors->data(), DType::f32, {n});
                              }});
   }

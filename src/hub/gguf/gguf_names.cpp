@@ -204,6 +204,7 @@ constexpr NameRow kGgufFusedFfn[] = {
     {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
 };
 constexpr auto kGgufGlm4 = joined(kGgufPaired, kGgufFusedFfn);
+constexpr auto kGgufPhi3 = joined(kGgufFused, kGgufFusedFfn);
 
 // Named after what it is not: it is the norm behind the last layer.
 constexpr NameRow kGgufLfm2[] = {
@@ -227,6 +228,9 @@ constexpr NameRow kGgufQwen3Next[] = {
 // Factors of the rotary frequencies that Llama 3's converter stores; what they say is in the config
 // (hub/gguf/gguf_config.cpp).
 constexpr std::string_view kRopeFactors[] = {"rope_freqs.weight"};
+// The same of Phi-3, of short texts and of long ones.
+constexpr std::string_view kRopeFactorsByLength[] = {"rope_factors_short.weight",
+                                                     "rope_factors_long.weight"};
 
 }  // namespace
 
@@ -255,6 +259,8 @@ const TensorNames kGgufGemma4FusedTensors = {"llama.cpp", kGgufGemma4Fused, kGgu
                                              {},          kGgufNames};
 const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufPhi3Tensors = {"llama.cpp",          kGgufPhi3, kGgufHead,
+                                      kRopeFactorsByLength, {},        kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufExaone4Tensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, kRopeFactors,
                                          {},          kGgufNames};

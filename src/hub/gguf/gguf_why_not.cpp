@@ -189,6 +189,8 @@ std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig&
     return "its rotary frequencies are scaled as Llama 3's are";
   if (s.kind == Kind::linear && row.latent())
     return "its rotary frequencies are scaled by one factor";
+  if (s.kind == Kind::longrope && s.attention_factor != s.long_attention_factor)
+    return "what turns is multiplied by one number in short texts and by another in long ones";
   if (s.kind != Kind::yarn) return "";
   if (s.truncate != row.yarn_truncate)
     return s.truncate ? "the ends of its YaRN's blend are rounded"
@@ -269,7 +271,10 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_few_have(c, {.gemma4 = row.gemma4, .query_growth = row.query_growth, .caps = row.caps}),
+      what_few_have(c, {.gemma4 = row.gemma4,
+                        .longrope = row.longrope,
+                        .query_growth = row.query_growth,
+                        .caps = row.caps}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),

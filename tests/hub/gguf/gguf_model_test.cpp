@@ -101,7 +101,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
                               "granitemoe", "ernie4_5-moe", "glm4",     "arcee",
                               "command-r",  "cohere2",      "mistral3", "granitehybrid"}
             .contains(name);
-    const bool fused = name == "bailingmoe2";  // queries, keys and values in one
+    const bool fused = name == "bailingmoe2" || name == "phi3";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,
                                             int64_t before = 0) {
       const Tensor there = file.get(theirs), here = param_named(*model, ours)->value;
@@ -190,6 +190,9 @@ TEST(GgufModel, ConfigsSurvive) {
     EXPECT_EQ(a.factor, b.factor);
     EXPECT_EQ(a.original_context, b.original_context);
     EXPECT_FLOAT_EQ(a.attention_factor, b.attention_factor);
+    EXPECT_FLOAT_EQ(a.long_attention_factor, b.long_attention_factor);
+    EXPECT_EQ(a.short_factors, b.short_factors);
+    EXPECT_EQ(a.long_factors, b.long_factors);
   }
 }
 

@@ -263,6 +263,71 @@ TEST_F(ChangedGguf, Exaone4) {
   expect_refused("lists other layers; every layer of EXAONE 4 32B but each 4th has a window");
 }
 
+// Phi-3's: gates and ups of an FFN in one tensor, factors of frequencies in two, and a window that
+// llama.cpp does not heed.
+TEST_F(ChangedGguf, Phi3) {
+  using Type = GgufEntry::Type;
+  start("phi3");
+  ASSERT_EQ(model_->config().rope_scaling.kind, RopeScaling::Kind::longrope);
+  EXPECT_EQ(describe(file_->get("blk.1.attn_qkv.weight")), "f32 [64, 32]");
+  const Tensor both = file_->get("blk.1.ffn_up.weight");
+  EXPECT_EQ(describe(both), "f32 [128, 32]");
+  EXPECT_EQ(values(both.slice_rows(0, 64)),
+            values(model_->find(Part::dense_ffn, ParamKind::gate, 1)->value));
+  EXPECT_EQ(values(both.slice_rows(64, 128)),
+            values(model_->find(Part::dense_ffn, ParamKind::up, 1)->value));
+  EXPECT_FALSE(file_->contains("blk.1.ffn_gate.weight"));
+  EXPECT_EQ(values(file_->get("rope_factors_long.weight")), (std::vector<double>{2, 9}));
+  EXPECT_EQ(values(file_->get("rope_factors_short.weight")), (std::vector<double>{1, 1.5}));
+  const std::vector<GgufEntry> whole = target_.metadata;
+  const std::vector<NamedTensor> all = tensors_;
+  const auto config_with = [&](const GgufEntry& changed) {
+    target_.metadata = whole;
+    set(changed);
+    write();
+    return gguf_config(folder_ / "b.gguf");
+  };
+  const std::string window = "phi3.attention.sliding_window";
+  EXPECT_EQ(config_with({window, Type::u32, int64_t{0}}).attention_window, 0);
+  const ModelConfig windowed = config_with({window, Type::u32, int64_t{5}});
+  EXPECT_EQ(windowed.attention_window, 5);
+  EXPECT_TRUE(windowed.has_window(0) && windowed.has_window(2));
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a window of the last tokens only",
+                      gguf_form_of(windowed).why_own);
+  EXPECT_EQ(config_with({"phi3.rope.scaling.type", Type::string, std::string("longrope")})
+                .rope_scaling.original_context,
+            8);
+  const auto refused_with = [&](const GgufEntry& changed, const char* reason) {
+    target_.metadata = whole;
+    set(changed);
+    expect_refused(reason);
+  };
+  refused_with({"phi3.rope.scaling.type", Type::string, std::string("yarn")},
+               "and tensor \"rope_factors_long.weight\" scale the rotary frequencies");
+  refused_with({"phi3.rope.scaling.factor", Type::f32, 2.0},
+               "frequencies are divided by factors of their own, so only 1 is supported");
+  refused_with({"phi3.rope.scaling.attn_factor", Type::f32, 0.0}, "it must be at least");
+  target_.metadata = whole;
+  const auto find = [&](const char* name) {
+    return std::ranges::find(tensors_, name, &NamedTensor::name);
+  };
+  tensors_.erase(find("rope_factors_short.weight"));
+  expect_refused("rope_factors_short.weight");
+  tensors_ = all;
+  const float wrong[] = {1, 0, 1};
+  find("rope_factors_long.weight")->value = Tensor(const_cast<float*>(wrong), DType::f32, {3});
+  expect_refused("tensor \"rope_factors_long.weight\" is f32 [3]; f32 [2] is needed");
+  find("rope_factors_long.weight")->value = Tensor(const_cast<float*>(wrong), DType::f32, {2});
+  expect_refused("a factor of longrope is not above 0 and finite");
+  // Phi-4, of which the converter says a context and no factors.
+  tensors_ = all;
+  std::erase_if(tensors_, [](const NamedTensor& t) { return t.name.starts_with("rope_factors"); });
+  std::erase_if(target_.metadata,
+                [](const GgufEntry& e) { return e.key == "phi3.rope.scaling.attn_factor"; });
+  write();
+  EXPECT_EQ(gguf_config(folder_ / "b.gguf").rope_scaling.kind, RopeScaling::Kind::none);
+}
+
 // llama.cpp's converter does not write the base of rotary angles, and says that attention and FFN
 // share a norm where a config does not say whether; its graph goes by the tensors.
 TEST_F(ChangedGguf, StableLm) {

@@ -111,7 +111,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
     kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors, kGgufExaone4Tensors,
-    kGgufPhi3Tensors;
+    kGgufPhi3Tensors, kGgufHy3Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -233,6 +233,11 @@ void gguf_config_seeds(const std::string& folder) {
     }
     if (row.caps) c.score_cap = 50, c.logit_cap = 30;
     if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
+    if (row.scan) {
+      c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 4, .conv_width = 2};
+      c.scan_layers = {0};
+    }
+    if (row.windows_at > 0 && row.windows()) c.layers = row.windows_at;
     if (row.latent()) {
       c.latent = {.width = 8, .query_width = 6, .value_width = 2};
       c.kv_heads = c.heads;

@@ -84,10 +84,7 @@ inline bool stays_f32(const Model& model, const FileTensor& tensor) {
   return kind == WeightKind::small || kind == WeightKind::buffer;
 }
 
-// A model as it lies in memory, in one type where that fits a row, as `moe convert` writes one that
-// lies in a file.
-inline void save(const std::string& path, Model& model, DType dtype = DType::f32) {
-  GgufTarget target = gguf_target(model, *make_tokenizer("bytes"));
+inline void save_target(const std::string& path, Model& model, GgufTarget target, DType dtype) {
   std::vector<GgufItem> items = std::move(target.tables);
   for (const FileTensor& tensor : target.tensors) {
     const bool fits = tensor.shape.back() % block_of(dtype).elements == 0;
@@ -95,6 +92,25 @@ inline void save(const std::string& path, Model& model, DType dtype = DType::f32
   }
   for (const GgufEntry& entry : gguf_type_entries(items)) target.metadata.push_back(entry);
   write_gguf(path, target.metadata, items, 2);
+}
+
+// A model as it lies in memory, in one type where that fits a row, as `moe convert` writes one that
+// lies in a file.
+inline void save(const std::string& path, Model& model, DType dtype = DType::f32) {
+  save_target(path, model, gguf_target(model, *make_tokenizer("bytes")), dtype);
+}
+
+// The same as a row has it that may not be the one by which it is written.
+inline void save_as(const std::string& path, Model& model, const GgufArchitecture& row) {
+  GgufTarget target = gguf_target(model, *make_tokenizer("bytes"));
+  std::erase_if(target.metadata,
+                [](const GgufEntry& e) { return !e.key.starts_with("tokenizer."); });
+  for (const GgufEntry& entry : gguf_config_entries(row, model.config()))
+    target.metadata.push_back(entry);
+  target.tensors.clear();
+  for (const FileTensor& tensor : map_tensors(*row.tensors, model))
+    if (!tensor.pieces.empty() && !tensor.alias) target.tensors.push_back(tensor);
+  save_target(path, model, std::move(target), DType::f32);
 }
 
 // A file of one architecture whose entries and tensors can be changed.

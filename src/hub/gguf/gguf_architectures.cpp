@@ -13,7 +13,8 @@ namespace {
 // Its config is config.json's, so that only names are said here.
 constexpr GgufArchitecture kOwn = {.name = "moe_cpp", .title = "moe.cpp", .tensors = &kGgufTensors};
 
-// In order of preference when a model is written.
+// In order of preference when a model is written; the last are read only: what they say others say
+// too, which have been written for longer.
 constexpr GgufArchitecture kRows[] = {
     {.name = "gpt2",
      .title = "GPT-2",
@@ -518,6 +519,50 @@ constexpr GgufArchitecture kRows[] = {
      .router_bias = true,
      .renormalises = true,
      .expert_width = "expert_feed_forward_length"},
+    {.name = "seed_oss",
+     .title = "Seed-OSS",
+     .read_only = true,
+     .tensors = &kGgufAfterAttentionTensors,
+     .attention_bias = Biases::any,
+     .free_head_width = true,
+     .model_type = "seed_oss"},
+    {.name = "ernie4_5",
+     .title = "ERNIE 4.5",
+     .read_only = true,
+     .tensors = &kGgufPairedTensors,
+     .free_head_width = true,
+     .model_type = "ernie4_5"},
+    {.name = "hy_v3",
+     .title = "Hy3",
+     .recipe = "deepseek-v3",
+     .read_only = true,
+     .tensors = &kGgufHy3Tensors,
+     .qk_norm = QkNorm::head,
+     .free_head_width = true,
+     .gating = GgufGating::sigmoid,
+     .selection_bias = Biases::yes,
+     .renormalises = true,
+     .weighs_as_said = true,
+     .shared = SharedExperts::summed,
+     .dense_first = true,
+     .dense_by_tensors = true,
+     .expert_width = "expert_feed_forward_length",
+     .model_type = "hy_v3"},
+    {.name = "deepseek32",
+     .title = "DeepSeek-V3.2",
+     .recipe = "deepseek-v3",
+     .read_only = true,
+     .tensors = &kGgufLatentTensors,
+     .older_latents = &kGgufOlderLatentTensors,
+     .indexed = true,
+     .gating = GgufGating::sigmoid,
+     .selection_bias = Biases::yes,
+     .renormalises = true,
+     .weighs_as_said = true,
+     .shared = SharedExperts::counted,
+     .dense_first = true,
+     .expert_width = "expert_feed_forward_length",
+     .model_type = "deepseek_v32"},
 };
 
 // Files of models of pictures and text hold the model of text, which is another's.
@@ -555,6 +600,7 @@ GgufForm gguf_form_of(const ModelConfig& config) {
   std::string nearest_reason;
   int furthest = -1;
   for (const GgufArchitecture& row : kRows) {
+    if (row.read_only) continue;
     int passed = 0;
     std::string reason = why_not(row, config, &passed);
     if (reason.empty()) return {&row, ""};

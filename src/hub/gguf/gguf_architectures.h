@@ -37,6 +37,7 @@ struct GgufArchitecture {
   std::string_view name;  // "general.architecture"
   std::string_view title;
   std::string_view recipe;  // of the models that are read; empty: dense
+  bool read_only = false;   // such a model is written as another row has it
   const TensorNames* tensors;
   NormKind norm = NormKind::rms;
   bool norm_bias = true;  // of LayerNorms
@@ -110,7 +111,8 @@ struct GgufArchitecture {
   bool weighs_as_said = false;         // "expert_weights_scale" counts, and the keys of groups do
   SharedExperts shared = SharedExperts::none;
   SharedWidth shared_width = SharedWidth::unsaid;
-  bool dense_first = false;    // leading_dense_block_count dense layers come first
+  bool dense_first = false;       // leading_dense_block_count dense layers come first
+  bool dense_by_tensors = false;  // as many as have no router; no key says how many
   std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
   // Of no others than these, whose files are read as the first; empty: of whatever model the row
@@ -139,7 +141,8 @@ struct GgufForm {
   const GgufArchitecture* architecture = nullptr;
   std::string why_own;  // why llama.cpp does not run it; empty where it does
 };
-// The first row that can say the model, else our own with the reason of the row that comes nearest.
+// The first row that is written and can say the model, else our own with the reason of the row that
+// comes nearest.
 GgufForm gguf_form_of(const ModelConfig&);
 // What of a file tells the rows of one name apart.
 struct GgufTraits {

@@ -404,13 +404,23 @@ int64_t said_shared_width(const GgufArchitecture& row, const ModelConfig& c) {
   return row.shared_width == SharedWidth::each ? c.expert_width : c.shared_experts * c.shared_width;
 }
 
-void read_experts(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+// Dense layers before those that route.
+int64_t read_dense_first(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
+                         const ModelConfig& c) {
+  if (!row.dense_by_tensors)
+    return row.weighs_as_said && !keys.has(kDenseFirst) ? 0 : keys.size(kDenseFirst, 0, c.layers);
+  keys.ignore(kDenseFirst);
+  int64_t layer = 0;
+  while (layer < c.layers && !file.contains(fmt::format("blk.{}.ffn_gate_inp.weight", layer)))
+    ++layer;
+  return layer;
+}
+
+void read_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   const int64_t experts = keys.size("expert_count", 1),
                 used = keys.size("expert_used_count", 1, experts);
   c.expert_width = keys.size(row.expert_width, 1);
-  if (row.dense_first)
-    c.dense_first =
-        row.weighs_as_said && !keys.has(kDenseFirst) ? 0 : keys.size(kDenseFirst, 0, c.layers);
+  if (row.dense_first) c.dense_first = read_dense_first(file, keys, row, c);
   c.dense_width = c.dense_first > 0 ? keys.size("feed_forward_length", 1) : c.expert_width;
   keys.ignore("feed_forward_length");
   keys.need_number("expert_feed_forward_length", static_cast<double>(c.expert_width),
@@ -652,7 +662,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   keys.ignore("n_deepstack_layers");  // what they add is of pictures
   read_attention(file, keys, row, c);
   if (routes) {
-    read_experts(keys, row, c);
+    read_experts(file, keys, row, c);
   } else {
     keys.need_number("expert_used_count", 0, "there are no experts");
     c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
@@ -689,7 +699,7 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   size(row.expert_width, c.expert_width);
   size("expert_count", c.routing.experts);
   size("expert_used_count", c.routing.top_k);
-  if (row.dense_first) size(kDenseFirst, c.layers - c.moe_layer_count());
+  if (row.dense_first && !row.dense_by_tensors) size(kDenseFirst, c.layers - c.moe_layer_count());
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
   if (row.shared_width != SharedWidth::unsaid) size(kSharedWidth, said_shared_width(row, c));

@@ -210,6 +210,9 @@ constexpr auto kGgufPhi3 = joined(kGgufFused, kGgufFusedFfn);
 constexpr NameRow kGgufLfm2[] = {
     {Part::norms, ParamKind::final_norm, "token_embd_norm.weight"},
 };
+constexpr NameRow kGgufHy3[] = {
+    {Part::router, ParamKind::selection_bias, "blk.{i}.exp_probs_b"},
+};
 constexpr NameRow kGgufAfmoe[] = {
     {Part::attention, ParamKind::o_gate, "blk.{i}.attn_gate.weight"},
 };
@@ -261,6 +264,7 @@ const TensorNames kGgufLfm2Tensors = {"llama.cpp", kGgufLfm2, kGgufHead, {}, {},
 const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufPhi3Tensors = {"llama.cpp",          kGgufPhi3, kGgufHead,
                                       kRopeFactorsByLength, {},        kGgufNames};
+const TensorNames kGgufHy3Tensors = {"llama.cpp", kGgufHy3, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufExaone4Tensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, kRopeFactors,
                                          {},          kGgufNames};

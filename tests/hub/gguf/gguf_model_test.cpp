@@ -46,7 +46,8 @@ TEST(GgufModel, EveryArchitectureComputesTheSameWhenLoadedBack) {
     }
   }
   for (const GgufArchitecture& row : gguf_architectures())
-    EXPECT_TRUE(seen.contains(fmt::format("{}{}", row.name, row.recipe))) << row.title;
+    if (!row.read_only)
+      EXPECT_TRUE(seen.contains(fmt::format("{}{}", row.name, row.recipe))) << row.title;
 }
 
 // A quantised file is the model whose weights went through the same blocks in memory.

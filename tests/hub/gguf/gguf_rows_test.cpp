@@ -1,5 +1,7 @@
 // What sets single architectures of llama.cpp's apart: their keys and tensors, and what a model
 // must be for one to say it.
+#include <set>
+
 #include "hub/convert.h"
 #include "hub/gguf_files.h"
 
@@ -9,6 +11,7 @@ namespace {
 using gguf_files::ChangedGguf;
 using gguf_files::drawn_model;
 using gguf_files::logits_of;
+using gguf_files::save;
 
 // Its layers of linear attention have no key/value heads. The converter writes convolutions and
 // decays in four dimensions, of which llama-quantize leaves out the first ones.
@@ -354,6 +357,70 @@ TEST_F(ChangedGguf, StableLm) {
   tensors_.push_back(
       {"blk.0.attn_q_norm.weight", file_->get("blk.0.attn_norm.weight").reshape({4, 8})});
   expect_refused("queries and keys of this StableLM have LayerNorms, which are not supported");
+}
+
+// Of each row that is not written a model, and a tensor that its files have.
+struct ReadOnly {
+  const char *row, *tensor;
+  ModelConfig config;
+};
+std::vector<ReadOnly> read_only_configs() {
+  ModelConfig seed = dense_config();
+  seed.model_type = "seed_oss";
+  seed.head_width = 16;
+  seed.attention_bias = true;
+  ModelConfig ernie = dense_config();
+  ernie.model_type = "ernie4_5";
+  ernie.head_width = 16;
+  ernie.tied = true;
+  ModelConfig hy = grouped_config();
+  hy.model_type = "hy_v3";
+  hy.routing.expert_groups = hy.routing.groups_kept = 1;
+  hy.qk_norm = QkNorm::head;
+  hy.head_width = 16;
+  ModelConfig sparse = grouped_config();
+  sparse.model_type = "deepseek_v32";
+  make_latent(sparse);
+  sparse.latent.query_width = 32;
+  sparse.sparse = {.top = 6, .heads = 3, .width = 16};
+  return {{"seed_oss", "blk.1.post_attention_norm.weight", seed},
+          {"ernie4_5", "blk.1.ffn_norm.weight", ernie},
+          {"hy_v3", "blk.1.exp_probs_b", hy},
+          {"deepseek32", "blk.1.indexer.attn_k.weight", sparse}};
+}
+
+TEST(GgufRows, RowsThatAreReadOnly) {
+  std::set<std::string_view> seen;
+  for (const auto& [name, tensor, config] : read_only_configs()) {
+    SCOPED_TRACE(name);
+    const auto rows = gguf_architectures();
+    const auto row = std::ranges::find(rows, std::string_view(name), &GgufArchitecture::name);
+    ASSERT_TRUE(row != rows.end() && row->read_only);
+    ASSERT_EQ(why_not(*row, config), "");
+    seen.insert(row->name);
+    TempFolder folder;
+    const auto model = drawn_model(config);
+    const std::vector<double> want = logits_of(*model);
+    gguf_files::save_as(folder / "a.gguf", *model, *row);
+    EXPECT_TRUE(Gguf::open(folder / "a.gguf").contains(tensor));
+    if (config.sparse.present())  // whose indexers turn halves there, as here
+      EXPECT_EQ(values(Gguf::open(folder / "a.gguf").get(tensor)),
+                values(model->find(Part::attention, ParamKind::index_k, 1)->value));
+    for (const bool trained : {true, false}) {
+      const LoadedModel loaded =
+          trained ? load_model(folder / "a.gguf") : open_model(folder / "a.gguf", {});
+      EXPECT_EQ(logits_of(*loaded.model), want);
+      EXPECT_EQ(loaded.model->config().model_type, config.model_type);
+      EXPECT_EQ(loaded.model->config().dense_first, config.dense_first);
+      save(folder / "b.gguf", *loaded.model);
+    }
+    const std::string& written = Gguf::open(folder / "b.gguf").text("general.architecture");
+    EXPECT_TRUE(written != name && written != "moe_cpp") << written;
+    EXPECT_EQ(logits_of(*load_model(folder / "b.gguf").model), want);
+  }
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.read_only) EXPECT_TRUE(seen.contains(row.name)) << row.title;
+  }
 }
 
 TEST(GgufRows, WhyOwn) {

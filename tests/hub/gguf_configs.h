@@ -266,6 +266,11 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
                      .original_context = 4096,
                      .score_mscale = 0.707f};
   all.push_back({"deepseek2", v2});
+  ModelConfig youtu = dense_config();
+  make_latent(youtu);
+  youtu.latent.query_width = 32;
+  youtu.tied = true;
+  all.push_back({"deepseek2", youtu});
   ModelConfig v3 = grouped_config();
   make_latent(v3);
   v3.latent.query_width = 32;

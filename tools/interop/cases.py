@@ -655,7 +655,6 @@ NOT_FOR_LLAMA_CPP = {
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",
     "kimi_linear-heads": "its linear attention has 3 heads",
-    "youtu": "its attention is latent",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",

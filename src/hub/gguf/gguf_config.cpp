@@ -474,6 +474,20 @@ void read_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
         keys.where(), keys.name(kNorm), divides ? "" : "not ", row.title);
 }
 
+// Keys of experts may stand there that llama.cpp wants of models without any.
+void read_dense(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+  keys.need_number("expert_used_count", 0, "there are no experts");
+  c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
+  if (row.granite4)
+    keys.need_number(kSharedWidth, static_cast<double>(c.dense_width),
+                     "the FFN beside experts is all there is");
+  if (!row.latent()) return;
+  keys.need_number(kDenseFirst, static_cast<double>(c.layers), "all layers are dense");
+  for (const char* key :
+       {"expert_feed_forward_length", "expert_shared_count", kGating, kScale, kNorm})
+    keys.ignore(key);
+}
+
 void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
   using Type = GgufEntry::Type;
   for (const auto& [key, x] : {std::pair{kTop, c.sparse.top},
@@ -664,11 +678,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   if (routes) {
     read_experts(file, keys, row, c);
   } else {
-    keys.need_number("expert_used_count", 0, "there are no experts");
-    c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
-    if (row.granite4)
-      keys.need_number(kSharedWidth, static_cast<double>(c.dense_width),
-                       "the FFN beside experts is all there is");
+    read_dense(keys, row, c);
   }
   keys.refuse_unknown();
   try {
@@ -743,6 +753,10 @@ std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture& row, const Mo
   add_attention(out, prefix, row, c);
   if (!row.routes()) {
     size("feed_forward_length", c.dense_width);
+    if (!row.latent()) return out;
+    size(kDenseFirst, c.layers);
+    size("expert_feed_forward_length", c.dense_width);
+    size("expert_shared_count", 0);
     return out;
   }
   add_experts(out, prefix, row, c);

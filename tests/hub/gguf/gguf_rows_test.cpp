@@ -331,6 +331,24 @@ TEST_F(ChangedGguf, Phi3) {
   EXPECT_EQ(gguf_config(folder_ / "b.gguf").rope_scaling.kind, RopeScaling::Kind::none);
 }
 
+// DeepSeek's attention without experts, of which llama.cpp wants some keys all the same.
+TEST_F(ChangedGguf, Youtu) {
+  using Type = GgufEntry::Type;
+  for (const auto& [row, config] : gguf_configs())
+    if (row == "deepseek2" && config.moe_layer_count() == 0) model_ = drawn_model(config);
+  ASSERT_NE(model_, nullptr);
+  start();
+  for (const auto& [key, x] : {std::pair{"leading_dense_block_count", 3},
+                               {"expert_feed_forward_length", 64},
+                               {"expert_shared_count", 0}})
+    EXPECT_EQ(std::get<int64_t>(entry(std::string("deepseek2.") + key).value), x) << key;
+  set({"deepseek2.expert_weights_norm", Type::boolean, true});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  set({"deepseek2.leading_dense_block_count", Type::u32, int64_t{1}});
+  expect_refused("all layers are dense, so only 3 is supported");
+}
+
 // llama.cpp's converter does not write the base of rotary angles, and says that attention and FFN
 // share a norm where a config does not say whether; its graph goes by the tensors.
 TEST_F(ChangedGguf, StableLm) {

@@ -94,6 +94,7 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
                 turning = shape.latent.present() ? shape.shared_width : shape.rotary_width,
                 own = width - turning;
   switch (row.layout) {
+    case Layout::fused_paired:
     case Layout::paired:  // layers in which nothing turns are as the others
       return {.head = width,
               .turning = config.rotary_width > 0 ? config.rotary_width : width,
@@ -236,6 +237,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::rotary_first:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:
+    case Layout::fused_paired:
     case Layout::fused_heads:
     case Layout::gated_heads:
     case Layout::linear_heads:

@@ -33,6 +33,7 @@ enum class Layout {
   rotary_last,   // of each head the rows that turn behind the others, in pairs
   rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
   fused_rotary,  // as fused, all rows in pairs
+  fused_paired,  // as fused, rows of each head in pairs
   fused_heads,   // as fused, but head by head: a head's keys, then its values
   by_head,       // [H*C,I] as [H,C,I]
   by_head_transposed,   // [H*C,I] as [H,I,C]
@@ -111,7 +112,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
     kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors, kGgufExaone4Tensors,
-    kGgufPhi3Tensors, kGgufHy3Tensors;
+    kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -174,6 +174,10 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   glm.head_width = 16;
   glm.rotary_width = 8;
   all.push_back({"glm4", glm});
+  glm = dense_config();
+  glm.attention_bias = true;
+  glm.rotary_width = 4;
+  all.push_back({"chatglm", glm});
   ModelConfig hunyuan = dense_config();
   hunyuan.qk_norm = QkNorm::head;
   hunyuan.qk_norm_turned = true;

@@ -524,6 +524,7 @@ CASES |= {
     ),
     "glm4": ("Glm4Config", dict(LLAMA_LIKE, pad_token_id=None)),
     "glm": ("GlmConfig", dict(LLAMA_LIKE, pad_token_id=None)),
+    "glm-bias": ("GlmConfig", dict(DENSE, head_dim=12, attention_bias=True, pad_token_id=None)),
     "seed_oss": ("SeedOssConfig", dict(LLAMA_LIKE, residual_dropout=0.0, attention_dropout=0.0)),
     "exaone4": ("Exaone4Config", dict(DENSE, num_hidden_layers=4, sliding_window=100)),
     "exaone4-whole": (

@@ -58,6 +58,8 @@ struct GgufArchitecture {
   const TensorNames* older_latents = nullptr;
   // Names of files whose experts have gates and ups in one tensor.
   const TensorNames* fused_experts = nullptr;
+  // Names of files that have queries, keys and values in one tensor, where others have not.
+  const TensorNames* fused_attention = nullptr;
   bool indexed = false;      // attention is sparse, by indexers
   bool part_turns = false;   // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;    // nothing turns in layers i with (i + 1) mod this == 0

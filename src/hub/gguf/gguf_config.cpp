@@ -19,6 +19,7 @@ constexpr const char* kEps = "attention.layer_norm_epsilon";
 constexpr const char* kRmsEps = "attention.layer_norm_rms_epsilon";
 constexpr const char *kFactors = "rope_freqs.weight", *kShortFactors = "rope_factors_short.weight",
                      *kLongFactors = "rope_factors_long.weight";
+constexpr const char* kFusedAttention = "blk.0.attn_qkv.weight";
 constexpr const char* kOwnConfig = "config";  // moe_cpp.config
 
 // llama.cpp multiplies cosines and sines of YaRN by 1 + 0.1 ln(factor) beside its key of a further
@@ -331,7 +332,9 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   const auto biases = [&](Biases has, const char* name) {
     return has == Biases::any ? file.contains(name) : has == Biases::yes;
   };
-  c.attention_bias = biases(row.attention_bias, "blk.0.attn_q.bias");
+  const bool fused = row.fused_attention != nullptr && file.contains(kFusedAttention);
+  c.attention_bias =
+      biases(row.attention_bias, fused ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
   c.attention_out_bias = biases(row.attention_out_bias, "blk.0.attn_output.bias");
   c.ffn_bias = biases(row.ffn_bias, "blk.0.ffn_up.bias");
   if (row.parallel_key) check_norms_apart(file, keys, row);
@@ -584,6 +587,16 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   add_rope_scaling(out, prefix, row, c);
 }
 
+// What the file's tensors are called.
+const TensorNames* names_in(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row) {
+  if (row.older_latents != nullptr && !keys.has("attention.key_length_mla"))
+    return row.older_latents;
+  if (row.fused_experts != nullptr && file.contains("blk.0.ffn_gate_up_exps.weight"))
+    return row.fused_experts;
+  if (row.fused_attention != nullptr && file.contains(kFusedAttention)) return row.fused_attention;
+  return row.tensors;
+}
+
 // Our own form holds the text of a config.json, read as one.
 GgufModelConfig read_own(const Gguf& file, GgufKeys& keys) {
   const std::string& text = keys.text(kOwnConfig);
@@ -686,9 +699,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   } catch (const Error& e) {
     fail("{}: {}", file.path(), e.what());
   }
-  const bool older = row.older_latents != nullptr && !keys.has("attention.key_length_mla");
-  const bool fused = row.fused_experts != nullptr && file.contains("blk.0.ffn_gate_up_exps.weight");
-  return {c, &row, older ? row.older_latents : fused ? row.fused_experts : row.tensors};
+  return {c, &row, names_in(file, keys, row)};
 }
 
 namespace {

@@ -204,6 +204,13 @@ constexpr NameRow kGgufFusedFfn[] = {
     {Part::dense_ffn, ParamKind::up, "blk.{i}.ffn_up.weight", Layout::fused_of_one},
 };
 constexpr auto kGgufGlm4 = joined(kGgufPaired, kGgufFusedFfn);
+// The first GLM-4's files may have queries, keys and values in one.
+constexpr NameRow kGgufFusedPaired[] = {
+    {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused_paired},
+    {Part::attention, ParamKind::k, "blk.{i}.attn_qkv.{w}", Layout::fused_paired},
+    {Part::attention, ParamKind::v, "blk.{i}.attn_qkv.{w}", Layout::fused},
+};
+constexpr auto kGgufChatGlm = joined(kGgufFusedPaired, kGgufFusedFfn);
 constexpr auto kGgufPhi3 = joined(kGgufFused, kGgufFusedFfn);
 
 // Named after what it is not: it is the norm behind the last layer.
@@ -265,6 +272,7 @@ const TensorNames kGgufGlm4Tensors = {"llama.cpp", kGgufGlm4, kGgufHead, {}, {},
 const TensorNames kGgufPhi3Tensors = {"llama.cpp",          kGgufPhi3, kGgufHead,
                                       kRopeFactorsByLength, {},        kGgufNames};
 const TensorNames kGgufHy3Tensors = {"llama.cpp", kGgufHy3, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufChatGlmTensors = {"llama.cpp", kGgufChatGlm, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufExaone4Tensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, kRopeFactors,
                                          {},          kGgufNames};

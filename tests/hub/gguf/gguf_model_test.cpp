@@ -98,9 +98,9 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     save(folder / "a.gguf", *model);
     const Gguf file = Gguf::open(folder / "a.gguf");
     const bool paired =
-        std::set<std::string>{"llama",      "deepseek",     "smollm3",  "granite",
-                              "granitemoe", "ernie4_5-moe", "glm4",     "arcee",
-                              "command-r",  "cohere2",      "mistral3", "granitehybrid"}
+        std::set<std::string>{"llama",        "deepseek",      "smollm3", "granite",   "granitemoe",
+                              "ernie4_5-moe", "glm4",          "arcee",   "command-r", "cohere2",
+                              "mistral3",     "granitehybrid", "chatglm"}
             .contains(name);
     const bool fused = name == "bailingmoe2" || name == "phi3";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,

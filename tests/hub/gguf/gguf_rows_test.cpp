@@ -331,6 +331,37 @@ TEST_F(ChangedGguf, Phi3) {
   EXPECT_EQ(gguf_config(folder_ / "b.gguf").rope_scaling.kind, RopeScaling::Kind::none);
 }
 
+// Files of the first GLM-4 as it was published have queries, keys and values in one tensor, later
+// ones as transformers has them.
+TEST_F(ChangedGguf, GlmWithFusedAttention) {
+  start("chatglm");
+  std::vector<std::vector<float>> both;
+  both.reserve(static_cast<size_t>(2 * model_->config().layers));
+  for (int64_t i = 0; i < model_->config().layers; ++i)
+    for (const char* kind : {"weight", "bias"}) {
+      std::vector<float>& numbers = both.emplace_back();
+      for (const char* part : {"q", "k", "v"}) {
+        const std::string name = fmt::format("blk.{}.attn_{}.{}", i, part, kind);
+        const Tensor t = file_->get(name);
+        numbers.insert(numbers.end(), t.as<float>(), t.as<float>() + t.numel());
+        std::erase_if(tensors_, [&](const NamedTensor& each) { return each.name == name; });
+      }
+      const auto n = static_cast<int64_t>(numbers.size());
+      tensors_.push_back({fmt::format("blk.{}.attn_qkv.{}", i, kind),
+                          n == 64 ? Tensor(numbers.data(), DType::f32, {64})
+                                  : Tensor(numbers.data(), DType::f32, {n / 32, 32})});
+    }
+  write();
+  for (const bool trained : {true, false}) {
+    const LoadedModel loaded =
+        trained ? load_model(folder_ / "b.gguf") : open_model(folder_ / "b.gguf", {});
+    EXPECT_TRUE(loaded.model->config().attention_bias);
+    EXPECT_EQ(logits_of(*loaded.model), logits_of(*model_));
+  }
+  std::erase_if(tensors_, [](const NamedTensor& t) { return t.name == "blk.1.attn_qkv.bias"; });
+  expect_refused("there is no tensor \"blk.1.attn_qkv.bias\"");
+}
+
 // DeepSeek's attention without experts, of which llama.cpp wants some keys all the same.
 TEST_F(ChangedGguf, Youtu) {
   using Type = GgufEntry::Type;

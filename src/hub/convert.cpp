@@ -66,6 +66,12 @@ StoredTypes stored_types(const LoadedModel& model) {
   return types;
 }
 
+// By the name of which llama.cpp's rules know it. What else is fused, such as an FFN's gates and
+// ups, or what a state space is made by, has bits as any matrix.
+bool is_fused_attention(const FileTensor& tensor) {
+  return tensor.name.find("attn_qkv.") != std::string::npos;
+}
+
 Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const StoredTypes& types,
                     const ConvertOptions& options, Target target) {
   const std::optional<WantedType>& asked = options.dtype;
@@ -84,7 +90,7 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   const bool in_mix = asked && asked->mix != nullptr &&
                       (kind == WeightKind::product || kind == WeightKind::embedding);
   if (asked)
-    wanted = in_mix ? type_in_mix(*asked->mix, first, tensor.pieces.size() > 1,
+    wanted = in_mix ? type_in_mix(*asked->mix, first, is_fused_attention(tensor),
                                   model.model->config(), options.importance != nullptr)
                     : asked->dtype;
   constexpr int64_t kNumbers = 256;  // whole blocks of any type

@@ -267,6 +267,28 @@ TEST(QuantMix, AConvertedModelHasThem) {
   }
 }
 
+// More bits are for queries, keys and values in one tensor, not for an FFN's gates and ups in one.
+TEST(QuantMix, WhatElseIsFusedHasNoMoreBits) {
+  ModelConfig c = dense(2, 8, 4);
+  c.width = c.dense_width = c.expert_width = 256;
+  c.head_width = 32;
+  c.rotary_width = 16;
+  Model model(c);
+  for (Param* param : model.params())
+    for (int64_t i = 0; i < param->value.numel(); ++i)
+      param->value.as<float>()[i] = static_cast<float>(i * 37 % 101 - 50) / 64;
+  const TempFolder folder;
+  save_model(folder / "in", model, *make_tokenizer("bytes"));
+  LoadedModel loaded = open_model(folder / "in", {});
+  convert_model(loaded, folder / "in", folder / "m.gguf", {.dtype = mix("q4_k_m"), .threads = 2});
+  const Gguf file = Gguf::open(folder / "m.gguf");
+  EXPECT_EQ(file.text("general.architecture"), "phi3");
+  EXPECT_EQ(name_of(file.get("blk.1.attn_qkv.weight").dtype), "q6_k");
+  EXPECT_EQ(name_of(file.get("blk.1.ffn_down.weight").dtype), "q6_k");
+  EXPECT_EQ(name_of(file.get("blk.1.ffn_up.weight").dtype), "q4_k");
+  EXPECT_EQ(name_of(file.get("blk.1.attn_output.weight").dtype), "q4_k");
+}
+
 // Rows of 64 in most matrices, of 96 on the way down.
 TEST(QuantMix, AModelInTwoBitsIsMadeAndRead) {
   ModelConfig c = dense(2, 2, 2);

@@ -27,6 +27,18 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Seed-OSS's: the same as Qwen2's, but that line ends are no part of what stands before them.
+constexpr std::string_view kSeed =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Youtu's: Hangul, punctuation, Bopomofo and Chinese and Japanese apart, then as gpt-4o has it with
+// digits one by one.
+constexpr std::string_view kYoutuScripts =
+    R"([\uAC00-\uD7A3\u3131-\u318E]+|[\uFF01\u2026\u201C\u201D\u2018\u2019\u2014\uFF1A\uFF1B\uFF0C\u3001-\u303F\uFE30-\uFE4F]+|)"
+    R"([\u3105-\u312F]+|[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+)";
+constexpr std::string_view kYoutu =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 // Kimi's (tokenization_kimi.py, of tiktoken). Its [...&&[^\p{Han}]] as what both engines read: no
 // other category and no Han.
 constexpr std::string_view kKimi =
@@ -63,7 +75,7 @@ std::vector<GgmlPre> table() {
   trinity.emplace_back(kTrinityScripts);
   trinity.emplace_back(kDeepSeek3);
   return {
-      {{"gpt-2", "gpt2", "phi-2", "mpt"}, {gpt2}},
+      {{"gpt-2", "gpt2", "phi-2", "mpt", "exaone4"}, {gpt2}},
       {{"olmo"}, {gpt2}, false, true},
       {{"smollm", "starcoder", "refact", "mellum2"}, {digit, gpt2}},
       {{"command-r"}, {digit, gpt2}, false, true},  // transformers:cohere/tokenization_cohere.py
@@ -77,8 +89,11 @@ std::vector<GgmlPre> table() {
       {{"gpt-4o", "llama4", "minimax-m2"}, one(kGpt4o)},
       {{"deepseek-llm"}, {line_end, letters, punctuation, R"(\s+$)", east, R"(\p{N}+)"}},
       {{"deepseek-coder"}, {line_end, R"(\s?\p{L}+)", R"(\s?\p{P}+)", east, digit}},
-      {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", std::string(kDeepSeek3)}},
+      {{"deepseek-v3", "hunyuan-dense"},
+       {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", std::string(kDeepSeek3)}},
       {{"exaone-moe"}, one(kExaoneMoePattern)},
+      {{"seed-coder"}, one(kSeed)},
+      {{"youtu"}, {std::string(kYoutuScripts), std::string(kYoutu)}, true},
       {{"kimi-k2"}, one(kKimi)},
       {{"afmoe"}, trinity},
       // What a file without a name is read by.

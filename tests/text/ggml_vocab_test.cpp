@@ -123,6 +123,11 @@ TEST(GgmlVocab, SplitsAsTheModelsOwnTokenizersDo) {
   EXPECT_EQ(split("afmoe", "a1234567 12 ²x y²! ไทยລາວ中文カナ한국 !abc\n"),
             (Strings{"a", "1", "234", "567", " ", "12", " ", "²x", " y", "²", "!", " ", "ไทย",
                      "ລາວ", "中文カナ", "한국", " !", "abc", "\n"}));
+  EXPECT_EQ(split("seed-coder", "It's 12 x!/\n\n b  c"),
+            (Strings{"It", "'s", " ", "1", "2", " x", "!/", "\n\n", " b", " ", " c"}));
+  EXPECT_EQ(split("youtu", "HelloWorld it's 中文，カナ한국 12 x!/\n b  c"),
+            (Strings{"Hello", "World", " it's", " ", "中文", "，", "カナ", "한국", " ", "1", "2",
+                     " x", "!/\n", " b", " ", " c"}));
   for (const int64_t digits : {1, 2, 3, 509, 510, 511, 512, 1021}) {
     Strings want(static_cast<size_t>(digits / 3), "777");
     if (digits % 3 > 0) want.emplace(want.begin(), static_cast<size_t>(digits % 3), '7');

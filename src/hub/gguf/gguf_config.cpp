@@ -686,7 +686,8 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   c.tied = !row.needs_head && !file.contains(kGgufHead);
   keys.ignore("vocab_size");  // the rows of the embedding
   keys.ignore("tensor_data_layout");
-  keys.ignore("n_deepstack_layers");  // what they add is of pictures
+  for (const char* key : {"n_deepstack_layers", "deepstack_mapping"})
+    keys.ignore(key);  // what they add is of pictures
   read_attention(file, keys, row, c);
   if (routes) {
     read_experts(file, keys, row, c);

@@ -224,6 +224,7 @@ TEST_F(ChangedGguf, GraniteWithKeysOfAStateSpace) {
   set({"granite.expert_count", Type::u32, int64_t{0}});
   set({"granite.expert_used_count", Type::u32, int64_t{0}});
   set({"granite.expert_shared_feed_forward_length", Type::u32, int64_t{64}});
+  set({"granite.deepstack_mapping", Type::i32s, std::vector<int64_t>{-1, 1, -1}});  // of pictures
   write();
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
   const std::vector<GgufEntry> whole = target_.metadata;

@@ -196,17 +196,21 @@ void gguf_seeds(const std::string& folder) {
     put(folder, name, std::string(1, '\0') + read_text(folder + "/" + name));
 }
 
-// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they
-// are read with, and of our own form.
-void gguf_config_seeds(const std::string& folder) {
-  std::filesystem::create_directories(folder);
-  std::vector<float> ones(4096, 1.0f);
+void own_gguf_config_seed(const std::string& folder) {
   ModelConfig carved = test::small_config();
   carved.expert_down_bias = true;
   carved.shared_experts = 2;
   carved.shared_width = carved.expert_width;
   carved.routing = default_options(find_recipe("carved"), 4, 2, carved.layers);
   write_gguf(folder + "/moe_cpp", gguf_config_entries(own_gguf_architecture(), carved), {});
+}
+
+// The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they
+// are read with, and of our own form.
+void gguf_config_seeds(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  std::vector<float> ones(4096, 1.0f);
+  own_gguf_config_seed(folder);
   for (const GgufArchitecture& row : gguf_architectures()) {
     ModelConfig c = test::small_config();
     c.vocab = 4;

@@ -338,22 +338,8 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   all.push_back({"minimax-m2", minimax});
 }
 
-// Windows, linear attention, and norms in places of their own.
-inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
-  ModelConfig olmo2 = dense_config();
-  olmo2.norm_placement = NormPlacement::output;
-  olmo2.qk_norm = QkNorm::full;
-  all.push_back({"olmo2", olmo2});
-  ModelConfig olmo3 = olmo2;
-  olmo3.attention_window = 5;
-  olmo3.window_layers = {0, 1, 2};
-  olmo3.layers = 4;
-  olmo3.rope_scaling = {.kind = RopeScaling::Kind::yarn,
-                        .factor = 4,
-                        .original_context = 8,
-                        .attention_factor = 1 + 0.1f * std::log(4.0f)};
-  olmo3.window_rope_theta = olmo3.rope_theta;
-  all.push_back({"olmo2", olmo3});
+// Norms behind sublayers, and windows where there are so many layers that llama.cpp knows of them.
+inline void add_exaone4_configs(std::vector<NamedConfig>& all) {
   ModelConfig exaone = dense_config();
   exaone.norm_placement = NormPlacement::output;
   exaone.qk_norm = QkNorm::head;
@@ -371,6 +357,25 @@ inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
   for (int64_t i = 0; i < exaone.layers; ++i)
     (i % 4 == 3 ? exaone.nope_layers : exaone.window_layers).push_back(i);
   all.push_back({"exaone4", exaone});
+}
+
+// Windows, linear attention, and norms in places of their own.
+inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
+  ModelConfig olmo2 = dense_config();
+  olmo2.norm_placement = NormPlacement::output;
+  olmo2.qk_norm = QkNorm::full;
+  all.push_back({"olmo2", olmo2});
+  ModelConfig olmo3 = olmo2;
+  olmo3.attention_window = 5;
+  olmo3.window_layers = {0, 1, 2};
+  olmo3.layers = 4;
+  olmo3.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  olmo3.window_rope_theta = olmo3.rope_theta;
+  all.push_back({"olmo2", olmo3});
+  add_exaone4_configs(all);
   ModelConfig gemma = dense_config();
   gemma.norm_placement = NormPlacement::both;
   gemma.norm_offset = true;

@@ -473,42 +473,25 @@ TEST(GgufRows, RowsThatAreReadOnly) {
   }
 }
 
-TEST(GgufRows, WhyOwn) {
-  const auto refused = [](const ModelConfig& config, const char* reason) {
-    const auto [architecture, why_own] = gguf_form_of(config);
-    EXPECT_EQ(architecture, &own_gguf_architecture());
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, reason, why_own);
-  };
-  ModelConfig c = kimi_config();
-  EXPECT_EQ(gguf_form_of(c).why_own, "");
-  c.linear.key_heads = c.linear.value_heads = 2;
-  refused(c,
-          "Kimi Linear (\"kimi-linear\") comes nearest, but its linear attention has 2 heads, its "
-          "other attention 4");
-  c = kimi_config();
-  c.linear.gate_width = 8;
-  refused(c, "keys, values and gates of its linear attention are of different widths");
-  c.linear.gate_width = 0;
-  refused(c, "heads of its linear attention have one decay each");
-  c = kimi_config();
-  c.latent.query_width = 16;
-  refused(c, "its queries are made of latents");
-  c = kimi_config();
-  c.nope_layers.clear();
-  for (const GgufArchitecture& row : gguf_architectures()) {
-    if (row.name == "kimi-linear") EXPECT_EQ(why_not(row, c), "in layer 1 something turns");
-  }
-  c = hybrid_config();
+// That none of llama.cpp's architectures says the model, and why.
+void expect_own(const ModelConfig& config, const char* reason) {
+  const auto [architecture, why_own] = gguf_form_of(config);
+  EXPECT_EQ(architecture, &own_gguf_architecture());
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, reason, why_own);
+}
+
+TEST(GgufRows, WhyStatesAndWindowsAreOwn) {
+  ModelConfig c = hybrid_config();
   EXPECT_EQ(gguf_form_of(c).why_own, "");
   c.scan.conv_bias = false;
-  refused(c,
-          "Granite 4 MoE (\"granitehybrid\") comes nearest, but the convolution of its state "
-          "spaces has no bias");
+  expect_own(c,
+             "Granite 4 MoE (\"granitehybrid\") comes nearest, but the convolution of its state "
+             "spaces has no bias");
   c = hybrid_config();
   c.scan.groups = 4;
-  refused(c, "heads of its state spaces are in 4 groups");
+  expect_own(c, "heads of its state spaces are in 4 groups");
   c.scan.width = 24;
-  refused(c, "its state spaces are not twice as wide as the model");
+  expect_own(c, "its state spaces are not twice as wide as the model");
   c = hybrid_config();
   c.layers = 4;
   for (const GgufArchitecture& row : gguf_architectures()) {
@@ -519,35 +502,61 @@ TEST(GgufRows, WhyOwn) {
   c.qk_norm = QkNorm::head;
   EXPECT_EQ(gguf_form_of(c).architecture->title, "EXAONE 4");
   c.layers = 64;
-  refused(c, "with 64 layers llama.cpp gives it windows");
+  expect_own(c, "with 64 layers llama.cpp gives it windows");
   c.layers = 4;
   c.attention_window = 5;
   c.window_layers = {0, 1, 2};
   c.nope_layers = {3};
-  refused(c,
-          "EXAONE 4 32B (\"exaone4\") comes nearest, but llama.cpp gives it windows only with 64 "
-          "layers");
+  expect_own(
+      c,
+      "EXAONE 4 32B (\"exaone4\") comes nearest, but llama.cpp gives it windows only with 64 "
+      "layers");
+}
+
+TEST(GgufRows, WhyOwn) {
+  ModelConfig c = kimi_config();
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.linear.key_heads = c.linear.value_heads = 2;
+  expect_own(
+      c,
+      "Kimi Linear (\"kimi-linear\") comes nearest, but its linear attention has 2 heads, its "
+      "other attention 4");
+  c = kimi_config();
+  c.linear.gate_width = 8;
+  expect_own(c, "keys, values and gates of its linear attention are of different widths");
+  c.linear.gate_width = 0;
+  expect_own(c, "heads of its linear attention have one decay each");
+  c = kimi_config();
+  c.latent.query_width = 16;
+  expect_own(c, "its queries are made of latents");
+  c = kimi_config();
+  c.nope_layers.clear();
+  for (const GgufArchitecture& row : gguf_architectures()) {
+    if (row.name == "kimi-linear") EXPECT_EQ(why_not(row, c), "in layer 1 something turns");
+  }
   c = dense_config();
   c.query_growth = {.beta = 0.1f, .context = 8};
   EXPECT_EQ(gguf_form_of(c).why_own, "");
   c.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 16};
-  refused(c,
-          "Ministral 3 (\"mistral3\") comes nearest, but its queries grow from another context on "
-          "than its YaRN's");
+  expect_own(
+      c,
+      "Ministral 3 (\"mistral3\") comes nearest, but its queries grow from another context on "
+      "than its YaRN's");
   c.rope_scaling.original_context = 8;
   EXPECT_EQ(gguf_form_of(c).why_own, "");
   c.rope_scaling.attention_factor = 1.1f;
-  refused(c, "its YaRN multiplies cosines and sines");
+  expect_own(c, "its YaRN multiplies cosines and sines");
   c = dense_config();
   c.norm = NormKind::layer;
   c.norm_placement = NormPlacement::beside;
   c.tied = true;
   EXPECT_EQ(gguf_form_of(c).why_own, "");
   c.attention_bias = c.attention_out_bias = true;
-  refused(c, "Command R (\"command-r\") comes nearest, but queries, keys and values have biases");
+  expect_own(c,
+             "Command R (\"command-r\") comes nearest, but queries, keys and values have biases");
   c.attention_bias = c.attention_out_bias = false;
   c.layers = 64;
-  refused(c, "with 64 layers or more its queries and keys have norms");
+  expect_own(c, "with 64 layers or more its queries and keys have norms");
   c.layers = 3;
   c.norm_bias = true;
   for (const GgufArchitecture& row : gguf_architectures()) {

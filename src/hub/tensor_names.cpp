@@ -156,6 +156,17 @@ constexpr NameRow kLatentNames[] = {
      Layout::bank_of_one},
 };
 
+// The same with a layer's experts in two tensors, as Mistral 4's were published and as transformers
+// 5 holds those of most families.
+constexpr NameRow kFusedExpertNames[] = {
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
+};
+constexpr auto kFusedLatentNames = joined(kFusedExpertNames, kLatentNames);
+
 // An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
 constexpr NameRow kIndexerNames[] = {
     {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
@@ -439,18 +450,8 @@ constexpr NameRow kQwen35ApartNames[] = {
     {Part::attention, ParamKind::q, kGatedQueries, Layout::gated_heads},
     {Part::attention, ParamKind::o_gate, kGatedQueries, Layout::gated_heads},
 };
-constexpr NameRow kQwen35Names[] = {
-    {Part::attention, ParamKind::q, kGatedQueries, Layout::gated_heads},
-    {Part::attention, ParamKind::o_gate, kGatedQueries, Layout::gated_heads},
-    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
-};
+constexpr auto kQwen35Names = joined(kQwen35ApartNames, kFusedExpertNames);
 
-// The experts in one tensor alone, as transformers 5 holds Qwen3-MoE's.
-constexpr std::span<const NameRow> kQwen3FusedNames = std::span(kQwen35Names).subspan(2);
 // Qwen3-VL's as they were published: the input dimension first, all gates before all ups.
 constexpr NameRow kQwen3VlMoeNames[] = {
     {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
@@ -602,6 +603,8 @@ const TensorNames kErnieTensors = {"ERNIE 4.5", kErnieNames, kTiedHeadName,
                                    {},          {},          kHuggingFaceNames};
 const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
+const TensorNames kFusedLatentTensors = {
+    "Mistral 4", kFusedLatentNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
 const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},
                                      kHuggingFaceNames};
 const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},
@@ -643,7 +646,7 @@ const TensorNames kQwen35MoeTensors = {"Qwen3.5", kQwen35Names, kTiedHeadName,
                                        {},        {},           kHuggingFaceNames};
 const TensorNames kQwen35MoeApartTensors = {"Qwen3.5", kQwen35ApartNames, kTiedHeadName, {},
                                             {},        kHuggingFaceNames};
-const TensorNames kQwen3MoeFusedTensors = {"Qwen3-MoE", kQwen3FusedNames, kTiedHeadName, {},
+const TensorNames kQwen3MoeFusedTensors = {"Qwen3-MoE", kFusedExpertNames, kTiedHeadName, {},
                                            {},          kHuggingFaceNames};
 const TensorNames kQwen3VlMoeTensors = {"Qwen3-VL", kQwen3VlMoeNames, kTiedHeadName, {},
                                         {},         kHuggingFaceNames};

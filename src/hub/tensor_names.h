@@ -102,7 +102,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kGemma3Tensors, kGemma4Tensors, kLfm2Tensors, kHunYuanTensors, kLingTensors, kAfmoeTensors,
     kExaoneMoeTensors, kHy3Tensors, kKimiTensors, kKimiUniformTensors, kGraniteSwaTensors,
     kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
-    kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors;
+    kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors,
+    kFusedLatentTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

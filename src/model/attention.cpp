@@ -143,13 +143,20 @@ void Attention::projection_backward(Run& run, Tensor dx, bool accumulate, Tensor
 
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
+  if (latents) grow(run, queries, pass);
   if (shape.rotary_width == 0) return;
-  if (shape.queries_grow) {
+  if (shape.queries_grow && !latents) {
     ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, inverse);
     return ops::rope_acc(run, {keys}, shape.key_width, pass.cos_sin, inverse);
   }
   ops::rope_acc(run, {queries, keys}, shape.key_width,
                 shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
+}
+
+// A part of a head turns, and all of it grows: the table of queries is one of whole heads that
+// turns nothing, so that it multiplies gradients as it does queries.
+void Attention::grow(Run& run, Tensor queries, const Pass& pass) const {
+  if (shape.queries_grow) ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, false);
 }
 
 void Attention::norm_turned(Run& run, Saved& saved) {
@@ -227,6 +234,7 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
   const auto alloc = [&](int64_t count, int64_t cols) {
     return run.scratch.alloc(saved.q.dtype, {count, cols});
   };
+  grow(run, saved.q, pass);
   if (shape.rotary_width > 0) {
     ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
     ops::rope_acc(run, {saved.latents.k_rope}, shared, pass.cos_sin, false);

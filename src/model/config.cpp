@@ -296,19 +296,23 @@ void validate_longrope(const ModelConfig& c) {
 }
 
 // The factor is part of what queries are turned by, so all of a head has to turn, in every layer by
-// the same.
+// the same. Of latent attention it is a table of whole heads, in pairs, that turns nothing.
 void validate_query_growth(const ModelConfig& c) {
   const QueryGrowth& g = c.query_growth;
   if (!g.present()) return;
   if (!(g.beta > 0 && std::isfinite(g.beta)) || g.context < 1)
     fail_usage("queries grow by {} each time that {} tokens are behind them; both must be above 0",
                g.beta, g.context);
-  if (c.positions != Positions::rope || c.rotary_width > 0 || !c.nope_layers.empty() ||
-      c.latent.present() || c.window_rope_theta > 0 ||
+  const bool latent = c.latent.present();
+  if (c.positions != Positions::rope || (c.rotary_width > 0 && !latent) || !c.nope_layers.empty() ||
+      c.sparse.present() || c.window_rope_theta > 0 ||
       c.rope_scaling.kind == RopeScaling::Kind::longrope)
     fail_usage(
-        "queries can grow with their positions only where all of a head turns, in all layers by "
-        "the same frequencies, without latents and longrope");
+        "queries can grow with their positions only where all of a head turns, or a part of it by "
+        "latent attention, in all layers by the same frequencies, without indexers and longrope");
+  if (latent && c.head_width % 2 != 0)
+    fail_usage("queries of latent attention grow in pairs, so the head width must be even, not {}",
+               c.head_width);
 }
 
 }  // namespace

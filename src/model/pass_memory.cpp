@@ -425,8 +425,11 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
     const AttentionShape of = c.attention(layer);
     if (of.rotary_width > 0) turning[of.window_turns] = of.rotary_width + 1;
   }
-  const int64_t tables = c.query_growth.present() ? 2 : 1,  // queries have one of their own
-      turns = s.n * (tables * turning[0] + turning[1]) * kF32;
+  // queries that grow have a table of their own, with latents one of whole heads
+  const int64_t growing = !c.query_growth.present() ? 0
+                          : c.latent.present()      ? c.head_width + 1
+                                                    : turning[0],
+                turns = s.n * (turning[0] + growing + turning[1]) * kF32;
   const int64_t reach = std::max(shape.context, shape.tokens),
                 chosen = c.sparse.present() && reach > c.sparse.top ? s.n * c.sparse.top * 4 : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse

@@ -142,6 +142,10 @@ ops::CosSinTable grown_cos_sin(Run& run, Arena& memory, const Batch& batch,
           put(slot, DType::i32, {std::ssize(slot)})};
 }
 
+ops::RopeFrequencies still_frequencies(int64_t head_width) {
+  return {.frequency = std::vector<double>(static_cast<size_t>(head_width / 2), 0.0)};
+}
+
 float score_factor(const RopeScaling& s) {
   if (s.kind != RopeScaling::Kind::yarn || s.factor <= 1) return 1;
   const double m =

@@ -24,6 +24,8 @@ ops::CosSinTable cos_sin_of(Run&, Arena& memory, const Batch&, const ops::RopeFr
 // Views into `memory`.
 ops::CosSinTable grown_cos_sin(Run&, Arena& memory, const Batch&, const ops::RopeFrequencies& usual,
                                const QueryGrowth&);
+// By which nothing of a head of this even width turns, so that a grown table multiplies all of it.
+ops::RopeFrequencies still_frequencies(int64_t head_width);
 
 // Of a proportional scaling: how many of a head's pairs turn, the first ones.
 int64_t turning_pairs(const RopeScaling&, int64_t head_width);

@@ -369,6 +369,15 @@ void add_deepseek_families(Add&& add) {
                       .original_context = 8,
                       .score_mscale = 0.707f};
   });
+  for (const bool queries : {true, false})
+    add("mistral4", queries ? "mixtral" : "deepseek-moe", [&](ModelConfig& c) {
+      latent(c);
+      if (queries) c.latent.query_width = 5;
+      else c.dense_first = 0;
+      c.query_growth = {.beta = 0.1f, .context = 8};
+      c.rope_scaling = {
+          .kind = RopeScaling::Kind::yarn, .factor = 4, .original_context = 8, .score_mscale = 1};
+    });
   const auto indexed = [&](ModelConfig& c) {
     latent(c);
     c.latent.query_width = 5;

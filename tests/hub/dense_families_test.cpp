@@ -691,9 +691,9 @@ TEST(DenseFamilies, TextsOfModelsOfPictures) {
       parse(within("mistral3", without(ministral3(), "tie_word_embeddings"), of_pictures));
   EXPECT_EQ(n.model_type, "ministral3");
   EXPECT_EQ(n.query_growth.context, 16384);
-  EXPECT_FAILS(
-      parse(within("mistral3", with(mistral, "model_type", "qwen2"), of_pictures)),
-      "the text of \"mistral3\" is \"qwen2\"; only \"mistral\" or \"ministral3\" is read of it");
+  EXPECT_FAILS(parse(within("mistral3", with(mistral, "model_type", "qwen2"), of_pictures)),
+               "the text of \"mistral3\" is \"qwen2\"; only \"mistral\" or \"ministral3\" or "
+               "\"mistral4\" is read of it");
   EXPECT_EQ(config_to_json(parse(within("aria", without(aria(), "tie_word_embeddings"),
                                         {{"projector_patch_to_query_dict", {{"1225", 128}}}}))),
             config_to_json(parse(aria())));

@@ -124,6 +124,18 @@ std::vector<T> unit_rows(const std::vector<T>& x, int64_t width) {
   return y;
 }
 
+// What queries of latents grow by, where they do; a head has all of it, also what does not turn.
+const QueryGrowth kGrowth = {.beta = 0.7f, .context = 2};
+
+template <class T>
+void grow(std::vector<T>& q, const std::vector<int32_t>& positions) {
+  const size_t width = q.size() / positions.size();
+  for (size_t i = 0; i < q.size(); ++i)
+    q[i] *= T(1 + static_cast<double>(kGrowth.beta) *
+                      std::log(1 + std::floor(static_cast<double>(positions[i / width]) /
+                                              static_cast<double>(kGrowth.context))));
+}
+
 template <class T>
 std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionShape& shape) {
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
@@ -142,8 +154,9 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
         k.push_back(c < turning
                         ? k_rope[n * turning + c]
                         : own[(n * static_cast<size_t>(shape.heads) + h) * rest + c - turning]);
-  const std::vector<T> q =
+  std::vector<T> q =
       twin::rope(linear(q_from, in[2], l.query_width), rows.positions, shape.heads, f, 1, false);
+  if (shape.queries_grow) grow(q, rows.positions);
   k = twin::rope(k, rows.positions, shape.heads, f, 1, false);
   const twin::AttentionShape of{
       shape.heads,
@@ -156,21 +169,27 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
   return linear(twin::attention_forward(q, k, v, rows, of).o, in[7], shape.o_width());
 }
 
+enum class Latent { turns, stands, grows };
+std::string name_of(Latent kind) {
+  return kind == Latent::turns ? "turns" : kind == Latent::stands ? "stands" : "grows";
+}
+
 struct LatentLayer {
-  static constexpr int64_t kHeads = 3, kTurning = 4;
+  static constexpr int64_t kHeads = 3, kTurning = 4, kStill = 2;
   Attention attention;
 
-  explicit LatentLayer(moe::Run& run, bool turns = true) {
+  explicit LatentLayer(moe::Run& run, Latent kind = Latent::turns) {
     AttentionShape& shape = attention.shape;
     shape = {.heads = kHeads,
              .kv_heads = kHeads,
-             .key_width = kTurning + 3,
+             .key_width = kTurning + kStill,
              .value_width = 5,
              .rotary_width = kTurning,
+             .queries_grow = kind == Latent::grows,
              .score_factor = 1.3f,
              .latent = {.width = 7, .query_width = 6, .value_width = 5},
              .shared_width = kTurning};
-    if (!turns) shape.rotary_width = 0;
+    if (kind == Latent::stands) shape.rotary_width = 0;
     const auto ones = [&](Norm& norm, int64_t width) {
       norm.eps = 1e-6f;
       norm.weight = draw_param(run.saved, {width}, 1, 0);
@@ -183,16 +202,26 @@ struct LatentLayer {
     ones(latents.q_norm.emplace(), 6);
     ones(latents.kv_norm, 7);
     attention.q = draw_param(run.saved, {shape.q_width(), 6}, 4, 0.7f);
-    attention.k = draw_param(run.saved, {kHeads * 3, 7}, 5, 0.7f);
+    attention.k = draw_param(run.saved, {kHeads * kStill, 7}, 5, 0.7f);
     attention.v = draw_param(run.saved, {shape.v_width(), 7}, 6, 0.7f);
     attention.o = draw_param(run.saved, {kWidth, shape.o_width()}, 7, 0.7f);
   }
 };
 
-void expect_latents_like_the_twin(bool turns) {
-  SCOPED_TRACE(turns ? "what is shared turns" : "nothing turns");
+// What a layer of latents turns by, and what its queries grow by.
+void prepare(moe::Run& run, Pass& pass, const AttentionShape& shape) {
+  if (shape.rotary_width > 0)
+    pass.cos_sin = ops::cos_sin_table(run, run.saved, pass.batch.positions,
+                                      rope_frequencies(LatentLayer::kTurning, 100, {}));
+  if (shape.queries_grow)
+    pass.query_cos_sin =
+        grown_cos_sin(run, run.saved, pass.batch, still_frequencies(shape.key_width), kGrowth);
+}
+
+void expect_latents_like_the_twin(Latent kind) {
+  SCOPED_TRACE(name_of(kind));
   moe::Run run(2);
-  LatentLayer layer(run, turns);
+  LatentLayer layer(run, kind);
   Attention& attention = layer.attention;
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
   const int64_t tokens = rows.bounds.back();
@@ -202,9 +231,7 @@ void expect_latents_like_the_twin(bool turns) {
                dx = run.saved.alloc(DType::f32, {tokens, kWidth});
   const std::vector<int32_t> ids(static_cast<size_t>(tokens));
   Pass pass{.batch = {ids, rows.positions, rows.bounds}, .keep = Keep::all};
-  if (turns)
-    pass.cos_sin = ops::cos_sin_table(run, run.saved, rows.positions,
-                                      rope_frequencies(LatentLayer::kTurning, 100, {}));
+  prepare(run, pass, attention.shape);
   Attention::Saved saved;
   attention.forward(run, y, x, pass, 0, saved);
   Latents& latents = *attention.latents;
@@ -227,23 +254,24 @@ void expect_latents_like_the_twin(bool turns) {
 }
 
 TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
-  for (const bool turns : {true, false}) expect_latents_like_the_twin(turns);
+  for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows})
+    expect_latents_like_the_twin(kind);
 }
 
 // What is read from a cache is what a whole text gives: the products go another way round. So it is
 // with low-rank terms, which give what they give merged.
-class LatentCache : public testing::TestWithParam<bool> {};
+class LatentCache : public testing::TestWithParam<Latent> {};
 TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
-  const bool turns = GetParam();
+  const Latent kind = GetParam();
   ModelConfig c;
-  if (!turns) c.nope_layers = {0};
+  if (kind == Latent::stands) c.nope_layers = {0};
   c.layers = 1;
   c.heads = c.kv_heads = LatentLayer::kHeads;
-  c.head_width = LatentLayer::kTurning + 3;
+  c.head_width = LatentLayer::kTurning + LatentLayer::kStill;
   c.latent = {.width = 7, .query_width = 6, .value_width = 5};
   c.rotary_width = LatentLayer::kTurning;
   moe::Run run(2);
-  LatentLayer layer(run, turns);
+  LatentLayer layer(run, kind);
   Attention& attention = layer.attention;
   constexpr int64_t kTokens = 70;
   const Tensor x = draw(run.saved, DType::f32, {kTokens, kWidth}, 8),
@@ -259,9 +287,7 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
     Pass pass{.batch = {std::span<const int32_t>(ids).first(count), at, bounds}};
     const int32_t slots[] = {0};
     if (cache) pass.cache = cache, pass.batch.slots = slots;
-    if (turns)
-      pass.cos_sin =
-          ops::cos_sin_table(run, run.saved, at, rope_frequencies(LatentLayer::kTurning, 100, {}));
+    prepare(run, pass, attention.shape);
     Attention::Saved saved;
     attention.forward(run, y.slice_rows(begin, end), x.slice_rows(begin, end), pass, 0, saved);
   };
@@ -301,7 +327,9 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
   expect_same_by_cache();
   expect_near(whole, hung, kTwinF32, "merged");
 }
-INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache,
+                         testing::Values(Latent::turns, Latent::stands, Latent::grows),
+                         [](const auto& item) { return name_of(item.param); });
 
 // What a model's layers are given is what its options say, one layer after another.
 TEST(AttentionLayer, IsShapedByTheConfig) {

@@ -123,6 +123,23 @@ TEST(Rope, QueriesGrowAtEveryContextBehindThem) {
     }
 }
 
+// Of a table that turns nothing the factors alone are left.
+TEST(Rope, WhatStandsStillGrowsAsAWhole) {
+  moe::Run run(1);
+  const std::vector<int32_t> ids(3), positions = {9, 10, 35};
+  const std::vector<int64_t> bounds = {0, 3};
+  const ops::CosSinTable grown =
+      grown_cos_sin(run, run.saved, {ids, positions, bounds}, still_frequencies(6), {0.5f, 10});
+  const double steps[] = {0, 1, 3};
+  for (int64_t n = 0; n < 3; ++n) {
+    const float* row = grown.table.row<float>(grown.slot.as<int32_t>()[n]);
+    for (int64_t c = 0; c < 3; ++c) {
+      EXPECT_FLOAT_EQ(row[c], static_cast<float>(1 + 0.5 * std::log(1 + steps[n]))) << n;
+      EXPECT_EQ(row[3 + c], 0) << n;
+    }
+  }
+}
+
 TEST(Rope, QueriesThatCannotGrowAreRefused) {
   ModelConfig c;
   c.query_growth = {0.1f, 16};
@@ -137,6 +154,16 @@ TEST(Rope, QueriesThatCannotGrowAreRefused) {
   refused([](ModelConfig& m) { m.rotary_width = 2; });
   refused([](ModelConfig& m) { m.nope_layers = {0}; });
   refused([](ModelConfig& m) { m.positions = Positions::learned; });
+  const auto latents = [](ModelConfig& m) {
+    m.latent = {.width = 8, .query_width = 8, .value_width = 4};
+    m.head_width = 12;
+    m.rotary_width = 4;
+  };
+  latents(c);
+  EXPECT_NO_THROW(validate(c));
+  refused([](ModelConfig& m) { m.head_width = 13; });
+  refused([](ModelConfig& m) { m.nope_layers = {0}; });
+  refused([](ModelConfig& m) { m.sparse = {.top = 4, .heads = 2, .width = 4}; });
 }
 
 // The plain case is the formula itself, whose bits every model so far depends on.

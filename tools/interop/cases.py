@@ -195,6 +195,29 @@ CASES |= {
         dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
     ),
 }
+GROWN_YARN = dict(
+    YARN,
+    beta_fast=32.0,
+    beta_slow=1.0,
+    mscale=1.0,
+    mscale_all_dim=1.0,
+    llama_4_scaling_beta=0.3,
+)
+# Heads of 32, of which a quarter turns.
+MISTRAL4 = dict(LATENT, qk_nope_head_dim=24, pad_token_id=None, rope_parameters=GROWN_YARN)
+CASES |= {
+    "mistral4": ("Mistral4Config", dict(MISTRAL4, q_lora_rank=24)),
+    "mistral4-plain": (
+        "Mistral4Config",
+        dict(
+            MISTRAL4,
+            q_lora_rank=None,
+            first_k_dense_replace=0,
+            n_shared_experts=1,
+            norm_topk_prob=False,
+        ),
+    ),
+}
 # As many tokens are chosen as the texts have that are scored; then fewer, but no fewer than those of
 # the step that shows gradients.
 INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
@@ -550,21 +573,7 @@ CASES |= {
     "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
     "ministral3": (
         "Ministral3Config",
-        dict(
-            DENSE,
-            head_dim=16,
-            rope_parameters=dict(
-                rope_type="yarn",
-                rope_theta=10000.0,
-                factor=4.0,
-                original_max_position_embeddings=64,
-                beta_fast=32.0,
-                beta_slow=1.0,
-                mscale=1.0,
-                mscale_all_dim=1.0,
-                llama_4_scaling_beta=0.3,
-            ),
-        ),
+        dict(DENSE, head_dim=16, rope_parameters=GROWN_YARN),
     ),
     "ministral3-unscaled": (
         "Ministral3Config",
@@ -656,6 +665,8 @@ NOT_FOR_LLAMA_CPP = {
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",
     "kimi_linear-heads": "its linear attention has 3 heads",
+    "mistral4": "queries grow with their positions",
+    "mistral4-plain": "queries grow with their positions",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",

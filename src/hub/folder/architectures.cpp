@@ -106,6 +106,7 @@ constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
+constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -124,6 +125,8 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
     family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
+    family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,
+                      kOfFusedLatent),
     family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
     family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
     family<kGlmDsa>("glm_moe_dsa", "GlmMoeDsaForCausalLM", kPairedIndexedTensors),
@@ -261,6 +264,7 @@ constexpr TextWithin kTextWithin[] = {
      "text_config", "mistral"},
     {"mistral3", "ministral3", R"({"sliding_window": null, "tie_word_embeddings": false})",
      "text_config", "ministral3"},
+    as_it_says("mistral3", "mistral4", kUntied),
     {"aria", "aria_text", kUntied},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,

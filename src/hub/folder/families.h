@@ -135,6 +135,11 @@ inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
                                                  {"indexer_rope_interleave", "false"}};
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
+// What of its router only DeepSeek's has, and a window, which none of its models has.
+inline constexpr FamilyKey kMistral4Keys[] = {{"n_group", "1"},
+                                              {"topk_group", "1"},
+                                              {"routed_scaling_factor", "1"},
+                                              {"sliding_window", "null"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
 inline constexpr FamilyKey kGraniteHybridKeys[] = {{"normalization_function", "\"rmsnorm\""}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
@@ -279,6 +284,14 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// (transformers:mistral4/modeling_mistral4.py)
+inline constexpr Family kMistral4 = {.biases = FamilyBiases::flag_or_none,
+                                     .head_width = HeadWidth::latent,
+                                     .query_growth = true,
+                                     .part_of_head = true,
+                                     .experts = FamilyExperts::mistral,
+                                     .may_lack_balance = true,
+                                     .keys = kMistral4Keys};
 
 inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
                                     .head_width = HeadWidth::must,

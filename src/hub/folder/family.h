@@ -68,6 +68,7 @@ enum class FamilyExperts {
   qwen3_5,
   mellum,
   deepseek,
+  mistral,
   solar,
   glm_lite,
   olmo,
@@ -125,10 +126,13 @@ struct Family {
   NormPlacement placement = NormPlacement::pre;
   bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
-  bool layer_norms = false;            // norms are LayerNorms
-  bool norm_biases = true;             // with biases
-  bool from_one = false;               // which multiply by 1 + their weight
-  bool query_growth = false;           // queries grow as "llama_4_scaling_beta" says
+  bool layer_norms = false;   // norms are LayerNorms
+  bool norm_biases = true;    // with biases
+  bool from_one = false;      // which multiply by 1 + their weight
+  bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
+  // Of latent attention: "head_dim" is the width of a whole head, and "partial_rotary_factor" says
+  // of it what turns.
+  bool part_of_head = false;
   const char* logit_factor = nullptr;  // logits are times what this key says
   bool plain_ffn = false;              // FFNs have no gates
   bool relu2 = false;                  // their activation is the square of ReLU and no other
@@ -209,8 +213,9 @@ struct Family {
   }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
-    return experts == FamilyExperts::deepseek || experts == FamilyExperts::glm_lite ||
-           experts == FamilyExperts::ernie || experts == FamilyExperts::lfm2 || num_shared();
+    return experts == FamilyExperts::deepseek || experts == FamilyExperts::mistral ||
+           experts == FamilyExperts::glm_lite || experts == FamilyExperts::ernie ||
+           experts == FamilyExperts::lfm2 || num_shared();
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {

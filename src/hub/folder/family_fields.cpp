@@ -38,7 +38,7 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
       refuse(reader, key, "it does not go with the widths of the parts of a head");
   };
   check("qk_head_dim", c.head_width);
-  if (!f.indexed && !f.kimi) check("head_dim", c.rotary_width);
+  if (!f.indexed && !f.kimi) check("head_dim", f.part_of_head ? c.head_width : c.rotary_width);
   else stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
@@ -233,6 +233,8 @@ std::optional<double> share_otherwise(const JsonReader& reader, const Family& f)
 // How much of a head turns, and in which layers.
 double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
+  if (f.part_of_head)
+    return static_cast<double>(c.rotary_width) / static_cast<double>(c.head_width);
   if (f.rotary_share() || f.rotary_dim()) {
     share = read_rotary_share(reader, share_otherwise(reader, f));
     c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);

@@ -1,0 +1,118 @@
+// Families that transformers came to know in 2026, each by a config in its words: read as what it
+// is, what it could say that the engine does not do refused by name.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "hub/configs.h"
+#include "hub/folder/architectures.h"
+#include "hub/folder/config_json.h"
+#include "hub/published_configs.h"
+#include "model/cost.h"
+#include "support/check.h"
+
+namespace moe::test::families_of_2026_test {
+namespace {
+
+void expect_same(const Json& json, const ModelConfig& c) {
+  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
+}
+
+// The defaults of Mistral 4's class, and what it makes of them
+// (transformers:mistral4/configuration_mistral4.py).
+Json mistral4() {
+  return Json::parse(R"({
+    "architectures": ["Mistral4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "first_k_dense_replace": 0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 12288, "kv_lora_rank": 256,
+    "max_position_embeddings": 1048576, "model_type": "mistral4", "moe_intermediate_size": 2048,
+    "n_group": 1, "n_routed_experts": 128, "n_shared_experts": 1, "norm_topk_prob": true,
+    "num_attention_heads": 32, "num_experts_per_tok": 4, "num_hidden_layers": 36,
+    "num_key_value_heads": 32, "pretraining_tp": 1, "q_lora_rank": 1024, "qk_head_dim": 128,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+    "rope_interleave": true,
+    "rope_parameters": {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0,
+                        "factor": 128.0, "original_max_position_embeddings": 8192,
+                        "max_position_embeddings": 1048576, "beta_fast": 32.0, "beta_slow": 1.0,
+                        "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+                        "partial_rotary_factor": 0.5},
+    "routed_scaling_factor": 1.0, "tie_word_embeddings": false, "topk_group": 1,
+    "use_cache": true, "v_head_dim": 128, "vocab_size": 131072})");
+}
+
+Json with_rope(Json json, const char* key, const Json& value) {
+  json["rope_parameters"][key] = value;
+  return json;
+}
+
+TEST(FamiliesOf2026, Mistral4) {
+  const Json given = mistral4();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "mistral4");
+  EXPECT_EQ(c.head_width, 128);
+  EXPECT_EQ(c.rotary_width, 64);
+  EXPECT_EQ(c.moe_layer_count(), 36);
+  EXPECT_EQ(c.routing.recipe, "mixtral");
+  EXPECT_EQ(c.query_growth.beta, 0.1f);
+  EXPECT_EQ(c.query_growth.context, 8192);
+  EXPECT_TRUE(c.attention(0).queries_grow);
+  EXPECT_EQ(c.rope_scaling.attention_factor, 1);
+  EXPECT_NEAR(c.attention(0).score_factor, std::pow(0.1 * std::log(128) + 1, 2), 1e-5);
+  const int64_t attention = 4096 * 1024 + 1024 + 1024 * 32 * 128 + 4096 * (256 + 64) + 256 +
+                            256 * 32 * (64 + 128) + 32 * 128 * 4096,
+                expert = 3 * 4096 * 2048;
+  EXPECT_EQ(count_params(c).total(), 2 * int64_t{131072} * 4096 + 4096 +
+                                         36 * (attention + 2 * 4096 + 128 * 4096 + 129 * expert));
+  expect_same(parse_json(config_to_json(c), "x"), c);
+  for (const char* key : {"head_dim", "qk_head_dim", "n_group", "routed_scaling_factor",
+                          "attention_bias", "rope_interleave"})
+    expect_same(without(given, key), c);
+  expect_same(with(given, "sliding_window", nullptr), c);
+  Json unsaid = given;  // which transformers works out
+  unsaid["rope_parameters"].erase("partial_rotary_factor");
+  expect_same(unsaid, c);
+  EXPECT_EQ(parse(with(given, "norm_topk_prob", false)).routing.recipe, "deepseek-moe");
+  EXPECT_EQ(parse(with(given, "first_k_dense_replace", 2)).dense_first, 2);
+}
+
+TEST(FamiliesOf2026, Mistral4Refuses) {
+  const Json given = mistral4();
+  expect_needed(given, {"first_k_dense_replace", "kv_lora_rank", "n_shared_experts",
+                        "norm_topk_prob", "q_lora_rank", "qk_nope_head_dim", "rope_parameters"});
+  expect_refused(given, {{"n_group", 4},
+                         {"topk_group", 2},
+                         {"routed_scaling_factor", 2.5},
+                         {"sliding_window", 4096},
+                         {"attention_bias", true},
+                         {"rope_interleave", false},
+                         {"head_dim", 64}});
+  EXPECT_FAILS(parse(with_rope(given, "partial_rotary_factor", 0.25)),
+               "\"partial_rotary_factor\" is 0.25");
+  Json still = given;
+  still["rope_parameters"].erase("llama_4_scaling_beta");
+  EXPECT_FAILS(parse(still), "llama_4_scaling_beta");
+  // Its queries grow, which DeepSeek's do not.
+  Json deepseek = with(without(given, "head_dim"), "model_type", "deepseek_v3");
+  deepseek["rope_parameters"].erase("partial_rotary_factor");
+  EXPECT_FAILS(parse(deepseek), "llama_4_scaling_beta");
+  ModelConfig other = parse(given);
+  other.query_growth = {};
+  EXPECT_NE(architecture_of(other).model_type, "mistral4");
+  other = parse(given);
+  other.query_growth.context = 64;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+}
+
+TEST(FamiliesOf2026, TextOfMistralSmall4) {
+  const Json json = {{"model_type", "mistral3"},
+                     {"architectures", {"Mistral3ForConditionalGeneration"}},
+                     {"text_config", without(mistral4(), "tie_word_embeddings")},
+                     {"vision_config", Json::object()},
+                     {"projector_hidden_act", "gelu"},
+                     {"spatial_merge_size", 2}};
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.model_type, "mistral4");
+  EXPECT_EQ(config_to_json(c), config_to_json(parse(mistral4())));
+}
+
+}  // namespace
+}  // namespace moe::test::families_of_2026_test

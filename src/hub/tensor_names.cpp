@@ -167,6 +167,13 @@ constexpr NameRow kFusedExpertNames[] = {
 };
 constexpr auto kFusedLatentNames = joined(kFusedExpertNames, kLatentNames);
 
+// A.X K1's: the same with a norm behind the experts.
+constexpr NameRow kAxK1OwnNames[] = {
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
+};
+constexpr auto kAxK1Names = joined(kAxK1OwnNames, kFusedLatentNames);
+constexpr auto kAxK1ApartNames = joined(kAxK1OwnNames, kLatentNames);
+
 // An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
 constexpr NameRow kIndexerNames[] = {
     {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
@@ -605,6 +612,9 @@ const TensorNames kLatentTensors = {"DeepSeek-V2", kLatentNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kFusedLatentTensors = {
     "Mistral 4", kFusedLatentNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kAxK1Tensors = {"A.X K1", kAxK1Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kAxK1ApartTensors = {"A.X K1", kAxK1ApartNames,  kTiedHeadName, {},
+                                       {},       kHuggingFaceNames};
 const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},
                                      kHuggingFaceNames};
 const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},

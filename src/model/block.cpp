@@ -48,7 +48,7 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
                              std::optional<Norm>& out_norm, RngKey dropout_key,
                              SublayerSaved& saved, F&& body) {
   const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
-  const bool both = placement == NormPlacement::both, pre = both || placement == NormPlacement::pre,
+  const bool both = out_norm.has_value(), pre = both || placement == NormPlacement::pre,
              post = placement == NormPlacement::post,
              behind = both || placement == NormPlacement::output;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
@@ -80,8 +80,7 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
     norm.backward(run, dsum, dh, saved.norm);
   }
   Tensor dy = dsum;  // [N,D] in the activations' dtype, as the products want it
-  const bool both = placement == NormPlacement::both,
-             normed = both || placement == NormPlacement::output;
+  const bool both = out_norm.has_value(), normed = both || placement == NormPlacement::output;
   if (run.compute != DType::f32 || dropout > 0 || residual != 1 || normed) {
     dy = normed ? stream() : run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
     dropped_backward(run, dy, dsum, dropout_key);

@@ -15,6 +15,7 @@ namespace moe {
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
+// Of pre the FFN alone may be as of both, in layers that route.
 // and, with a scale c of the layer, h' times c.
 // attn being linear attention, a gated convolution or a state space in layers that have it.
 struct Block {
@@ -23,7 +24,7 @@ struct Block {
   float dropout = 0;
   float residual = 1;                               // s
   Norm attn_norm, ffn_norm;                         // beside one another they have the first alone
-  std::optional<Norm> attn_out_norm, ffn_out_norm;  // where norms are before and behind
+  std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise

@@ -385,6 +385,8 @@ void validate(const ModelConfig& c) {
   need_positive(c.expert_width, "the expert width");
   if (c.shared_experts < 0)
     fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
+  if (c.moe_out_norm && c.norm_placement != NormPlacement::pre)
+    fail_usage("norms behind experts alone stand where others are before sublayers");
   if (c.branch_norms && c.norm_placement == NormPlacement::beside)
     fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
   if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))

@@ -213,6 +213,8 @@ struct ModelConfig {
 
   NormKind norm = NormKind::rms;
   NormPlacement norm_placement = NormPlacement::pre;
+  // Of norms before sublayers: in layers that route one stands behind the FFN too (A.X K1).
+  bool moe_out_norm = false;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
   // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of

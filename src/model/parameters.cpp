@@ -305,8 +305,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
   if (c.norm_placement == NormPlacement::both) {
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
-    list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
   }
+  if (c.norm_placement == NormPlacement::both || (c.moe_out_norm && c.is_moe(layer)))
+    list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
   if (c.layer_scale)
     list.add(block.layer_scale, Part::norms, ParamKind::layer_scale, "layer_scale", Role::buffer,
              {1});

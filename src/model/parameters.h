@@ -36,7 +36,7 @@ enum class ParamKind : uint8_t {
   attn_norm,
   ffn_norm,
   attn_out_norm,  // behind sublayers that have a norm before them too
-  ffn_out_norm,
+  ffn_out_norm,   // likewise; of layers that route it may stand alone
   final_norm,
   q,
   k,

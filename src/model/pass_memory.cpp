@@ -167,6 +167,9 @@ int64_t saved_ffn(const Sizes& s, bool moe) {
   return bytes;
 }
 
+// Whether a norm stands behind the layer's FFN alone.
+bool normed_experts(const Sizes& s, int64_t layer) { return s.c.moe_out_norm && s.c.is_moe(layer); }
+
 int64_t saved_block(const Sizes& s, int64_t layer) {
   if (s.c.norm_placement == NormPlacement::beside)  // what both sublayers see
     return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) +
@@ -174,9 +177,11 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
   // what a norm behind a sublayer sees
   const int64_t normed = s.c.norm_placement == NormPlacement::pre ? 0 : s.stream();
   const int64_t norms = s.c.norm_placement == NormPlacement::both ? 2 : 1;
-  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + norms * s.statistics() + normed);
+  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + norms * s.statistics() + normed),
+                of_experts = normed_experts(s, layer) ? s.stream() + s.statistics() : 0;
   // the stream between the sublayers
-  return sublayers + s.stream() + saved_attention(s, layer) + saved_ffn(s, s.c.is_moe(layer));
+  return sublayers + of_experts + s.stream() + saved_attention(s, layer) +
+         saved_ffn(s, s.c.is_moe(layer));
 }
 
 // Rows laid out at once for the gradient of a single matrix: a wave of them
@@ -284,9 +289,9 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
   // dx, and dsum or what came of the norm, or the other sublayer's dx; dy
-  const bool pre = s.c.norm_placement == NormPlacement::pre,
+  const bool pre = s.c.norm_placement == NormPlacement::pre && !normed_experts(s, layer),
              output = s.c.norm_placement == NormPlacement::output ||
-                      s.c.norm_placement == NormPlacement::both,
+                      s.c.norm_placement == NormPlacement::both || normed_experts(s, layer),
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;

@@ -369,6 +369,11 @@ void add_deepseek_families(Add&& add) {
                       .original_context = 8,
                       .score_mscale = 0.707f};
   });
+  add("axk1", "deepseek-v3", [&](ModelConfig& c) {
+    latent(c);
+    c.latent.query_width = 5;
+    c.moe_out_norm = true;
+  });
   for (const bool queries : {true, false})
     add("mistral4", queries ? "mixtral" : "deepseek-moe", [&](ModelConfig& c) {
       latent(c);

@@ -114,5 +114,54 @@ TEST(FamiliesOf2026, TextOfMistralSmall4) {
   EXPECT_EQ(config_to_json(c), config_to_json(parse(mistral4())));
 }
 
+// The defaults of A.X K1's class (transformers:axk1/configuration_axk1.py).
+TEST(FamiliesOf2026, AxK1) {
+  const Json given = Json::parse(R"({
+    "architectures": ["AXK1ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 163691, "eos_token_id": 163691, "first_k_dense_replace": 1, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 32768,
+    "model_type": "axk1", "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 192,
+    "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 64,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 64,
+    "q_lora_rank": 1536, "qk_head_dim": 192, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06, "rope_interleave": true,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "routed_scaling_factor": 2.5, "tie_word_embeddings": false, "topk_group": 4,
+    "use_cache": true, "v_head_dim": 128, "vocab_size": 163840})");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "axk1");
+  EXPECT_TRUE(c.moe_out_norm);
+  EXPECT_EQ(c.norm_placement, NormPlacement::pre);
+  EXPECT_EQ(c.moe_layer_count(), 60);
+  const RoutingSpec spec = eval_spec(c.routing);
+  EXPECT_EQ(std::get<GroupedTopK>(spec.select).groups, 8);
+  EXPECT_EQ(std::get<GroupedTopK>(spec.select).keep, 4);
+  // A norm more than DeepSeek-V3's layers have, in those that route alone.
+  const ModelConfig deepseek = parse(with(given, "model_type", "deepseek_v3"));
+  EXPECT_FALSE(deepseek.moe_out_norm);
+  EXPECT_EQ(count_params(c).total(), count_params(deepseek).total() + 60 * 7168);
+  EXPECT_NEAR(static_cast<double>(count_params(c).total()), 519e9, 1e9);  // "519B"
+  expect_same(parse_json(config_to_json(c), "x"), c);
+  expect_needed(given, {"first_k_dense_replace", "n_group", "n_shared_experts", "q_lora_rank",
+                        "routed_scaling_factor", "topk_group"});
+  expect_refused(given, {{"norm_topk_prob", false},
+                         {"moe_layer_freq", 2},
+                         {"attention_bias", true},
+                         {"scoring_func", "softmax"}});
+  // Each alone can say no more than it has.
+  ModelConfig other = c;
+  other.moe_out_norm = false;
+  EXPECT_EQ(architecture_of(other).model_type, "deepseek_v3");
+  other = c;
+  other.dense_first = 0;
+  other.moe_every = 2;  // which deepseek_v3 could say
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  other = c;
+  other.routing = default_options(find_recipe("mixtral"), 192, 8, 60);
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  EXPECT_TRUE(parse(parse_json(config_to_json(other), "x")).moe_out_norm);
+}
+
 }  // namespace
 }  // namespace moe::test::families_of_2026_test

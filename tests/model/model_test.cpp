@@ -105,6 +105,11 @@ void add_variants_of_ffns(std::vector<Case>& list) {
   c.shared_width = 3;
   c.dense_first = 1;
   list.push_back({.name = "shared experts after a dense layer", .config = c});
+  c.moe_out_norm = true;
+  c.dropout = 0.2f;
+  list.push_back({.name = "a norm behind experts alone", .config = c, .random = true});
+  c.moe_out_norm = false;
+  c.dropout = 0;
   c.shared_gate = true;
   c.moe_layers = {1};
   c.ffn_bias = true;

@@ -182,17 +182,19 @@ class TwinModel {
                       with_attention = add(h, added(mixed(x, name, layer), 0));
       return layer_scaled(add(with_attention, added(ffn(x, h, name + "ffn.", layer, site(2)), 1)));
     }
-    const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, uint64_t s) {
-      const std::string behind = name + of + (both ? "_out" : "");
+    const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, bool own,
+                            uint64_t s) {
+      const std::string behind = name + of + (own ? "_out" : "");
       const Matrix<T> sum =
-          add(x, scaled(drop(!both && (pre || post) ? y : norm(y, behind), site(s)),
+          add(x, scaled(drop(!own && (pre || post) ? y : norm(y, behind), site(s)),
                         c_.multipliers.residual));
       return post ? norm(sum, name + of) : sum;
     };
     const Matrix<T> x = pre ? norm(h, name + "norm1") : h;
-    const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", 0);
-    const Matrix<T> out = joined(
-        u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2", 1);
+    const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", both, 0);
+    const Matrix<T> out =
+        joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
+               both || (c_.moe_out_norm && c_.is_moe(layer)), 1);
     return layer_scaled(out);
   }
 

@@ -218,6 +218,14 @@ CASES |= {
         ),
     ),
 }
+AXK1 = dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, pad_token_id=None)
+CASES |= {
+    "axk1": ("AXK1Config", AXK1),
+    "axk1-yarn": (
+        "AXK1Config",
+        dict(AXK1, n_group=1, first_k_dense_replace=0, rope_parameters=LATENT_YARN),
+    ),
+}
 # As many tokens are chosen as the texts have that are scored; then fewer, but no fewer than those of
 # the step that shows gradients.
 INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
@@ -665,6 +673,8 @@ NOT_FOR_LLAMA_CPP = {
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",
     "kimi_linear-heads": "its linear attention has 3 heads",
+    "axk1": "what its experts give is normalised",
+    "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",
     "mistral4-plain": "queries grow with their positions",
     "granitemoe_swa": "its attention has sinks",

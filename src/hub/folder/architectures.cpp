@@ -107,6 +107,7 @@ constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
+constexpr const TensorNames* kOfAxK1[] = {&kAxK1ApartTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -125,6 +126,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
     family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
+    family<kAxK1>("axk1", "AXK1ForCausalLM", kAxK1Tensors, nullptr, kOfAxK1),
     family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,
                       kOfFusedLatent),
     family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
@@ -319,6 +321,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "long texts turn by other frequencies";
   if (!known.query_growth && c.query_growth.present())
     return "its queries grow with their positions";
+  if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";

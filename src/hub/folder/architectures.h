@@ -48,11 +48,11 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// What a model has of the parts that only Gemma 2, only Gemma 4, only Phi's, only Ministral 3's or
-// only NanoChat's models have, but for those that are known; empty when it has none.
+// What a model has of the parts that only Gemma 2, only Gemma 4, only Phi's, only Mistral's, only
+// A.X K1's or only NanoChat's models have, but for those that are known; empty when it has none.
 struct KnownParts {
   bool gemma4 = false, phimoe = false, longrope = false, query_growth = false, caps = false,
-       nanochat = false;
+       nanochat = false, moe_out_norm = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 

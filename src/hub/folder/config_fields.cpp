@@ -33,6 +33,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.size("max_position_embeddings", c.context, 1);
   v.one_of("norm_type", c.norm, kNormNames);
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);
+  v.extra("moe_out_norm", c.moe_out_norm, false);
   v.number(c.norm == NormKind::rms ? "rms_norm_eps" : "layer_norm_eps", c.norm_eps, 0);
   v.flag("norm_bias", c.norm_bias);
   v.one_of("position_embedding_type", c.positions, kPositionNames);

@@ -135,6 +135,8 @@ inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
                                                  {"indexer_rope_interleave", "false"}};
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
+// Its code does not read it: all layers behind the dense ones route.
+inline constexpr FamilyKey kAxK1Keys[] = {{"moe_layer_freq", "1"}};
 // What of its router only DeepSeek's has, and a window, which none of its models has.
 inline constexpr FamilyKey kMistral4Keys[] = {{"n_group", "1"},
                                               {"topk_group", "1"},
@@ -284,12 +286,19 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// DeepSeek-V3 with a norm behind experts (transformers:axk1/modeling_axk1.py).
+inline constexpr Family kAxK1 = {.biases = FamilyBiases::flag_or_none,
+                                 .head_width = HeadWidth::latent,
+                                 .moe_out_norm = true,
+                                 .experts = FamilyExperts::deepseek_like,
+                                 .router = &kDeepSeekV3Router,
+                                 .keys = kAxK1Keys};
 // (transformers:mistral4/modeling_mistral4.py)
 inline constexpr Family kMistral4 = {.biases = FamilyBiases::flag_or_none,
                                      .head_width = HeadWidth::latent,
                                      .query_growth = true,
                                      .part_of_head = true,
-                                     .experts = FamilyExperts::mistral,
+                                     .experts = FamilyExperts::deepseek_like,
                                      .may_lack_balance = true,
                                      .keys = kMistral4Keys};
 

@@ -68,7 +68,7 @@ enum class FamilyExperts {
   qwen3_5,
   mellum,
   deepseek,
-  mistral,
+  deepseek_like,  // the same, all layers behind the dense ones route
   solar,
   glm_lite,
   olmo,
@@ -142,7 +142,8 @@ struct Family {
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
   bool multipliers = false;
-  bool mup = false;  // "mup_enabled" says whether the embedding is times sqrt(D)
+  bool moe_out_norm = false;  // a norm stands behind the FFN of layers that route
+  bool mup = false;           // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing; the others have a gate; norms count from 1.
@@ -213,7 +214,7 @@ struct Family {
   }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
-    return experts == FamilyExperts::deepseek || experts == FamilyExperts::mistral ||
+    return experts == FamilyExperts::deepseek || experts == FamilyExperts::deepseek_like ||
            experts == FamilyExperts::glm_lite || experts == FamilyExperts::ernie ||
            experts == FamilyExperts::lfm2 || num_shared();
   }

@@ -72,7 +72,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
     case FamilyExperts::deepseek:
-    case FamilyExperts::mistral:
+    case FamilyExperts::deepseek_like:
     case FamilyExperts::glm_lite:
     case FamilyExperts::ernie: break;
   }
@@ -85,10 +85,10 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   }
   v.size("n_routed_experts", c.routing.experts, 1);
   if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
-  if (f.router || f.experts == FamilyExperts::mistral) {
+  if (f.router || f.experts == FamilyExperts::deepseek_like) {
     v.size(kDenseReplace, c.dense_first, 0);
     v.size("n_shared_experts", c.shared_experts, 1);
-    if (f.router) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
+    if (f.experts == FamilyExperts::deepseek) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
   } else {
     v.size_or(kDenseReplace, c.dense_first, 0, 0);  // or a list stands there: read_mlp_types
     v.size_or("n_shared_experts", c.shared_experts, 0, 0);
@@ -200,7 +200,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
     case FamilyExperts::qwen3_next:
     case FamilyExperts::mellum:
     case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
-    case FamilyExperts::mistral:
+    case FamilyExperts::deepseek_like:
     case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
     default: return "qwen2-moe";
   }
@@ -470,7 +470,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
                  ? "it has not one shared expert without a gate"
                  : "";
     case FamilyExperts::deepseek:
-    case FamilyExperts::mistral:
+    case FamilyExperts::deepseek_like:
     case FamilyExperts::solar:
     case FamilyExperts::glm_lite:
     case FamilyExperts::ernie:
@@ -481,7 +481,8 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::aria:
     case FamilyExperts::kimi:
       if (none)
-        return f.router || f.experts == FamilyExperts::aria || f.experts == FamilyExperts::mistral
+        return f.router || f.experts == FamilyExperts::aria ||
+                       f.experts == FamilyExperts::deepseek_like
                    ? "it has no shared experts"
                    : "";
       return c.shared_gate || c.shared_width != c.expert_width

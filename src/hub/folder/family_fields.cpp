@@ -434,6 +434,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.norm_bias = f.layer_norms && f.norm_biases;
   c.norm_placement = f.placement;
   if (f.post_norm_flag && !reader.get<bool>(kPostNorm)) c.norm_placement = NormPlacement::pre;
+  c.moe_out_norm = f.moe_out_norm;
   c.norm_offset = f.norm_offset();
   c.norm_weights = !f.nanochat;
   c.embedding_norm = f.nanochat;
@@ -602,6 +603,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
+  if (f.moe_out_norm && !c.moe_out_norm) return "what its experts give is not normalised";
   if (f.nanochat && (c.norm_weights || !c.embedding_norm))
     return c.norm_weights ? "its norms have weights" : "its embedding is not normalised";
   const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
@@ -609,7 +611,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .longrope = f.phimoe || f.longrope,
                             .query_growth = f.query_growth,
                             .caps = f.gemma == FamilyGemma::gemma2,
-                            .nanochat = f.nanochat};
+                            .nanochat = f.nanochat,
+                            .moe_out_norm = f.moe_out_norm};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

@@ -298,6 +298,10 @@ constexpr NameRow kPairedNames[] = {
     {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.{w}", Layout::paired},
 };
 
+// Those of Cohere with experts, in two tensors a layer or one by one.
+constexpr auto kCohere2MoeApartNames = joined(kPairedNames, kDeepSeekNames);
+constexpr auto kCohere2MoeNames = joined(kFusedExpertNames, kCohere2MoeApartNames);
+
 // StarCoder2's: FFNs without gates.
 constexpr NameRow kStarcoder2Names[] = {
     {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.c_fc.{w}", Layout::bank_of_one},
@@ -627,6 +631,11 @@ const TensorNames kHyperClovaXTensors = {"HyperCLOVA X",   kHyperClovaXNames, kT
                                          kHuggingFaceNames};
 const TensorNames kCohereTensors = {"Cohere",      kPairedNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
+const TensorNames kCohere2MoeTensors = {
+    "Cohere with experts", kCohere2MoeNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};
+const TensorNames kCohere2MoeApartTensors = {
+    "Cohere with experts", kCohere2MoeApartNames, kTiedHeadName, kRotaryTables, {},
+    kHuggingFaceNames};
 const TensorNames kHeliumTensors = {"Helium",      kPairedNames, kTiedHeadName,
                                     kRotaryTables, {},           kHuggingFaceNames};
 const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHeadName, {},

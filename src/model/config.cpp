@@ -391,6 +391,8 @@ void validate(const ModelConfig& c) {
     fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
   if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
     fail_usage("branches with norms of their own have shared experts without a gate beside them");
+  if (c.shared_average && (c.shared_experts == 0 || c.branch_norms))
+    fail_usage("routed and shared experts are averaged only where both are, without norms between");
   if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
   train_spec(c.routing);
   eval_spec(c.routing);

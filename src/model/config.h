@@ -269,7 +269,8 @@ struct ModelConfig {
   int64_t expert_width = 512;  // F of each routed expert
   int64_t shared_experts = 0;  // always on; one bank of width shared_experts * shared_width
   int64_t shared_width = 0;
-  bool shared_gate = false;  // weighted by a sigmoid of the token
+  bool shared_gate = false;     // weighted by a sigmoid of the token
+  bool shared_average = false;  // what they and the routed ones give is averaged, not added up
 
   int64_t moe_every = 1;            // MoE at layers i with i mod moe_every == 0 ...
   int64_t dense_first = 0;          // ... and i >= dense_first ...

@@ -329,6 +329,7 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
   if (c.shared_experts == 0) return;
   list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width,
             down_bias);
+  ffn.average = c.shared_average;
   if (c.shared_gate)
     list.add(ffn.shared_gate, Part::shared, ParamKind::weight, "ffn.shared_gate.weight",
              Role::matrix, {1, c.width});

@@ -237,11 +237,12 @@ int64_t scratch_ffn(const Sizes& s, bool moe) {
   if (s.spread(true)) routed += 4 * rows * s.c.width * s.a;
   // of branches: of what the router sees and what experts see, and of what they and the shared give
   if (s.c.branch_norms) routed += 2 * (s.stream() + s.n * s.c.width * s.a);
-  const int64_t gradients = s.c.shared_experts > 0 ? s.stream() : 0,
+  const int64_t half = s.c.shared_average ? s.n * s.c.width * s.a : 0,  // of the output's gradient
+      gradients = s.c.shared_experts > 0 ? s.stream() : 0,
                 shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
   if (s.spread(true))  // the shared ones' gradients are kept until the experts are done
-    return routed + gradients + std::max({bank, shared, scratch_router(s)});
-  return std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
+    return half + routed + gradients + std::max({bank, shared, scratch_router(s)});
+  return half + std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
 }
 
 // Gradients of what is saved, but for the second of each pair; of decays of channels also in the

@@ -108,6 +108,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
   if (shared && !norms) combine_acc(run, y, out, saved.plan);
   else combine(run, of.experts_out, out, saved.plan);
   if (norms) join(run, y, of, saved);
+  if (average) ops::scale(run, y, y, 0.5f);
 }
 
 // Who looks at the routing is shown a plan, which nothing here needs.
@@ -166,6 +167,11 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor du, Tensor dy, Tensor x, con
     return neurons_backward(run, experts, dx, dy, x, saved.router.choice, saved.experts);
   const ArenaScope scope(run.scratch);
   const auto stream = [&](DType dtype) { return run.scratch.alloc(dtype, {x.rows(), x.cols()}); };
+  if (average) {
+    const Tensor half = stream(dy.dtype);
+    ops::scale(run, half, dy, 0.5f);
+    dy = half;
+  }
   Tensor drouter = dx, dexperts = dx, dexperts_out = dy, dshared_out = dy;
   if (norms) {
     drouter = stream(DType::f32), dexperts = stream(DType::f32), dexperts_out = stream(x.dtype);

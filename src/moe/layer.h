@@ -35,7 +35,7 @@ struct MoeLayerSaved {
   ExpertBank::Saved shared;
 };
 
-// y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x))
+// y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x)), or half of that
 struct MoeLayer {
   std::optional<Router> router;  // absent: one expert, always on
   ExpertBank experts;
@@ -44,6 +44,7 @@ struct MoeLayer {
   bool by_neuron = false;
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
+  bool average = false;              // y is half of the sum: the mean of routed and shared experts
   std::optional<BranchNorms> norms;  // only with shared experts without a gate
   comm::Group group;  // whose processes hold a share of the routed experts each (moe/plan.h);
                       // forward and backward are then collective

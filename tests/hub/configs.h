@@ -496,6 +496,44 @@ void add_windowed_families(Add&& add) {
   });
 }
 
+// Cohere's with experts: scores by sigmoids are stages of a config's own, dense layers without a
+// window turn or not. `all` ends with what `add` added last.
+template <class Add>
+void add_cohere_with_experts(Add&& add, std::vector<NamedConfig>& all) {
+  const auto cohere = [](ModelConfig& c) {
+    c.norm = NormKind::layer;
+    c.norm_placement = NormPlacement::beside;
+    c.multipliers.logits = 16;
+    c.tied = c.shared_average = true;
+    two_shared_experts(c);
+    c.layers = 4;
+    c.dense_first = 1;
+    c.head_width = 6;
+    c.attention_window = 5;
+    c.window_layers = {1, 2};
+    c.nope_layers = {3};
+  };
+  add("cohere2_moe", "mixtral", cohere);
+  for (const bool renormalise : {true, false}) {
+    add("cohere2_moe", "mixtral", [&](ModelConfig& c) {
+      cohere(c);
+      c.norm = NormKind::rms;
+      c.attention_bias = c.attention_out_bias = true;
+      c.shared_average = false;
+      c.nope_layers = {0, 3};
+      if (renormalise) c.shared_experts = c.shared_width = 0;
+    });
+    RoutingOptions& routing = all.back().config.routing;
+    routing.coef.balance = 0.02f;
+    routing.recipe = kCustom;
+    routing.stages =
+        std::string(
+            R"({"losses":{"balance":{"counts":"all_choices","probs":"normalised_scores"}},)") +
+        R"("score":"sigmoid","weigh":{"renormalise":")" + (renormalise ? "before_drop" : "never") +
+        R"(","type":"scores"}})";
+  }
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -514,6 +552,7 @@ inline std::vector<NamedConfig> small_families() {
   add_deepseek_families(add);
   add_later_families(add, all);
   add_windowed_families(add);
+  add_cohere_with_experts(add, all);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

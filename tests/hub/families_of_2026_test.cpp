@@ -114,6 +114,109 @@ TEST(FamiliesOf2026, TextOfMistralSmall4) {
   EXPECT_EQ(config_to_json(c), config_to_json(parse(mistral4())));
 }
 
+// Words of Command A+'s class with sizes of its own (transformers:cohere2_moe/
+// configuration_cohere2_moe.py).
+Json cohere2_moe() {
+  return Json::parse(R"({
+    "architectures": ["Cohere2MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "expert_selection_fn": "sigmoid", "first_k_dense_replace": 3, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 768, "layer_norm_eps": 1e-05, "logit_scale": 0.25,
+    "max_position_embeddings": 131072, "model_type": "cohere2_moe", "norm_topk_prob": true,
+    "num_attention_heads": 32, "num_experts": 64, "num_experts_per_tok": 6,
+    "num_hidden_layers": 12, "num_key_value_heads": 4, "num_shared_experts": 2,
+    "prefix_dense_intermediate_size": 6144, "prefix_dense_sliding_window_pattern": 1,
+    "rms_norm_eps": null, "rope_theta": 50000.0,
+    "shared_expert_combination_strategy": "average", "sliding_window": 4096,
+    "sliding_window_pattern": 4, "tie_word_embeddings": true, "use_cache": true,
+    "vocab_size": 262144})");
+}
+
+TEST(FamiliesOf2026, CommandAPlus) {
+  const Json given = cohere2_moe();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "cohere2_moe");
+  EXPECT_EQ(c.norm_placement, NormPlacement::beside);
+  EXPECT_EQ(c.norm, NormKind::layer);
+  EXPECT_TRUE(c.shared_average && c.tied && !c.norm_bias);
+  EXPECT_EQ(c.multipliers.logits, 4);
+  EXPECT_EQ(c.dense_first, 3);
+  EXPECT_EQ(c.dense_width, 6144);
+  EXPECT_EQ(c.expert_width, 768);
+  EXPECT_EQ(c.shared_experts * c.shared_width, 1536);
+  // Dense layers see all and turn; behind them three have a window and turn, the fourth neither.
+  EXPECT_EQ(c.window_layers, (std::vector<int64_t>{3, 4, 5, 7, 8, 9, 11}));
+  EXPECT_EQ(c.nope_layers, (std::vector<int64_t>{6, 10}));
+  EXPECT_EQ(c.attention(0).rotary_width, 128);
+  const RoutingSpec spec = eval_spec(c.routing);
+  EXPECT_TRUE(std::holds_alternative<SigmoidScore>(spec.score));
+  EXPECT_EQ(std::get<ChosenScores>(spec.weigh).renormalise, ChosenScores::Renormalise::before_drop);
+  EXPECT_EQ(spec.slots(), 6);
+  const int64_t attention = 2 * 2048 * 32 * 128 + 2 * 2048 * 4 * 128, row = 3 * 2048;
+  EXPECT_EQ(count_params(c).total(), int64_t{262144} * 2048 + 2048 + 12 * (attention + 2048) +
+                                         3 * row * 6144 + 9 * (64 * 2048 + row * 66 * 768));
+  const Json saved = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(saved["expert_selection_fn"], "sigmoid");
+  EXPECT_EQ(saved["prefix_dense_sliding_window_pattern"], 1);
+  expect_same(saved, c);
+  // as transformers saves it
+  Json listed = without(without(given, "first_k_dense_replace"), "rope_theta");
+  listed["rope_parameters"] = {{"rope_theta", 50000.0}, {"rope_type", "default"}};
+  listed["layer_types"] = saved["layer_types"];
+  listed["mlp_layer_types"] = saved["mlp_layer_types"];
+  expect_same(listed, c);
+}
+
+TEST(FamiliesOf2026, CommandAPlusInOtherWords) {
+  const Json given = cohere2_moe();
+  // Of its own pattern: a window in every second dense layer, and the others do not turn.
+  const ModelConfig own = parse(with(given, "prefix_dense_sliding_window_pattern", 2));
+  EXPECT_EQ(own.window_layers, (std::vector<int64_t>{0, 2, 3, 4, 5, 7, 8, 9, 11}));
+  EXPECT_EQ(own.nope_layers, (std::vector<int64_t>{1, 6, 10}));
+  expect_same(parse_json(config_to_json(own), "x"), own);
+  const ModelConfig rms = parse(with(given, "rms_norm_eps", 1e-6));
+  EXPECT_EQ(rms.norm, NormKind::rms);
+  EXPECT_EQ(rms.norm_eps, 1e-6f);
+  const ModelConfig sum = parse(with(given, "shared_expert_combination_strategy", "sum"));
+  EXPECT_FALSE(sum.shared_average);
+  const ModelConfig softmax = parse(with(given, "expert_selection_fn", "softmax"));
+  EXPECT_EQ(softmax.routing.recipe, "mixtral");
+  EXPECT_EQ(config_to_json(parse(
+                with(with(given, "expert_selection_fn", "softmax"), "norm_topk_prob", false))),
+            config_to_json(softmax));  // which it asks of sigmoids alone
+  const ModelConfig raw = parse(with(given, "norm_topk_prob", false));
+  EXPECT_EQ(std::get<ChosenScores>(eval_spec(raw.routing).weigh).renormalise,
+            ChosenScores::Renormalise::never);
+  EXPECT_EQ(parse(with(given, "prefix_dense_intermediate_size", nullptr)).dense_width, 768);
+  EXPECT_EQ(parse(without(given, "first_k_dense_replace")).moe_layer_count(), 12);
+  for (const ModelConfig& c : {rms, sum, softmax, raw})
+    expect_same(parse_json(config_to_json(c), "x"), c);
+  // A mean of nothing and experts is no mean.
+  EXPECT_FALSE(parse(with(given, "num_shared_experts", 0)).shared_average);
+}
+
+TEST(FamiliesOf2026, CommandAPlusRefuses) {
+  const Json given = cohere2_moe();
+  expect_needed(given, {"expert_selection_fn", "head_dim", "norm_topk_prob", "num_shared_experts",
+                        "shared_expert_combination_strategy", "sliding_window",
+                        "sliding_window_pattern", "logit_scale"});
+  expect_refused(given, {{"use_qk_norm", true}, {"use_parallel_block", false}});
+  EXPECT_FAILS(parse(with(given, "expert_selection_fn", "tanh")), "\"expert_selection_fn\"");
+  EXPECT_FAILS(parse(with(given, "shared_expert_combination_strategy", "max")),
+               "\"shared_expert_combination_strategy\"");
+  std::vector<std::string> types(12, "sparse");
+  types[0] = types[2] = "dense";
+  EXPECT_FAILS(parse(with(without(given, "first_k_dense_replace"), "mlp_layer_types", types)),
+               "\"mlp_layer_types\" has \"dense\" at layer 2");
+  ModelConfig other = parse(given);
+  other.nope_layers = {0, 6, 10};  // one dense layer of three stands
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  other = parse(given);
+  other.routing.stages = "{}";
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  EXPECT_TRUE(parse(parse_json(config_to_json(other), "x")).shared_average);
+}
+
 // The defaults of A.X K1's class (transformers:axk1/configuration_axk1.py).
 TEST(FamiliesOf2026, AxK1) {
   const Json given = Json::parse(R"({

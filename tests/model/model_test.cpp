@@ -157,6 +157,9 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c.dense_first = 1;
   c.multipliers = {.residual = 0.25f, .logits = 1.7f};
   list.push_back({.name = "FFNs beside attention, LayerNorms without bias", .config = c});
+  c.shared_average = true;
+  list.push_back({.name = "shared experts averaged with the others", .config = c});
+  c.shared_average = false;
   c.multipliers = {};
   c.dropout = 0.2f;
   c.layer_scale = true;

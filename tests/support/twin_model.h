@@ -488,7 +488,7 @@ class TwinModel {
               : T(1.0);
       add_to(n, weight, expert(x[n], name + "shared.", 0, c_.shared_experts * c_.shared_width));
     }
-    return y;
+    return c_.shared_average ? scaled(y, 0.5f) : y;
   }
 
   const TwinRoute<T>& route(const Matrix<T>& x, const std::string& name, RngKey key) {

@@ -302,6 +302,20 @@ GRANITE = dict(
     attention_multiplier=0.2,
     logits_scaling=6.0,
 )
+COHERE_EXPERTS = dict(
+    SIZES,
+    num_hidden_layers=6,
+    intermediate_size=24,
+    head_dim=16,
+    prefix_dense_intermediate_size=64,
+    num_experts=8,
+    num_experts_per_tok=3,
+    num_shared_experts=2,
+    sliding_window=100,
+    sliding_window_pattern=2,
+    logit_scale=0.25,
+    pad_token_id=None,
+)
 MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
 DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
 GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
@@ -606,6 +620,29 @@ CASES |= {
         "Cohere2Config",
         dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
     ),
+    "cohere2_moe": ("Cohere2MoeConfig", dict(COHERE_EXPERTS, first_k_dense_replace=2)),
+    "cohere2_moe-sigmoid": (
+        "Cohere2MoeConfig",
+        dict(
+            COHERE_EXPERTS,
+            first_k_dense_replace=2,
+            prefix_dense_sliding_window_pattern=2,
+            prefix_dense_intermediate_size=None,
+            expert_selection_fn="sigmoid",
+            shared_expert_combination_strategy="sum",
+            rms_norm_eps=1e-6,
+            attention_bias=True,
+        ),
+    ),
+    "cohere2_moe-raw": (
+        "Cohere2MoeConfig",
+        dict(
+            COHERE_EXPERTS,
+            num_shared_experts=0,
+            expert_selection_fn="sigmoid",
+            norm_topk_prob=False,
+        ),
+    ),
     "arcee": ("ArceeConfig", DENSE),
     "nemotron": ("NemotronConfig", DENSE),
     "nemotron-biases": (
@@ -669,6 +706,9 @@ NOT_FOR_LLAMA_CPP = {
     "granite_swa": "its attention has sinks",
     "exaone4": "windows only with 64 layers",
     "hyperclovax": "it has multipliers",
+    "cohere2_moe": "some of its layers route",
+    "cohere2_moe-sigmoid": "its FFNs stand beside attention",
+    "cohere2_moe-raw": "some of its layers route",
     "cohere-bias": "queries, keys and values have biases",
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",

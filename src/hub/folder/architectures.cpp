@@ -107,6 +107,7 @@ constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
+constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
 constexpr const TensorNames* kOfAxK1[] = {&kAxK1ApartTensors};
 
 constexpr Architecture kArchitectures[] = {
@@ -170,6 +171,8 @@ constexpr Architecture kArchitectures[] = {
     family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
     family<kCohere>("cohere", "CohereForCausalLM", kCohereTensors),
     family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
+    family<kCohere2Moe>("cohere2_moe", "Cohere2MoeForCausalLM", kCohere2MoeTensors, nullptr,
+                        kOfCohere2Moe),
     family<kHelium>("helium", "HeliumForCausalLM", kHeliumTensors),
     family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
     family<kNemotron>("nemotron", "NemotronForCausalLM", kLlamaTensors),
@@ -321,6 +324,8 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "long texts turn by other frequencies";
   if (!known.query_growth && c.query_growth.present())
     return "its queries grow with their positions";
+  if (!known.shared_average && c.shared_average)
+    return "its shared experts are averaged with the others";
   if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";

@@ -97,6 +97,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.size("n_shared_experts", c.shared_experts, 0);
   v.size("shared_expert_intermediate_size", c.shared_width, 0);
   v.flag("shared_expert_gate", c.shared_gate);
+  v.extra("shared_expert_average", c.shared_average, false);
   v.size("moe_every", c.moe_every, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   v.layer_list("moe_layers", c.moe_layers);

@@ -590,6 +590,24 @@ inline constexpr Family kCohere2 = {.biases = FamilyBiases::flag,
                                     .tied_unless_said = true,
                                     .keys = kCohereKeys,
                                     .unread = kCohereUnread};
+// (transformers:cohere2_moe/modeling_cohere2_moe.py)
+inline constexpr Family kCohere2Moe = {.biases = FamilyBiases::flag,
+                                       .head_width = HeadWidth::must,
+                                       .window = FamilyWindow::listed,
+                                       .dense_windows = true,
+                                       .every_key = "sliding_window_pattern",
+                                       .rotary = FamilyRotary::windowed,
+                                       .placement = NormPlacement::beside,
+                                       .eps_key = "layer_norm_eps",
+                                       .layer_norms = true,
+                                       .either_norm = true,
+                                       .norm_biases = false,
+                                       .logit_factor = "logit_scale",
+                                       .tied_unless_said = true,
+                                       .experts = FamilyExperts::cohere,
+                                       .may_lack_balance = true,
+                                       .keys = kCohereKeys,
+                                       .unread = kCohereUnread};
 // Its projection back is as wide as the model, and never has a bias (transformers:helium/
 // modeling_helium.py).
 inline constexpr Family kHelium = {

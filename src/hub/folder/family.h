@@ -84,6 +84,7 @@ enum class FamilyExperts {
   afmoe,
   exaone,
   hy3,
+  cohere,
   aria,
   kimi
 };
@@ -117,7 +118,10 @@ struct Family {
   HeadWidth head_width = HeadWidth::may;
   FamilyWindow window = FamilyWindow::none;
   int64_t window_every = 2;
-  bool first_full = false;          // these are counted from the first layer on, which has none
+  bool first_full = false;  // these are counted from the first layer on, which has none
+  // Dense layers, the first ones, are counted by "prefix_dense_sliding_window_pattern"; where it is
+  // 1 they have no window and turn all the same.
+  bool dense_windows = false;
   const char* every_key = nullptr;  // needed where "layer_types" is missing
   WindowRope window_rope = WindowRope::same;
   QkNorm qk_norm = QkNorm::none;
@@ -127,6 +131,7 @@ struct Family {
   bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
   bool layer_norms = false;   // norms are LayerNorms
+  bool either_norm = false;   // or, where "rms_norm_eps" says an epsilon, RMSNorms
   bool norm_biases = true;    // with biases
   bool from_one = false;      // which multiply by 1 + their weight
   bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
@@ -182,7 +187,7 @@ struct Family {
   bool num_shared() const {
     return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
            experts == FamilyExperts::exaone || experts == FamilyExperts::hy3 ||
-           experts == FamilyExperts::kimi;
+           experts == FamilyExperts::cohere || experts == FamilyExperts::kimi;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -206,7 +211,8 @@ struct Family {
   // Whether "mlp_layer_types" may say which layers are dense.
   bool mlp_types() const {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
-           experts == FamilyExperts::hy3 || experts == FamilyExperts::kimi;
+           experts == FamilyExperts::hy3 || experts == FamilyExperts::cohere ||
+           experts == FamilyExperts::kimi;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const {

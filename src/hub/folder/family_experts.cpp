@@ -16,6 +16,14 @@ const char* top_k_key(FamilyExperts experts) {
                                             : "num_experts_per_tok";
 }
 
+// Dense layers are as wide as an expert where nothing is said.
+template <class Visitor, class Config>
+void visit_cohere_sizes(Visitor& v, Config& c) {
+  v.size("intermediate_size", c.expert_width, 1);
+  v.size_or("prefix_dense_intermediate_size", c.dense_width, c.expert_width, 1);
+  v.size("num_shared_experts", c.shared_experts, 0);
+}
+
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
@@ -64,6 +72,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       if (f.experts == FamilyExperts::ling) v.size(kDenseReplace, c.dense_first, 0);
       if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
       return;
+    case FamilyExperts::cohere: return visit_cohere_sizes(v, c);
     case FamilyExperts::granite_shared:
       v.size("shared_intermediate_size", c.shared_width, f.states ? 1 : 0);
       [[fallthrough]];
@@ -130,12 +139,16 @@ std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& 
   return types;
 }
 
-// The first configs said how many are dense, and where neither stands the first is; of families
-// with indexers and of the first DeepSeek one of the two has to stand.
+}  // namespace
+
+// The first configs said how many are dense, and where neither stands the first is, or none of
+// Cohere's; of families with indexers and of the first DeepSeek one of the two has to stand.
 void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
   const bool listed = reader.has(kMlpTypes), one_stands = f.indexed || !f.mlp_types();
-  c.dense_first = one_stands && !listed ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
-                                        : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize, 1);
+  c.dense_first = one_stands && !listed
+                      ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
+                      : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize,
+                                               f.experts == FamilyExperts::cohere ? 0 : 1);
   if (!listed) return;
   if (c.moe_every != 1)
     refuse(reader, "moe_layer_freq", "\"mlp_layer_types\" says which layers route, only 1");
@@ -148,6 +161,8 @@ void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
       fail("{}: \"{}\" has \"{}\" at layer {}; dense layers are supported before all that route",
            reader.where(), kMlpTypes, printable(types[static_cast<size_t>(i)]), i);
 }
+
+namespace {
 
 // Where nothing is said all layers route.
 void read_any_mlp_types(const JsonReader& reader, ModelConfig& c) {
@@ -188,6 +203,7 @@ const char* recipe_of(const Family& f, bool renormalise) {
   switch (f.experts) {
     case FamilyExperts::mixtral:
     case FamilyExperts::granite:
+    case FamilyExperts::cohere:
     case FamilyExperts::aria:
     case FamilyExperts::hunyuan:
     case FamilyExperts::granite_shared: return "mixtral";
@@ -394,8 +410,53 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
     fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
 }
 
+// Cohere's (transformers:cohere2_moe/modeling_cohere2_moe.py, Cohere2MoeTopKRouter): a softmax of
+// the chosen logits, which is Mixtral's, or their sigmoids, divided by their sum or not; and how
+// shared experts join. Stages as a config of ours has them.
+constexpr const char *kScoreBy = "expert_selection_fn",
+                     *kJoinBy = "shared_expert_combination_strategy";
+
+std::string sigmoid_stages(bool renormalise) {
+  return Json{
+      {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
+      {"score", "sigmoid"},
+      {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
+      .dump();
+}
+
+bool scores_by_sigmoid(const RoutingOptions& routing) {
+  return routing.recipe == kCustom &&
+         (routing.stages == sigmoid_stages(true) || routing.stages == sigmoid_stages(false));
+}
+
+void read_cohere(const JsonReader& reader, ModelConfig& c) {
+  const std::vector<std::string> scores = {"softmax", "sigmoid"}, joins = {"sum", "average"};
+  if (c.shared_experts > 0) c.shared_average = reader.get_one_of(kJoinBy, joins) == 1;
+  else stands(reader, kJoinBy);
+  if (reader.get_one_of(kScoreBy, scores) == 0) {
+    stands(reader, "norm_topk_prob");  // of sigmoids
+    return FieldReader(reader).extra_recipe("recipe", c.routing.recipe, "mixtral");
+  }
+  c.routing.recipe = kCustom;
+  c.routing.stages = sigmoid_stages(reader.get<bool>("norm_topk_prob"));
+}
+
+void write_cohere(Json& json, const ModelConfig& c) {
+  const bool sigmoid = scores_by_sigmoid(c.routing);
+  json[kJoinBy] = c.shared_average ? "average" : "sum";
+  json[kScoreBy] = sigmoid ? "sigmoid" : "softmax";
+  json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(true);
+  if (!sigmoid) FieldWriter(json).extra_recipe("recipe", c.routing.recipe, "mixtral");
+}
+
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.router) return read_own_router(reader, c, f);
+  if (f.experts == FamilyExperts::cohere) {
+    read_cohere(reader, c);
+    FieldReader(reader).optional("router_balance_over", c.routing.balance_over,
+                                 balance_over_names());
+    return read_plain_losses(reader, c, f);
+  }
   const bool renormalise = f.always_renormalises() || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
@@ -409,6 +470,10 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
   if (f.router) return write_own_router(json, c, *f.router);
+  if (f.experts == FamilyExperts::cohere) {
+    write_cohere(json, c);
+    return write_plain_losses(json, c);
+  }
   FieldWriter fields(json);
   const bool renormalise = renormalises(c.routing);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
@@ -425,6 +490,11 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
+  if (f.experts == FamilyExperts::cohere) {
+    if (scores_by_sigmoid(c.routing)) return "";
+    if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
+    return renormalises(c.routing) ? "" : "its combine weights are not normalised";
+  }
   if (!router) {
     if (f.own_recipe())
       return c.routing.recipe == recipe_of(f, true)
@@ -478,6 +548,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::afmoe:
     case FamilyExperts::exaone:
     case FamilyExperts::hy3:
+    case FamilyExperts::cohere:
     case FamilyExperts::aria:
     case FamilyExperts::kimi:
       if (none)
@@ -507,7 +578,7 @@ std::string why_not_layers(const ModelConfig& c, const Family& f) {
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_expert_sizes(fields, c, f);
-  if (f.mlp_types() || f.first_deepseek()) read_mlp_types(reader, c, f);
+  if (!f.dense_windows && (f.mlp_types() || f.first_deepseek())) read_mlp_types(reader, c, f);
   if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)

@@ -134,6 +134,12 @@ bool has_no_windows(const JsonReader& reader, const Family& f) {
   return !reader.has("sliding_window");
 }
 
+constexpr const char* kDensePattern = "prefix_dense_sliding_window_pattern";
+
+int64_t dense_pattern(const JsonReader& reader) {
+  return reader.get_in<int64_t>(kDensePattern, 1, kMaxLayers, 1);
+}
+
 void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (has_no_windows(reader, f)) {
     stands(reader, f.every_key);
@@ -150,9 +156,13 @@ void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family&
   else if (f.every_key) every = reader.get_in<int64_t>(f.every_key, 1, kMaxLayers);
   if (listed) types = reader.get<std::vector<std::string>>("layer_types");
   else
-    for (int64_t i = 0; i < c.layers; ++i)
-      types.emplace_back((f.first_full ? i : i + 1) % every != 0 ? "sliding_attention"
-                                                                 : "full_attention");
+    for (int64_t i = 0; i < c.layers; ++i) {
+      const bool dense = f.dense_windows && i < c.dense_first;
+      const int64_t before = f.dense_windows && !dense ? c.dense_first : 0,
+                    of = dense ? dense_pattern(reader) : every;
+      types.emplace_back((f.first_full ? i : i + 1 - before) % of != 0 ? "sliding_attention"
+                                                                       : "full_attention");
+    }
   for (size_t i = 0; i < types.size() && static_cast<int64_t>(i) < c.layers; ++i)
     if (types[i] == "sliding_attention") c.window_layers.push_back(static_cast<int64_t>(i));
   if (c.window_layers.empty()) c.attention_window = 0;
@@ -213,8 +223,21 @@ std::string why_not_windows(const ModelConfig& c, const Family& f) {
 void read_windowed_turning(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.rotary != FamilyRotary::windowed && f.rotary != FamilyRotary::windowed_or_all) return;
   if (has_no_windows(reader, f)) return;
-  for (int64_t i = 0; i < c.layers; ++i)
+  const bool dense_turn = f.dense_windows && dense_pattern(reader) == 1;
+  for (int64_t i = dense_turn ? c.dense_first : 0; i < c.layers; ++i)
     if (!c.has_window(i)) c.nope_layers.push_back(i);
+}
+
+// Of dense layers without a window, the first ones, how many turn, and how many do not.
+std::pair<int64_t, int64_t> turning_dense_layers(const ModelConfig& c) {
+  std::pair<int64_t, int64_t> count = {0, 0};
+  for (int64_t i = 0; i < c.layers && !c.is_moe(i); ++i)
+    if (!c.has_window(i)) ++(c.attention(i).rotary_width > 0 ? count.first : count.second);
+  return count;
+}
+
+void write_dense_pattern(Json& json, const ModelConfig& c) {
+  json[kDensePattern] = turning_dense_layers(c).second > 0 ? 2 : 1;  // layers are listed
 }
 
 constexpr const char* kRotaryDim = "rotary_dim";
@@ -347,9 +370,14 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
                                                           : "its rotary frequencies are scaled";
   if (f.rotary == FamilyRotary::windowed ||
       (f.rotary == FamilyRotary::windowed_or_all && c.attention_window > 0)) {
-    for (int64_t i = 0; i < c.layers; ++i)
-      if ((c.attention(i).rotary_width > 0) != c.has_window(i))
+    const auto [turn, stand] = turning_dense_layers(c);
+    if (f.dense_windows && turn > 0 && stand > 0)
+      return "some of its dense layers without a window turn and some do not";
+    for (int64_t i = 0; i < c.layers; ++i) {
+      const bool turns = c.attention(i).rotary_width > 0, dense = f.dense_windows && !c.is_moe(i);
+      if (turns != c.has_window(i) && !(turns && dense))
         return "what turns are not its layers with a window";
+    }
     return "";
   }
   if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer &&
@@ -426,11 +454,15 @@ void read_keys(const JsonReader& reader, const Family& f) {
   }
 }
 
-constexpr const char* kPostNorm = "use_post_norm";
+constexpr const char *kPostNorm = "use_post_norm", *kRmsNormEps = "rms_norm_eps";
 
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.layer_norms) c.norm = NormKind::layer;
+  if (f.either_norm && reader.has(kRmsNormEps)) {
+    c.norm = NormKind::rms;
+    FieldReader(reader).number(kRmsNormEps, c.norm_eps, 0);
+  }
   c.norm_bias = f.layer_norms && f.norm_biases;
   c.norm_placement = f.placement;
   if (f.post_norm_flag && !reader.get<bool>(kPostNorm)) c.norm_placement = NormPlacement::pre;
@@ -498,6 +530,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   read_mixers(reader, c, f);
   if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
+  if (f.dense_windows) read_mlp_types(reader, c, f);
   read_windows(reader, c, f);
   read_windowed_turning(reader, c, f);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
@@ -547,6 +580,11 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_extras(fields, c);
   write_rotary(json, c, f);
   write_windows(json, c, f);
+  if (f.dense_windows) write_dense_pattern(json, c);
+  if (f.either_norm) {
+    json[kRmsNormEps] = nullptr;
+    if (c.norm == NormKind::rms) fields.number(kRmsNormEps, c.norm_eps, 0);
+  }
   json["attention_dropout"] = 0.0;
   write_token_ids(json);
   if (f.experts == FamilyExperts::gemma4) json[kExpertsSwitch] = c.moe_layer_count() > 0;
@@ -562,7 +600,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
 namespace {
 
 std::string why_not_norms(const ModelConfig& c, const Family& f) {
-  if (f.layer_norms)
+  if (f.layer_norms && !(f.either_norm && c.norm == NormKind::rms))
     return c.norm == NormKind::layer && c.norm_bias == f.norm_biases &&
                    c.norm_placement == f.placement
                ? ""
@@ -612,7 +650,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .query_growth = f.query_growth,
                             .caps = f.gemma == FamilyGemma::gemma2,
                             .nanochat = f.nanochat,
-                            .moe_out_norm = f.moe_out_norm};
+                            .moe_out_norm = f.moe_out_norm,
+                            .shared_average = f.experts == FamilyExperts::cohere};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

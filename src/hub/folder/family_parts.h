@@ -83,6 +83,8 @@ std::string why_not_gemma(const ModelConfig&, const Family&);
 
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
+// Of those before it only which layers are dense, the first ones.
+void read_mlp_types(const JsonReader&, ModelConfig&, const Family&);
 void write_experts(Json&, const ModelConfig&, const Family&);
 std::string why_not_experts(const ModelConfig&, const Family&);
 

@@ -218,9 +218,13 @@ int64_t scratch_router(const Sizes& s) {
   const bool jittered = std::holds_alternative<InputJitter>(s.spec.noise);
   const int64_t products = std::holds_alternative<AnalyticLogits>(s.spec.logits)
                                ? 4
-                               : 0;  // the score again, its gradient, those of the products
+                               : 0,  // the score again, its gradient, those of the products
+      sigmoids = std::holds_alternative<ChosenSigmoids>(s.spec.weigh)
+                     ? 3
+                     : 0;  // they again, their gradient and slopes
   return s.n * kF32 *
-             ((1 + products + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) * s.spec.experts +
+             ((1 + products + sigmoids + saved_noise(s.spec) + (s.spec.losses.load ? 1 : 0)) *
+                  s.spec.experts +
               s.spec.slots()) +
          scratch_scopes(s) + (jittered ? s.stream() : 0);
 }

@@ -143,6 +143,12 @@ TEST(Routing, Weighings) {
       dropping(custom("softmax over the chosen, drops", 4, 2,
                       R"({"score": "raw", "weigh": "softmax")" + tight,
                       [](RoutingSpec& s) { s.capacity = Dropless{}; })),
+      custom("sigmoids of raw scores", 4, 2, R"({"score": "raw", "weigh": "sigmoids"})",
+             [](RoutingSpec& s) { s.weigh = ChosenSigmoids{true}; }),
+      custom(
+          "sigmoids, divided, of logits that a bias chooses among", 4, 2,
+          R"({"score": "raw", "select": {"type": "top_k", "bias": true}, "weigh": {"type": "sigmoids", "renormalise": true}})",
+          [](RoutingSpec& s) { std::get<TopK>(s.select).bias.reset(); }),
       custom(
           "softmax over an expert's tokens of a sequence", 4, 2,
           R"({"score": "raw", "weigh": "token_softmax", "select": {"type": "expert_choice", "scope": "sequence"}})",

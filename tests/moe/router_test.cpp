@@ -303,6 +303,15 @@ TEST(Router, StagesOfNoRecipeToo) {
     spec.losses.balance = BalanceLoss{.shares = BalanceLoss::Shares::step};
     expect_like_the_twin(spec, "balance over the whole step");
   }
+  for (const bool renormalise : {false, true}) {
+    RoutingSpec spec = base;
+    spec.score = RawScore{};
+    spec.select = TopK{2, SelectionBias{}};
+    spec.weigh = ChosenSigmoids{renormalise};
+    spec.losses.balance = BalanceLoss{.counts = BalanceLoss::Counts::unbiased_choices,
+                                      .probs = BalanceLoss::Probs::softmax};
+    expect_like_the_twin(spec, "sigmoids of logits that a bias chooses among");
+  }
 }
 
 TEST(Router, EvaluationByThresholdsIsItsTwin) {

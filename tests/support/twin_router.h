@@ -421,6 +421,11 @@ class TwinRouter {
         for (T& w : chosen) w = T(static_cast<double>(stage->scale)) * w / sum;
       }
       if (std::holds_alternative<ChosenSoftmax>(spec_.weigh)) chosen = twin::softmax(chosen);
+      if (const auto* sigmoids = std::get_if<ChosenSigmoids>(&spec_.weigh)) {
+        for (T& w : chosen) w = twin::sigmoid(w);
+        const T sum = sigmoids->renormalise ? twin::sum_of(chosen) + T(1e-20) : T(1.0);
+        for (T& w : chosen) w /= sum;
+      }
       if (std::holds_alternative<OnePlusScaled>(spec_.weigh))
         for (size_t i = 0, next = 0; i < slots_; ++i)
           if (out_.selected[n][i])

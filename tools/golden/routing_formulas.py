@@ -43,6 +43,7 @@ DEFAULTS = {
     "one_plus_scaled": {},
     "scaled_scores": {},
     "near_softmax": {"eps": 0.01},
+    "sigmoids": {"renormalise": False},
     "all": {},
     "threshold": {"least": 0.2, "relative": False},
     "random": {"full": 0.5},
@@ -326,6 +327,11 @@ def weigh(spec, scores, rows, sequences, scope, scale=None, key=None, origins=No
         ]
     if kind == "softmax":
         return [w.softmax(0) if len(w) else w for w in weights]
+    if kind == "sigmoids":
+        weights = [w.sigmoid() for w in weights]
+        if spec["renormalise"]:
+            weights = [w / (w.sum() + RENORM_FLOOR) for w in weights]
+        return weights
     weights = [spec["scale"] * w for w in weights]
     if spec["renormalise"] == "before_drop":
         weights = [spec["scale"] * w / (w.sum() + RENORM_FLOOR) for w in weights]

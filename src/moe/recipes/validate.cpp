@@ -31,6 +31,7 @@ bool finite_above(float x, float least) { return x > least && std::isfinite(x); 
 // Whether a token's weights add up to the same number (times the scale) whatever it chose.
 bool adds_up(const RoutingSpec& spec) {
   if (is<ChosenSoftmax>(spec.weigh)) return true;
+  if (const auto* sigmoids = std::get_if<ChosenSigmoids>(&spec.weigh)) return sigmoids->renormalise;
   const auto* scores = std::get_if<ChosenScores>(&spec.weigh);
   return scores && scores->renormalise == Renormalise::before_drop;
 }
@@ -173,12 +174,16 @@ void check_weigh(const RoutingSpec& spec) {
   if (is<RawScore>(spec.score) && (is<ChosenScores>(spec.weigh) || is<ScaledScores>(spec.weigh)))
     fail_usage(
         "raw logits as combine weights can be negative and have no scale; use the weighing "
-        "\"softmax\", or the score \"softmax\" or \"sigmoid\"");
+        "\"softmax\" or \"sigmoids\", or the score \"softmax\" or \"sigmoid\"");
   const bool squashed = !is<RawScore>(spec.score);
   if (is<ChosenSoftmax>(spec.weigh) && squashed)
     fail_usage(
         "a softmax of scores that are squashed into 0..1 already is nearly flat; use the score "
         "\"raw\", or the weighing \"scores\" with renormalise");
+  if (is<ChosenSigmoids>(spec.weigh) && squashed)
+    fail_usage(
+        "sigmoids of scores that are squashed into 0..1 already hardly differ; use the score "
+        "\"raw\", or the weighing \"scores\"");
   if (is<TokenSoftmax>(spec.weigh)) {
     if (squashed)
       fail_usage(

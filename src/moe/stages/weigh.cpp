@@ -1,7 +1,9 @@
 // Which of the weighings of ops/routing.h each weigh stage is.
 #include "moe/stages/weigh.h"
 
+#include "moe/stages/score.h"
 #include "moe/stages/stage_math.h"
+#include "ops/ops.h"
 #include "ops/routing.h"
 
 namespace moe {
@@ -17,6 +19,7 @@ bool constant_when_alone(const WeighStage& stage) {
                         [](OnePlusScaled) { return false; },
                         [](ScaledScores) { return true; },
                         [](NearSoftmax) { return false; },
+                        [](ChosenSigmoids c) { return c.renormalise; },
                     },
                     stage);
 }
@@ -34,6 +37,27 @@ bool renormalises_after_drop(const WeighStage& stage) {
   const auto* scores = std::get_if<ChosenScores>(&stage);
   return scores != nullptr && scores->renormalise == Renormalise::after_drop;
 }
+
+namespace {
+
+// Of ChosenSigmoids, in scratch, which backward makes again.
+Tensor sigmoids_of(Run& run, const Routing& r) {
+  Tensor p = run.scratch.alloc(DType::f32, {r.scores.rows(), r.scores.cols()});
+  score_forward(run, p, {}, r.scores, SigmoidScore{});
+  return p;
+}
+
+void weigh_sigmoids_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r,
+                                 bool renormalise) {
+  const ArenaScope scope(run.scratch);
+  const Tensor p = sigmoids_of(run, r), dp = run.scratch.alloc(DType::f32, {p.rows(), p.cols()});
+  ops::zero(run, dp);
+  ops::weigh_scores_backward_acc(run, dp, dw, r.weights, p, r.choice, r.selected, renormalise, 1);
+  score_backward(run, dp, dp, {}, p, r.scores, {}, SigmoidScore{});
+  ops::add(run, ds, ds, dp);
+}
+
+}  // namespace
 
 void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
   r.weights = run.saved.alloc(DType::f32, {r.tokens(), r.slots()});
@@ -62,6 +86,11 @@ void weigh_forward(Run& run, Routing& r, const WeighStage& stage) {
             const RngKey key = r.key.empty() ? RngKey{} : r.key.fold(4);
             ops::weigh_near_best_forward(run, r.weights, r.scores, r.choice, r.selected, near.eps,
                                          key);
+          },
+          [&](const ChosenSigmoids& sigmoids) {
+            const ArenaScope scope(run.scratch);
+            ops::weigh_scores_forward(run, r.weights, sigmoids_of(run, r), r.choice, r.selected,
+                                      sigmoids.renormalise, 1);
           },
       },
       stage);
@@ -106,6 +135,9 @@ void weigh_backward_acc(Run& run, Tensor ds, Tensor dw, const Routing& r, const 
                  [&](const NearSoftmax& near) {
                    ops::weigh_near_best_backward_acc(run, ds, dw, r.scores, r.choice, r.selected,
                                                      near.eps);
+                 },
+                 [&](const ChosenSigmoids& sigmoids) {
+                   weigh_sigmoids_backward_acc(run, ds, dw, r, sigmoids.renormalise);
                  },
              },
              stage);

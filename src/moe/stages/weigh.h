@@ -67,8 +67,19 @@ struct NearSoftmax {
   }
   float eps = 1e-2f;
 };
+// w = sigmoid of the chosen raw scores, divided by their sum (+ 1e-20) where `renormalise`: a bias
+// of the choice is one of logits then, not of what weighs (Kolibri: transformers:kolibri1/
+// modeling_kolibri1.py, Kolibri1TopKRouter).
+struct ChosenSigmoids {
+  static constexpr std::string_view kName = "sigmoids";
+  template <class V, class S>
+  static void fields(V& v, S& s) {
+    v("renormalise", s.renormalise);
+  }
+  bool renormalise = false;
+};
 using WeighStage = std::variant<ChosenScores, ChosenSoftmax, TokenSoftmax, UnitWeight,
-                                OnePlusScaled, ScaledScores, NearSoftmax>;
+                                OnePlusScaled, ScaledScores, NearSoftmax, ChosenSigmoids>;
 
 // Whether experts have a factor each that is learned, and from what number on.
 bool has_expert_scale(const WeighStage&);

@@ -34,7 +34,7 @@ using Members = std::vector<Member<Stage>>;
 // A new member of a variant belongs into the lists below.
 static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 &&
               std::variant_size_v<SelectStage> == 6 && std::variant_size_v<LogitStage> == 2 &&
-              std::variant_size_v<WeighStage> == 7 && std::variant_size_v<SecondStage> == 3 &&
+              std::variant_size_v<WeighStage> == 8 && std::variant_size_v<SecondStage> == 3 &&
               std::variant_size_v<CapacityStage> == 2);
 
 Members<NoiseStage> all_noise() {
@@ -72,7 +72,9 @@ Members<WeighStage> all_weighings() {
                              {"one", UnitWeight{}},
                              {"one plus scaled", OnePlusScaled{}},
                              {"scaled scores", ScaledScores{}},
-                             {"near softmax", NearSoftmax{0.3f}}};
+                             {"near softmax", NearSoftmax{0.3f}},
+                             {"sigmoids", ChosenSigmoids{false}},
+                             {"sigmoids, divided", ChosenSigmoids{true}}};
   for (auto renormalise : {Renormalise::never, Renormalise::before_drop, Renormalise::after_drop})
     for (float scale : {1.0f, 2.5f})
       out.push_back(

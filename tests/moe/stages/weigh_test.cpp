@@ -24,7 +24,9 @@ const WeighStage kStages[] = {ChosenScores{Renormalise::never, 2.5f},
                               UnitWeight{},
                               OnePlusScaled{},
                               ScaledScores{},
-                              NearSoftmax{0.3f}};
+                              NearSoftmax{0.3f},
+                              ChosenSigmoids{false},
+                              ChosenSigmoids{true}};
 
 struct Case {
   size_t tokens, experts, slots;
@@ -138,6 +140,8 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
     T sum(0.0);
     for (size_t pair : pairs) {
       w[pair] = std::holds_alternative<UnitWeight>(stage) ? T(1.0)
+                : std::holds_alternative<ChosenSigmoids>(stage)
+                    ? T(1.0) / (T(1.0) + exp(T(0.0) - score(pair)))
                 : std::holds_alternative<ChosenScores>(stage) ||
                         std::holds_alternative<ScaledScores>(stage)
                     ? score(pair)
@@ -149,6 +153,9 @@ std::vector<T> weigh_twin(const std::vector<T>& s, const Drawn& d,
         w[pair] =
             T(1.0) + T(static_cast<double>(d.scale.as<float>()[d.expert(pair)])) * score(pair);
     if (std::holds_alternative<ChosenSoftmax>(stage) || std::holds_alternative<TokenSoftmax>(stage))
+      divide(pairs, sum);
+    if (const auto* sigmoids = std::get_if<ChosenSigmoids>(&stage);
+        sigmoids && sigmoids->renormalise)
       divide(pairs, sum);
     if (std::holds_alternative<ScaledScores>(stage))
       for (size_t pair : pairs)
@@ -456,8 +463,8 @@ TEST(Weigh, IsTheSameForAnyThreads) {
 }
 
 TEST(Weigh, WhatAStageSaysOfItself) {
-  const bool constant[] = {false, true, true, true, false, true, false, true, false},
-             after[] = {false, false, true, false, false, false, false, false, false};
+  const bool constant[] = {false, true, true, true, false, true, false, true, false, false, true},
+             after[] = {false, false, true, false, false, false, false, false, false, false, false};
   static_assert(std::size(constant) == std::size(kStages) &&
                 std::size(after) == std::size(kStages));
   for (size_t i = 0; i < std::size(kStages); ++i) {

@@ -174,6 +174,14 @@ constexpr NameRow kAxK1OwnNames[] = {
 constexpr auto kAxK1Names = joined(kAxK1OwnNames, kFusedLatentNames);
 constexpr auto kAxK1ApartNames = joined(kAxK1OwnNames, kLatentNames);
 
+// Kolibri's: norms before and behind each sublayer; experts as above.
+constexpr NameRow kKolibriOwnNames[] = {
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_self_attn_layernorm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
+};
+constexpr auto kKolibriApartNames = joined(kKolibriOwnNames, kDeepSeekNames);
+constexpr auto kKolibriNames = joined(kFusedExpertNames, kKolibriApartNames);
+
 // An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
 constexpr NameRow kIndexerNames[] = {
     {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
@@ -619,6 +627,10 @@ const TensorNames kFusedLatentTensors = {
 const TensorNames kAxK1Tensors = {"A.X K1", kAxK1Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kAxK1ApartTensors = {"A.X K1", kAxK1ApartNames,  kTiedHeadName, {},
                                        {},       kHuggingFaceNames};
+const TensorNames kKolibriTensors = {"Kolibri", kKolibriNames,    kTiedHeadName, {},
+                                     {},        kHuggingFaceNames};
+const TensorNames kKolibriApartTensors = {"Kolibri", kKolibriApartNames, kTiedHeadName, {},
+                                          {},        kHuggingFaceNames};
 const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},
                                      kHuggingFaceNames};
 const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},

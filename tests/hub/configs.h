@@ -534,6 +534,32 @@ void add_cohere_with_experts(Add&& add, std::vector<NamedConfig>& all) {
   }
 }
 
+// Its router too is stages of a config's own.
+template <class Add>
+void add_kolibri(Add&& add, std::vector<NamedConfig>& all) {
+  for (const bool renormalise : {false, true}) {
+    add("kolibri1", "mixtral", [&](ModelConfig& c) {
+      c.dense_width = c.expert_width;  // unused
+      c.qk_norm = QkNorm::head;
+      c.head_width = 6;
+      c.norm_placement = NormPlacement::both;
+      c.shared_experts = 1;
+      c.shared_width = 10;
+      if (renormalise) return;
+      c.layers = 3;
+      c.attention_window = 5;
+      c.window_layers = {0, 2};
+      c.nope_layers = {1};
+    });
+    RoutingOptions& routing = all.back().config.routing;
+    routing.recipe = kCustom;
+    routing.stages =
+        std::string(R"({"losses":{"balance":{"counts":"unbiased_choices","probs":"softmax"}},)") +
+        R"("score":"raw","select":{"bias":true,"type":"top_k"},"weigh":{"renormalise":)" +
+        (renormalise ? "true" : "false") + R"(,"type":"sigmoids"}})";
+  }
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -553,6 +579,7 @@ inline std::vector<NamedConfig> small_families() {
   add_later_families(add, all);
   add_windowed_families(add);
   add_cohere_with_experts(add, all);
+  add_kolibri(add, all);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -217,6 +217,64 @@ TEST(FamiliesOf2026, CommandAPlusRefuses) {
   EXPECT_TRUE(parse(parse_json(config_to_json(other), "x")).shared_average);
 }
 
+// The defaults of Kolibri 1's class (transformers:kolibri1/configuration_kolibri1.py).
+TEST(FamiliesOf2026, Kolibri) {
+  const Json given = Json::parse(R"({
+    "architectures": ["Kolibri1ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2560, "initializer_range": 0.02,
+    "max_position_embeddings": 262144, "model_type": "kolibri1", "moe_intermediate_size": 512,
+    "norm_topk_prob": false, "num_attention_heads": 48, "num_experts": 384,
+    "num_experts_per_tok": 6, "num_hidden_layers": 50, "num_key_value_heads": 4,
+    "output_router_logits": false, "rms_norm_eps": 1e-06,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512, "sliding_window": 513,
+    "tie_word_embeddings": false, "use_cache": true, "vocab_size": 128000})");
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "kolibri1");
+  EXPECT_EQ(c.norm_placement, NormPlacement::both);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.attention(3).window, 513);
+  EXPECT_EQ(c.attention(3).rotary_width, 128);
+  EXPECT_EQ(c.attention(4).window, 0);
+  EXPECT_EQ(c.attention(4).rotary_width, 0);
+  EXPECT_EQ(c.nope_layers.size(), 10u);
+  EXPECT_EQ(c.moe_layer_count(), 50);
+  EXPECT_EQ(c.routing.coef.balance, 0.006f);
+  const RoutingSpec train = train_spec(c.routing);
+  EXPECT_TRUE(std::holds_alternative<RawScore>(train.score));
+  EXPECT_NE(selection_bias(train.select), nullptr);
+  EXPECT_EQ(train.slots(), 6);
+  EXPECT_FALSE(std::get<ChosenSigmoids>(train.weigh).renormalise);
+  const ModelConfig divided = parse(with(given, "norm_topk_prob", true));
+  EXPECT_TRUE(std::get<ChosenSigmoids>(eval_spec(divided.routing).weigh).renormalise);
+  const int64_t attention = 2 * 2560 * 48 * 128 + 2 * 2560 * 4 * 128 + 2 * 128,
+                expert = 3 * 2560 * 512;
+  EXPECT_EQ(count_params(c).total(), 2 * int64_t{128000} * 2560 + 2560 +
+                                         50 * (attention + 4 * 2560 + 384 * 2560 + 385 * expert));
+  EXPECT_EQ(count_params(c).buffers, 50 * 384);
+  for (const ModelConfig& one : {c, divided})
+    expect_same(parse_json(config_to_json(one), "x"), one);
+  // as transformers saves it
+  Json listed = with(without(given, "num_experts"), "num_local_experts", 384);
+  for (int64_t i = 0; i < 50; ++i)
+    listed["layer_types"].push_back((i + 1) % 5 == 0 ? "full_attention" : "sliding_attention");
+  expect_same(listed, c);
+  // Without windows all of it turns.
+  Json whole = with(given, "sliding_window", nullptr);
+  EXPECT_TRUE(parse(whole).nope_layers.empty());
+  whole["layer_types"] = listed["layer_types"];
+  EXPECT_FAILS(parse(whole), "\"layer_types\" has \"sliding_attention\" at layer 0");
+
+  expect_needed(given, {"head_dim", "norm_topk_prob", "shared_expert_intermediate_size",
+                        "sliding_window", "num_experts_per_tok"});
+  expect_refused(given, {{"attention_bias", true}, {"decoder_sparse_step", 2}});
+  ModelConfig other = c;
+  other.routing = default_options(find_recipe("deepseek-v3"), 384, 6, 50);
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  EXPECT_FAILS(architecture_of(other, "kolibri1", "here"),
+               "routes in another way than by sigmoids of chosen logits");
+}
+
 // The defaults of A.X K1's class (transformers:axk1/configuration_axk1.py).
 TEST(FamiliesOf2026, AxK1) {
   const Json given = Json::parse(R"({

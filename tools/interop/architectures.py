@@ -154,6 +154,8 @@ def router_of(layer):
 def choosing_scores(gate, bias, x):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
     logits = x @ gate.weight.T + (0 if getattr(gate, "bias", None) is None else gate.bias)
+    if type(gate).__name__ == "Kolibri1TopKRouter":  # whose bias is one of logits
+        return logits + bias
     softmax = bias is None or hasattr(gate, "moe_statics")
     scores = logits.softmax(-1) if softmax else logits.sigmoid()
     scores = scores if bias is None else scores + bias

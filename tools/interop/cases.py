@@ -316,6 +316,16 @@ COHERE_EXPERTS = dict(
     logit_scale=0.25,
     pad_token_id=None,
 )
+KOLIBRI = dict(
+    SIZES,
+    num_hidden_layers=5,
+    head_dim=16,
+    sliding_window=100,
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    shared_expert_intermediate_size=40,
+)
 MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
 DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
 GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
@@ -643,6 +653,17 @@ CASES |= {
             norm_topk_prob=False,
         ),
     ),
+    "kolibri1": ("Kolibri1Config", KOLIBRI),
+    "kolibri1-whole": (
+        "Kolibri1Config",
+        dict(
+            KOLIBRI,
+            num_hidden_layers=2,
+            sliding_window=None,
+            layer_types=["full_attention"] * 2,
+            norm_topk_prob=True,
+        ),
+    ),
     "arcee": ("ArceeConfig", DENSE),
     "nemotron": ("NemotronConfig", DENSE),
     "nemotron-biases": (
@@ -706,6 +727,8 @@ NOT_FOR_LLAMA_CPP = {
     "granite_swa": "its attention has sinks",
     "exaone4": "windows only with 64 layers",
     "hyperclovax": "it has multipliers",
+    "kolibri1": "weighs experts as recipe 'custom' does",
+    "kolibri1-whole": "weighs experts as recipe 'custom' does",
     "cohere2_moe": "some of its layers route",
     "cohere2_moe-sigmoid": "its FFNs stand beside attention",
     "cohere2_moe-raw": "some of its layers route",

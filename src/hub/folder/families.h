@@ -135,6 +135,11 @@ inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
                                                  {"indexer_rope_interleave", "false"}};
 inline constexpr FamilyKey kGlmDsaKeys[] = {{"moe_layer_freq", "1"},
                                             {"indexer_rope_interleave", "true"}};
+// What of Qwen3-MoE, of which its config is a kind, it never has.
+inline constexpr FamilyKey kKolibriKeys[] = {{"attention_bias", "false"},
+                                             {"use_sliding_window", "true"},
+                                             {"decoder_sparse_step", "1"},
+                                             {"mlp_only_layers", "[]"}};
 // Its code does not read it: all layers behind the dense ones route.
 inline constexpr FamilyKey kAxK1Keys[] = {{"moe_layer_freq", "1"}};
 // What of its router only DeepSeek's has, and a window, which none of its models has.
@@ -286,6 +291,16 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// (transformers:kolibri1/modeling_kolibri1.py)
+inline constexpr Family kKolibri = {.head_width = HeadWidth::must,
+                                    .window = FamilyWindow::listed,
+                                    .window_every = 5,
+                                    .qk_norm = QkNorm::head,
+                                    .rotary = FamilyRotary::windowed_or_all,
+                                    .placement = NormPlacement::both,
+                                    .experts = FamilyExperts::kolibri,
+                                    .may_lack_balance = true,
+                                    .keys = kKolibriKeys};
 // DeepSeek-V3 with a norm behind experts (transformers:axk1/modeling_axk1.py).
 inline constexpr Family kAxK1 = {.biases = FamilyBiases::flag_or_none,
                                  .head_width = HeadWidth::latent,

@@ -85,6 +85,7 @@ enum class FamilyExperts {
   exaone,
   hy3,
   cohere,
+  kolibri,
   aria,
   kimi
 };
@@ -181,7 +182,7 @@ struct Family {
   bool num_experts() const {
     return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
            experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
-           experts == FamilyExperts::gemma4 || num_shared();
+           experts == FamilyExperts::gemma4 || experts == FamilyExperts::kolibri || num_shared();
   }
   // Whether its shared experts' number is "num_shared_experts".
   bool num_shared() const {
@@ -229,6 +230,10 @@ struct Family {
     return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
            experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
            experts == FamilyExperts::hunyuan || experts == FamilyExperts::aria || own_recipe();
+  }
+  // Whether its router is, always or by a word, stages of no published recipe.
+  bool own_stages() const {
+    return experts == FamilyExperts::cohere || experts == FamilyExperts::kolibri;
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {

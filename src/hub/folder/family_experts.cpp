@@ -36,6 +36,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::gemma4:  // what stands beside the experts is a shared one
       v.size("intermediate_size", c.shared_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::kolibri:
     case FamilyExperts::qwen3_5:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
@@ -412,51 +413,66 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
 
 // Cohere's (transformers:cohere2_moe/modeling_cohere2_moe.py, Cohere2MoeTopKRouter): a softmax of
 // the chosen logits, which is Mixtral's, or their sigmoids, divided by their sum or not; and how
-// shared experts join. Stages as a config of ours has them.
+// shared experts join.
 constexpr const char *kScoreBy = "expert_selection_fn",
                      *kJoinBy = "shared_expert_combination_strategy";
 
-std::string sigmoid_stages(bool renormalise) {
-  return Json{
-      {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
-      {"score", "sigmoid"},
-      {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
+// Kolibri's (transformers:kolibri1/modeling_kolibri1.py, Kolibri1TopKRouter) are sigmoids always,
+// of logits that a bias chooses among.
+std::string sigmoid_stages(const Family& f, bool renormalise) {
+  if (f.experts == FamilyExperts::cohere)
+    return Json{
+        {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
+        {"score", "sigmoid"},
+        {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
+        .dump();
+  return Json{{"losses", {{"balance", {{"counts", "unbiased_choices"}, {"probs", "softmax"}}}}},
+              {"score", "raw"},
+              {"select", {{"type", "top_k"}, {"bias", true}}},
+              {"weigh", {{"type", "sigmoids"}, {"renormalise", renormalise}}}}
       .dump();
 }
 
-bool scores_by_sigmoid(const RoutingOptions& routing) {
+bool scores_by_sigmoid(const RoutingOptions& routing, const Family& f) {
   return routing.recipe == kCustom &&
-         (routing.stages == sigmoid_stages(true) || routing.stages == sigmoid_stages(false));
+         (routing.stages == sigmoid_stages(f, true) || routing.stages == sigmoid_stages(f, false));
 }
 
-void read_cohere(const JsonReader& reader, ModelConfig& c) {
+// Whether scores are sigmoids.
+bool read_cohere(const JsonReader& reader, ModelConfig& c) {
   const std::vector<std::string> scores = {"softmax", "sigmoid"}, joins = {"sum", "average"};
   if (c.shared_experts > 0) c.shared_average = reader.get_one_of(kJoinBy, joins) == 1;
   else stands(reader, kJoinBy);
-  if (reader.get_one_of(kScoreBy, scores) == 0) {
-    stands(reader, "norm_topk_prob");  // of sigmoids
-    return FieldReader(reader).extra_recipe("recipe", c.routing.recipe, "mixtral");
-  }
-  c.routing.recipe = kCustom;
-  c.routing.stages = sigmoid_stages(reader.get<bool>("norm_topk_prob"));
+  return reader.get_one_of(kScoreBy, scores) == 1;
 }
 
-void write_cohere(Json& json, const ModelConfig& c) {
-  const bool sigmoid = scores_by_sigmoid(c.routing);
-  json[kJoinBy] = c.shared_average ? "average" : "sum";
-  json[kScoreBy] = sigmoid ? "sigmoid" : "softmax";
-  json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(true);
+void read_own_stages(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  FieldReader fields(reader);
+  if (f.experts == FamilyExperts::cohere && !read_cohere(reader, c)) {
+    stands(reader, "norm_topk_prob");  // of sigmoids
+    fields.extra_recipe("recipe", c.routing.recipe, "mixtral");
+  } else {
+    c.routing.recipe = kCustom;
+    c.routing.stages = sigmoid_stages(f, reader.get<bool>("norm_topk_prob"));
+  }
+  fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+  read_plain_losses(reader, c, f);
+}
+
+void write_own_stages(Json& json, const ModelConfig& c, const Family& f) {
+  const bool sigmoid = scores_by_sigmoid(c.routing, f);
+  if (f.experts == FamilyExperts::cohere) {
+    json[kJoinBy] = c.shared_average ? "average" : "sum";
+    json[kScoreBy] = sigmoid ? "sigmoid" : "softmax";
+  }
+  json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(f, true);
   if (!sigmoid) FieldWriter(json).extra_recipe("recipe", c.routing.recipe, "mixtral");
+  write_plain_losses(json, c);
 }
 
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.router) return read_own_router(reader, c, f);
-  if (f.experts == FamilyExperts::cohere) {
-    read_cohere(reader, c);
-    FieldReader(reader).optional("router_balance_over", c.routing.balance_over,
-                                 balance_over_names());
-    return read_plain_losses(reader, c, f);
-  }
+  if (f.own_stages()) return read_own_stages(reader, c, f);
   const bool renormalise = f.always_renormalises() || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
@@ -470,10 +486,7 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
   if (f.router) return write_own_router(json, c, *f.router);
-  if (f.experts == FamilyExperts::cohere) {
-    write_cohere(json, c);
-    return write_plain_losses(json, c);
-  }
+  if (f.own_stages()) return write_own_stages(json, c, f);
   FieldWriter fields(json);
   const bool renormalise = renormalises(c.routing);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
@@ -490,8 +503,11 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
+  if (f.own_stages() && scores_by_sigmoid(c.routing, f)) return "";
+  if (f.experts == FamilyExperts::kolibri)
+    return fmt::format("recipe '{}' routes in another way than by sigmoids of chosen logits",
+                       c.routing.recipe);
   if (f.experts == FamilyExperts::cohere) {
-    if (scores_by_sigmoid(c.routing)) return "";
     if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
     return renormalises(c.routing) ? "" : "its combine weights are not normalised";
   }
@@ -533,6 +549,9 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
       return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
                  : "";
+    case FamilyExperts::kolibri:
+      return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
+                                                    : "";
     case FamilyExperts::gemma4: return c.shared_experts != 1 ? "it has not one shared expert" : "";
     case FamilyExperts::granite_shared:
       if (none && f.states) return "it has no shared expert";
@@ -593,6 +612,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::mellum) read_any_mlp_types(reader, c);
   else if (f.qwen()) read_qwen_layers(reader, c);
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
+  if (f.experts == FamilyExperts::kolibri) c.shared_experts = 1;
   if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);

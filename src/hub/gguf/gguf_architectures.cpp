@@ -601,9 +601,11 @@ float gemma_score_factor(const GgufArchitecture& row, const ModelConfig& c) {
 
 GgufForm gguf_form_of(const ModelConfig& config) {
   // Its graph of Phi-3.5-MoE takes RMSNorms for LayerNorms and a softmax of the chosen (github
-  // ggml-org/llama.cpp, src/models/phi3.cpp), which is another model.
-  if (config.moe_layer_count() > 0 &&
-      std::holds_alternative<NearSoftmax>(eval_spec(config.routing).weigh))
+  // ggml-org/llama.cpp, src/models/phi3.cpp), which is another model; sigmoids it takes of all
+  // experts, and a bias of theirs chooses.
+  const WeighStage weigh =
+      config.moe_layer_count() > 0 ? eval_spec(config.routing).weigh : WeighStage{};
+  if (std::holds_alternative<NearSoftmax>(weigh) || std::holds_alternative<ChosenSigmoids>(weigh))
     return {&kOwn, fmt::format("none of its graphs weighs experts as recipe '{}' does",
                                config.routing.recipe)};
   const GgufArchitecture* nearest_row = nullptr;

@@ -70,6 +70,11 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
         "this model does not add what its FFNs give as it is, but normalised or times a number; "
         "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "
         "smollm3)");
+  if (dense.xielu)
+    fail_usage(
+        "the activation of this model, xIELU, learns two numbers in each layer, which experts here "
+        "have not; such a model cannot be carved, take one with another (llama, mistral, qwen3, "
+        "smollm3)");
   if (o.experts < 2) fail_usage("@experts is {}; it must be at least 2", o.experts);
   if (dense.dense_width % o.experts != 0)
     fail_usage("@experts {} does not divide the FFN's width {}; take one of {}", o.experts,

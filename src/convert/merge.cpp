@@ -87,6 +87,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the number of layers (num_hidden_layers)", c.layers);
   decides("the FFN's width (intermediate_size)", c.dense_width);
   decides("the activation (hidden_act)", activation_names().at(static_cast<size_t>(c.act)));
+  decides("whether the activation is xIELU", c.xielu);
   decides("whether FFNs have gates", c.gated);
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");

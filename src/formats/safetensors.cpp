@@ -364,9 +364,10 @@ std::string make_header(const std::string& path, const std::vector<const Safeten
   for (const SafetensorsItem* item : order) {
     const Tensor& t = item->value;
     const uint64_t bytes = static_cast<uint64_t>(t.numel()) * size_of(item->dtype);
+    const int rank = item->number ? 0 : t.rank;
     header += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                           quoted(item->name), file_name_of(item->dtype),
-                          fmt::join(t.shape.begin(), t.shape.begin() + t.rank, ","), data_size,
+                          fmt::join(t.shape.begin(), t.shape.begin() + rank, ","), data_size,
                           data_size + bytes);
     data_size += bytes;
   }

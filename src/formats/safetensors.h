@@ -52,6 +52,7 @@ struct SafetensorsItem {
   // For a tensor that does not exist in the file's layout (transposed, gathered): called once, when
   // its turn comes; the result has value's dtype and shape and stays valid until the next call.
   std::function<Tensor()> produce = {};
+  bool number = false;  // [1], which the file has without dimensions, as transformers a buffer
 };
 
 // Whole or not at all (core/file.h), streamed: besides the tensors themselves only a small buffer

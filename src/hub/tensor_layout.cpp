@@ -200,6 +200,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return;
     }
     case Layout::as_states: shape = {1, 1, shape[0], 1}; return push({&param});
+    case Layout::as_number:
+      push({&param});
+      map.back().number = true;
+      return;
     case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
     case Layout::as_column: shape.push_back(1); return push({&param});
     case Layout::as_groups:

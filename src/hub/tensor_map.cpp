@@ -613,6 +613,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const DType kept = tensor.pieces[0].param->is_buffer() ? DType::f32 : dtype;
     SafetensorsItem& item =
         items.emplace_back(SafetensorsItem{.name = tensor.name, .value = {}, .dtype = kept});
+    item.number = tensor.number;
     const FileTensor::Piece& piece = tensor.pieces[0];
     const bool scattered =
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();

@@ -55,8 +55,9 @@ struct FileTensor {
   std::vector<Piece> pieces;
   // pieces stand side by side along the columns, not one after another along the rows
   bool columns = false;
-  bool alias = false;  // may be missing: a second name of a tied head, or, without pieces, what
-                       // programs store and nobody needs
+  bool number = false;  // files have it without dimensions; here its shape is [1]
+  bool alias = false;   // may be missing: a second name of a tied head, or, without pieces, what
+                        // programs store and nobody needs
 };
 
 // A piece's numbers as the file has them, from those of the Model and back, in place.

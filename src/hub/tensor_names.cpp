@@ -69,6 +69,12 @@ constexpr NameRow kHuggingFaceNames[] = {
     {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.mlp.gate_proj.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::up, "model.layers.{i}.mlp.up_proj.{w}", Layout::bank_of_one},
     {Part::dense_ffn, ParamKind::down, "model.layers.{i}.mlp.down_proj.{w}", Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::xielu_alpha_p, "model.layers.{i}.mlp.act_fn.alpha_p", Layout::same,
+     true},
+    {Part::dense_ffn, ParamKind::xielu_alpha_n, "model.layers.{i}.mlp.act_fn.alpha_n", Layout::same,
+     true},
+    {Part::dense_ffn, ParamKind::xielu_beta, "model.layers.{i}.mlp.act_fn.beta", Layout::as_number},
+    {Part::dense_ffn, ParamKind::xielu_eps, "model.layers.{i}.mlp.act_fn.eps", Layout::as_number},
     {Part::router, ParamKind::weight, "model.layers.{i}.mlp.gate.{w}"},
     {Part::router, ParamKind::up, "model.layers.{i}.mlp.gate.up.weight"},
     {Part::router, ParamKind::scale, "model.layers.{i}.mlp.gate.scale", Layout::same, true},
@@ -518,6 +524,12 @@ constexpr NameRow kGraniteSwaNames[] = {
      Layout::bank_of_one},
 };
 
+// Apertus's own, the norms (transformers:apertus/modeling_apertus.py).
+constexpr NameRow kApertusNames[] = {
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.attention_layernorm.{w}"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.feedforward_layernorm.{w}"},
+};
+
 // gpt-oss's own, the experts: the input dimension first, gates and ups in turns.
 constexpr NameRow kGptOssNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.{w}"},
@@ -654,6 +666,8 @@ const TensorNames kStarcoder2Tensors = {"StarCoder2", kStarcoder2Names, kTiedHea
                                         {},           kHuggingFaceNames};
 const TensorNames kNanoChatTensors = {"NanoChat", kNanoChatNames,   kTiedHeadName, {},
                                       {},         kHuggingFaceNames};
+const TensorNames kApertusTensors = {"Apertus", kApertusNames,    kTiedHeadName, {},
+                                     {},        kHuggingFaceNames};
 const TensorNames kLfm2Tensors = {"LFM2", kLfm2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kHunYuanTensors = {"Hunyuan", kHunYuanNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};

@@ -49,6 +49,7 @@ enum class Layout {
   as_channels,          // [C,J] as [C,1,J]
   channels_apart,       // [3C,J] of queries, keys and values as three [C,1,J], {p} in the name
   as_states,            // [H] as one tensor [1,1,H,1]
+  as_number,            // [1] as one tensor of no dimensions
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
   minus_exp_rows,       // the same, [H] as [H,1]
@@ -104,7 +105,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
     kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors,
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
-    kCohere2MoeApartTensors, kKolibriTensors, kKolibriApartTensors;
+    kCohere2MoeApartTensors, kKolibriTensors, kKolibriApartTensors, kApertusTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -360,6 +360,11 @@ void validate(const ModelConfig& c) {
   check_sketch_bits(c.sketch_bits);
   if (c.act == ops::Act::swiglu_oai && !c.gated)
     fail_usage("the activation swiglu_oai is of FFNs with gates");
+  if (c.xielu && c.gated) fail_usage("xIELU is an activation of FFNs without gates");
+  if (c.xielu && c.moe_layer_count() > 0)
+    fail_usage(
+        "xIELU, whose factors each layer learns, is an activation of dense FFNs here: a model with "
+        "it cannot have experts, nor be carved, upcycled or merged into one that has");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
   if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))

@@ -243,6 +243,9 @@ struct ModelConfig {
                                   // nothing else of an FFN has one
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
+  // The activation is not `act` but xIELU, two factors of which each layer learns (ops.h): of dense
+  // FFNs without gates.
+  bool xielu = false;
   // Of routers that score neurons by a sketch (recipe sketch): bits of a number, 2 or 4; 3: 2 of
   // `gate`, 4 of `up`.
   int64_t sketch_bits = 2;

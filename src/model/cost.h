@@ -29,7 +29,8 @@ struct ParamCount {
   PartCounts parts;
   int64_t experts_active = 0;  // of the routed experts, those that a token takes
   int64_t frozen = 0;          // of the parts, those of indexers, which have no gradients
-  // selection biases, thresholds and sketches of the routers: not trained by gradient, in no sum
+  // selection biases, thresholds and sketches of the routers, constants of xIELU: not trained by
+  // gradient, in no sum
   int64_t buffers = 0;
   int64_t sketch = 0;        // of the buffers, numbers of routers that score neurons by a few bits
   int64_t sketch_bytes = 0;  // of those in few bits; in f32 where rows are no whole blocks

@@ -27,6 +27,19 @@ void draw_strengths(float* x, int64_t n, RngKey key) {
   }
 }
 
+// Of xIELU's numbers, so that both its factors begin at 0.8 (transformers:activations.py,
+// XIELUActivation); nothing of other parameters.
+std::optional<float> first_of_xielu(ParamKind kind) {
+  constexpr float kFactor = 0.8f, kBeta = 0.5f;
+  switch (kind) {
+    case ParamKind::xielu_alpha_p: return std::log(std::expm1(kFactor));
+    case ParamKind::xielu_alpha_n: return std::log(std::expm1(kFactor - kBeta));
+    case ParamKind::xielu_beta: return kBeta;
+    case ParamKind::xielu_eps: return -1e-6f;
+    default: return std::nullopt;
+  }
+}
+
 // One parameter's initial values, each drawn from (key, index in the whole of it).
 void draw(const Param& param, const ModelConfig& config, RngKey key) {
   const InitOptions& init = config.init;
@@ -49,6 +62,10 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   if (param.kind == ParamKind::scan_dt_bias ||
       (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel()))
     return draw_strengths(x, n, key);
+  if (const std::optional<float> first = first_of_xielu(param.kind)) {
+    std::fill_n(x, n, *first);
+    return;
+  }
   // A router's fixed matrix, which is a buffer, is drawn as one that learns.
   if (role == Role::norm || role == Role::bias || (role == Role::buffer && value.rank < 2)) {
     const bool of_one = role == Role::norm &&

@@ -263,6 +263,12 @@ void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t ex
     add(bank.up_bias, part, ParamKind::up, name + "up.bias", Role::bias, {experts, width});
   if (down_bias)
     add(bank.down_bias, part, ParamKind::down, name + "down.bias", Role::bias, {experts, d});
+  if (!c.xielu) return;
+  ExpertBank::Xielu& xielu = bank.xielu.emplace();
+  add(xielu.alpha_p, part, ParamKind::xielu_alpha_p, name + "alpha_p", Role::bias, {1});
+  add(xielu.alpha_n, part, ParamKind::xielu_alpha_n, name + "alpha_n", Role::bias, {1});
+  add(xielu.beta, part, ParamKind::xielu_beta, name + "beta", Role::buffer, {1});
+  add(xielu.eps, part, ParamKind::xielu_eps, name + "eps", Role::buffer, {1});
 }
 
 // All neurons of a layer as one bank, whose rows are theirs.

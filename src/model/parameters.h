@@ -108,6 +108,11 @@ enum class ParamKind : uint8_t {
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,
+  // of an FFN by xIELU: what its factors are made of, and its two constants, which are buffers
+  xielu_alpha_p,
+  xielu_alpha_n,
+  xielu_beta,
+  xielu_eps,
   noise,           // of a router, LearnedNoise
   scale,           // of a router, a factor of each expert's weight
   selection_bias,  // of a router, SelectionBias: a buffer

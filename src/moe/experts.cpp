@@ -28,7 +28,7 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
     fill(bank->up, saved->up);
     hidden.push_back(run.scratch.alloc(dtype, {count, width}));
     products.push_back({std::move(operands), rows->x, rows->offsets});
-    if (!bank->gate_bias.present() && !bank->up_bias.present())
+    if (!bank->gate_bias.present() && !bank->up_bias.present() && !bank->xielu)
       products.back().hidden = {hidden.back(), rows->weight, bank->act};
   }
   ops::matmul_forward_banks(run, products);
@@ -42,7 +42,9 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
       ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
     if (bank->up_bias.present())
       ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
-    ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, rows->weight, bank->act);
+    if (const auto& x = bank->xielu)
+      ops::xielu_forward(run, hidden[i], saved->up, x->alpha_p, x->alpha_n, x->beta, x->eps);
+    else ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, rows->weight, bank->act);
   }
   ops::matmul_forward_banks(run, down);
   for (const auto& [bank, out, rows, saved] : passes)
@@ -62,8 +64,12 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);
   Tensor dgate = saved.gate.empty() ? Tensor{} : run.scratch.alloc(dtype, {count, width()});
   Tensor dup = run.scratch.alloc(dtype, {count, width()});
-  ops::ffn_act_backward(run, dgate, dup, hidden, dweight, hidden, saved.gate, saved.up, rows.weight,
-                        act);
+  if (xielu)
+    ops::xielu_backward(run, dup, hidden, xielu->alpha_p, xielu->alpha_n, hidden, saved.up,
+                        xielu->beta, xielu->eps);
+  else
+    ops::ffn_act_backward(run, dgate, dup, hidden, dweight, hidden, saved.gate, saved.up,
+                          rows.weight, act);
   ops::matmul_dw(run, down, dout, hidden, rows.offsets);
   if (down_bias.present())
     ops::bias_backward(run, dweight, down_bias, dout, rows.weight, rows.offsets);

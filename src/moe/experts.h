@@ -1,6 +1,8 @@
 // A bank of feed-forward experts. A dense FFN is a bank of one; a shared expert likewise.
 #pragma once
 
+#include <optional>
+
 #include "moe/plan.h"
 #include "ops/ops.h"
 
@@ -9,6 +11,7 @@ namespace moe {
 // out_r = Wdown_e (weight_r * a_r) + weight_r * bdown_e,
 //   a = act(Wgate x + bgate) * (Wup x + bup)   gated: SwiGLU and kin
 //   a = act(Wup x + bup)                       not gated
+//   a = xIELU(Wup x + bup)                     likewise, of a dense FFN
 // The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept
 // for its gradient.
 struct ExpertBank {
@@ -17,6 +20,12 @@ struct ExpertBank {
   Param gate_bias, up_bias;  // [E,F], absent without bias
   Param down_bias;           // [E,D]
   ops::Act act = ops::Act::silu;
+  // The activation of a dense FFN whose factors are trained, in place of act (ops::xielu_forward).
+  struct Xielu {
+    Param alpha_p, alpha_n;  // [1]
+    Param beta, eps;         // [1], buffers
+  };
+  std::optional<Xielu> xielu;  // only in a bank of one, whose rows all have the weight 1
 
   // Forward fills those that have memory, and takes it from run.saved for the others.
   struct Saved {

@@ -85,6 +85,14 @@ MOE_OP(device, void, ffn_act_backward,
        (Run & run, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden,
         Tensor gate, Tensor up, Tensor weight, Act act),
        (run, dgate, dup, hidden, dweight, dhidden, gate, up, weight, act))
+MOE_OP(host, void, xielu_forward,
+       (Run & run, Tensor hidden, Tensor up, const Param& alpha_p, const Param& alpha_n,
+        const Param& beta, const Param& eps),
+       (run, hidden, up, alpha_p, alpha_n, beta, eps))
+MOE_OP(host, void, xielu_backward,
+       (Run & run, Tensor dup, Tensor hidden, Param& alpha_p, Param& alpha_n, Tensor dhidden,
+        Tensor up, const Param& beta, const Param& eps),
+       (run, dup, hidden, alpha_p, alpha_n, dhidden, up, beta, eps))
 MOE_OP(device, void, gather_rows, (Run & run, Tensor y, Tensor x, std::span<const int32_t> token),
        (run, y, x, token))
 MOE_OP(device, void, sum_rows,

@@ -187,6 +187,20 @@ void ffn_act_forward(Run&, Tensor hidden, Tensor gate, Tensor up, Tensor weight,
 void ffn_act_backward(Run&, Tensor dgate, Tensor dup, Tensor hidden, Tensor dweight, Tensor dhidden,
                       Tensor gate, Tensor up, Tensor weight, Act act);
 
+// ---- xIELU (ops/cpu/rowwise/xielu.cpp) ----------------------------------------------------------
+// The activation of FFNs without gates whose two factors are trained (Huang and Schlag, arXiv
+// 2411.13010; transformers:activations.py, XIELUActivation). With p = log(1 + e^alpha_p) and n =
+// beta + log(1 + e^alpha_n),
+//   hidden[r,f] = p x^2 + beta x                          where x = up[r,f] > 0,
+//                 n (e^min(x, eps) - 1 - x) + beta x      elsewhere.
+// hidden, up [R,F] A; alpha_p, alpha_n, beta, eps [1] f32
+void xielu_forward(Run&, Tensor hidden, Tensor up, const Param& alpha_p, const Param& alpha_n,
+                   const Param& beta, const Param& eps);
+// From dhidden: dup and hidden recomputed [R,F] A, and alpha_p.grad, alpha_n.grad +=. dup may be
+// up's memory, hidden dhidden's.
+void xielu_backward(Run&, Tensor dup, Tensor hidden, Param& alpha_p, Param& alpha_n, Tensor dhidden,
+                    Tensor up, const Param& beta, const Param& eps);
+
 // ---- neurons that are chosen one by one (ops/cpu/kept/kept_neurons.cpp) -------------------------
 // y[n] = sum over i in kept[n] of a_i down_i, a_i = act(<gate_i, x[n]>) <up_i, x[n]>, with
 // swiglu_oai as in ffn_act_forward; without a gate (absent): a_i = act(<up_i, x[n]>). All sums run

@@ -475,6 +475,11 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   beside.norm_placement = NormPlacement::beside;
   has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
       "stand beside its attention");
+  ModelConfig xielu = dense->config();
+  xielu.gated = false;
+  xielu.xielu = true;
+  has(test::message_of([&] { check_carve(xielu, options("cmoe", 1, 2, 6)); }),
+      "xIELU, learns two numbers in each layer");
   ModelConfig learned = dense->config();
   learned.positions = Positions::learned;
   o = options("cmoe", 1, 2, 6);

@@ -261,6 +261,13 @@ void add_other_dense_families(Add&& add) {
     c.logit_cap = 15;
     c.attention_bias = c.attention_out_bias = true;
   });
+  add("apertus", "dense", [](ModelConfig& c) {
+    c.head_width = 6;
+    c.gated = false;
+    c.xielu = true;
+    c.qk_norm = QkNorm::head;
+    c.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8};
+  });
 }
 
 template <class Add>

@@ -615,6 +615,52 @@ TEST(DenseFamilies, NanoChat) {
   }
 }
 
+// Apertus 8B's config as it was published.
+TEST(DenseFamilies, Apertus) {
+  Json json = sizes("apertus", 131072, 4096, 32, 32, 8, 21504);
+  json.update({{"hidden_act", "xielu"},
+               {"attention_bias", false},
+               {"hidden_dropout", 0.0},
+               {"max_position_embeddings", 65536},
+               {"mlp_bias", false},
+               {"post_norm", false},
+               {"qk_norm", true},
+               {"rope_theta", 12000000}});
+  json["rope_scaling"] = {{"factor", 8.0},          {"high_freq_factor", 4.0},
+                          {"low_freq_factor", 1.0}, {"original_max_position_embeddings", 8192},
+                          {"rope_type", "llama3"},  {"type", "llama3"}};
+  // of a layer q and o, k and v, up and down, two norms, those of queries and keys, and of the
+  // activation two numbers that are trained
+  const int64_t layer =
+      2 * 4096 * 4096 + 2 * 1024 * 4096 + 2 * 21504 * 4096 + 2 * 4096 + 2 * 128 + 2;
+  const ModelConfig c = expect_numbers(json, 32 * layer + 2 * int64_t{131072} * 4096 + 4096);
+  EXPECT_EQ(count_params(c).buffers, 32 * 2);
+  EXPECT_EQ(c.qk_norm, QkNorm::head);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_TRUE(c.xielu);
+  EXPECT_FALSE(c.gated || c.attention_bias || c.ffn_bias);
+  // As transformers 5 says it.
+  Json newer = without(without(json, "rope_scaling"), "rope_theta");
+  newer["rope_parameters"] = without(json["rope_scaling"], "type");
+  newer["rope_parameters"]["rope_theta"] = 12000000.0;
+  for (const char* key : {"mlp_bias", "post_norm", "qk_norm", "hidden_dropout"}) newer.erase(key);
+  EXPECT_EQ(config_to_json(parse(newer)), config_to_json(c));
+  const ModelConfig biases = parse(with(json, "attention_bias", true));
+  EXPECT_TRUE(biases.attention_bias && biases.attention_out_bias && !biases.ffn_bias);
+  expect_needed(json, {"hidden_act", "attention_bias", "tie_word_embeddings"});
+  expect_refused(
+      json, {{"hidden_act", "silu"}, {"qk_norm", false}, {"post_norm", true}, {"mlp_bias", true}});
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, "but factors of its activation are learned",
+                      gguf_form_of(c).why_own);
+  ModelConfig plain = c;
+  plain.xielu = false;
+  EXPECT_EQ(architecture_of(plain).model_type, "moe_cpp");
+  // Its FFNs cannot be cut into experts.
+  ModelConfig sparse = c;
+  sparse.routing = default_options(find_recipe("mixtral"), 4, 2, c.layers);
+  EXPECT_FAILS(validate(sparse), "a model with it cannot have experts");
+}
+
 TEST(DenseFamilies, Youtu) {
   Json json = sizes("youtu", 128256, 2048, 32, 16, 16, 6144);
   for (const auto& [key, x] : {std::pair{"kv_lora_rank", 512},

@@ -266,6 +266,29 @@ TEST_F(FamilyFolder, HalvesOfNanoChatsHeadsAreSwapped) {
   expect_params(open_model(folder_.path(), {}));
 }
 
+// Two numbers of Apertus's activation have no dimensions there, as buffers of transformers have
+// none; a file in which they have one is read too.
+TEST_F(FamilyFolder, NumbersOfApertusHaveNoDimensions) {
+  const std::vector<NamedConfig> families = small_families();
+  start(std::ranges::find(families, "apertus", &NamedConfig::name)->config);
+  const std::string bytes = slurp(folder_ / "model.safetensors");
+  const auto shape_of_number = [&](const std::string& name) {
+    const size_t at = bytes.find("\"model.layers.1.mlp.act_fn." + name + "\""),
+                 shape = bytes.find("\"shape\":", at);
+    return at == std::string::npos ? ""
+                                   : bytes.substr(shape + 8, bytes.find(']', shape) - shape - 7);
+  };
+  for (const char* name : {"beta", "eps"}) EXPECT_EQ(shape_of_number(name), "[]") << name;
+  for (const char* name : {"alpha_p", "alpha_n"}) EXPECT_EQ(shape_of_number(name), "[1]") << name;
+  const Safetensors file = Safetensors::open(folder_.path());
+  EXPECT_TRUE(file.contains("model.layers.0.attention_layernorm.weight"));
+  EXPECT_TRUE(file.contains("model.layers.0.feedforward_layernorm.weight"));
+  expect_params(open_model(folder_.path(), {}));
+  rewrite([](SafetensorsItem&) { return true; });
+  EXPECT_NE(slurp(folder_ / "model.safetensors"), bytes);
+  expect_params(open_model(folder_.path(), {}));
+}
+
 // As the places that a tower counts are: only what is read has to be of a type that is known.
 TEST_F(FamilyFolder, AnotherTypeIsRefusedOnlyWhereItIsRead) {
   const std::vector<NamedConfig> families = small_families();

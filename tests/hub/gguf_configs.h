@@ -215,6 +215,10 @@ inline void add_other_dense_configs(std::vector<NamedConfig>& all) {
   all.push_back({"nemotron", nemotron});
   nemotron.attention_bias = nemotron.attention_out_bias = nemotron.ffn_bias = true;
   all.push_back({"nemotron", nemotron});
+  ModelConfig xielu = dense_config();  // for which our form alone has words
+  xielu.gated = false;
+  xielu.xielu = true;
+  all.push_back({"moe_cpp", xielu});
   ModelConfig cohere = dense_config();
   cohere.norm = NormKind::layer;
   cohere.norm_placement = NormPlacement::beside;

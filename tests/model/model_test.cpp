@@ -267,6 +267,11 @@ std::vector<Case> architectures() {
   c.norm = NormKind::layer;
   c.norm_bias = c.norm_offset = true;
   list.push_back({.name = "squares of ReLU behind LayerNorms that count from 1", .config = c});
+  c = small();
+  c.gated = false;
+  c.xielu = c.attention_bias = c.attention_out_bias = true;
+  c.qk_norm = QkNorm::head;
+  list.push_back({.name = "xIELU in dense layers", .config = c});
   c = routed("mixtral", 4, 2);
   c.norm_weights = false;
   c.embedding_norm = c.qk_norm_turned = true;

@@ -82,6 +82,8 @@ std::vector<ModelConfig> configs() {
   all.push_back(gemma);
   c.routing = {};
   all.push_back(c);
+  c.xielu = true;
+  all.push_back(c);
   return all;
 }
 
@@ -157,6 +159,10 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"gate", ParamKind::gate},
       {"up", ParamKind::up},
       {"down", ParamKind::down},
+      {"alpha_p", ParamKind::xielu_alpha_p},
+      {"alpha_n", ParamKind::xielu_alpha_n},
+      {"beta", ParamKind::xielu_beta},
+      {"eps", ParamKind::xielu_eps},
       {"noise", ParamKind::noise},
       {"scale", ParamKind::scale},
       {"threshold", ParamKind::threshold},
@@ -221,6 +227,36 @@ TEST(Parameters, AConfigAloneListsWhatAModelHolds) {
       got[what_is(p)] += layers * p.value.numel();
     });
     EXPECT_EQ(got, want) << c.routing.recipe;
+  }
+}
+
+// Each layer of xIELU has two numbers that are trained, of which its factors begin at 0.8, and two
+// that stay. Gates and experts it does without.
+TEST(Parameters, OfXielu) {
+  ModelConfig c = small();
+  c.routing = {};
+  c.gated = false;
+  c.xielu = true;
+  Model model(c);
+  model.initialise(1);
+  const auto number = [&](ParamKind kind, bool bias) {
+    const Param* p = model.find(Part::dense_ffn, kind, 1, bias);
+    EXPECT_EQ(p->is_trained(), bias) << p->name;
+    EXPECT_EQ(p->value.numel(), 1);
+    return *p->value.as<float>();
+  };
+  const float beta = number(ParamKind::xielu_beta, false),
+              p = number(ParamKind::xielu_alpha_p, true),
+              n = number(ParamKind::xielu_alpha_n, true);
+  EXPECT_EQ(beta, 0.5f);
+  EXPECT_EQ(number(ParamKind::xielu_eps, false), -1e-6f);
+  EXPECT_NEAR(std::log1p(std::exp(p)), 0.8f, 1e-6f);
+  EXPECT_NEAR(beta + std::log1p(std::exp(n)), 0.8f, 1e-6f);
+  for (const auto change : {+[](ModelConfig& of) { of.gated = true; },
+                            +[](ModelConfig& of) { of.routing = small().routing; }}) {
+    ModelConfig other = c;
+    change(other);
+    EXPECT_THROW(Model{other}, Error);
   }
 }
 

@@ -80,7 +80,11 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.embedding_norm = c.qk_norm_turned = true;
   expect_estimated("norms without weights", c, {.tokens = 1024, .loss = true});
   c.norm_weights = true;
-  c.embedding_norm = c.qk_norm_turned = false;
+  c.gated = false;
+  c.xielu = true;
+  expect_foretold("xIELU", c, {.tokens = 1024, .loss = true});
+  c.gated = true;
+  c.xielu = c.embedding_norm = c.qk_norm_turned = false;
   c.attention_gate = true;
   c.norm_placement = NormPlacement::both;
   c.linear = {

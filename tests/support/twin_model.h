@@ -16,6 +16,7 @@
 #include "model/rope.h"
 #include "support/twin_linear.h"
 #include "support/twin_router.h"
+#include "support/twin_xielu.h"
 
 namespace moe::test {
 
@@ -435,6 +436,11 @@ class TwinModel {
     if (c_.act != ops::Act::swiglu_oai) return up;
     return T(1.0) + (value_of(up) > 7 ? T(7.0) : value_of(up) < -7 ? T(-7.0) : up);
   }
+  T xielu(T x, const std::string& name) const {
+    const auto number = [&](const char* which) { return p(name + which)[0]; };
+    return twin::xielu(x, number("alpha_p"), number("alpha_n"), value_of(number("beta")),
+                       value_of(number("eps")));
+  }
   std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e,
                         int64_t width) const {
     const Matrix<T> in = {x};
@@ -445,7 +451,7 @@ class TwinModel {
       for (size_t f = 0; f < hidden[0].size(); ++f)
         hidden[0][f] = activate(gate[0][f]) * beside(hidden[0][f]);
     } else {
-      for (T& v : hidden[0]) v = activate(v);
+      for (T& v : hidden[0]) v = c_.xielu ? xielu(v, name) : activate(v);
     }
     return linear(hidden, p(name + "down.weight"), c_.width, e, maybe(name + "down.bias"))[0];
   }

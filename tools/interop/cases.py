@@ -675,6 +675,11 @@ CASES |= {
         "NanoChatConfig",
         dict(DENSE, attention_bias=True, final_logit_softcapping=None),
     ),
+    "apertus": ("ApertusConfig", dict(DENSE, rope_parameters=LLAMA3)),
+    "apertus-bias": (
+        "ApertusConfig",
+        dict(DENSE, head_dim=16, attention_bias=True, tie_word_embeddings=True),
+    ),
     "youtu": (
         "YoutuConfig",
         {
@@ -735,6 +740,8 @@ NOT_FOR_LLAMA_CPP = {
     "cohere-bias": "queries, keys and values have biases",
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",
+    "apertus": "factors of its activation are learned",
+    "apertus-bias": "factors of its activation are learned",
     "kimi_linear-heads": "its linear attention has 3 heads",
     "axk1": "what its experts give is normalised",
     "axk1-yarn": "what its experts give is normalised",

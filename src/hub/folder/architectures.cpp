@@ -179,6 +179,7 @@ constexpr Architecture kArchitectures[] = {
     family<kArcee>("arcee", "ArceeForCausalLM", kLlamaTensors),
     family<kNemotron>("nemotron", "NemotronForCausalLM", kLlamaTensors),
     family<kNanoChat>("nanochat", "NanoChatForCausalLM", kNanoChatTensors),
+    family<kApertus>("apertus", "ApertusForCausalLM", kApertusTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
@@ -330,6 +331,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "its shared experts are averaged with the others";
   if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
+  if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
   if (known.gemma4) return "";

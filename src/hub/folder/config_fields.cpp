@@ -80,6 +80,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("expert_down_bias", c.expert_down_bias, false);
   v.one_of("hidden_act", c.act, kActNames);
   v.flag("gated_mlp", c.gated);
+  v.extra("xielu", c.xielu, false);
   v.extra("sketch_bits", c.sketch_bits, 2, 2);
   v.flag("tie_word_embeddings", c.tied);
   v.extra("lm_head_bias", c.head_bias, false);

@@ -208,6 +208,9 @@ inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 // Dropouts: there is none here, and they belong to a training.
 inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
                                                    "hidden_dropout", "resid_pdrop", "embd_pdrop"};
+// What its configs say of parts that its code has always, or never.
+inline constexpr FamilyKey kApertusKeys[] = {
+    {"qk_norm", "true"}, {"post_norm", "false"}, {"mlp_bias", "false"}};
 // These, what is computed in f32, and its epsilon under other names.
 inline constexpr const char* kStarcoder2Unread[] = {
     "residual_dropout",          "embedding_dropout",
@@ -647,6 +650,13 @@ inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
                                      .relu2 = true,
                                      .nanochat = true,
                                      .norm_turned = true};
+// (transformers:apertus/modeling_apertus.py)
+inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
+                                    .qk_norm = QkNorm::head,
+                                    .plain_ffn = true,
+                                    .xielu = true,
+                                    .keys = kApertusKeys,
+                                    .unread = kResidualDropout};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 // (transformers:kimi_linear/modeling_kimi_linear.py)

@@ -142,6 +142,7 @@ struct Family {
   const char* logit_factor = nullptr;  // logits are times what this key says
   bool plain_ffn = false;              // FFNs have no gates
   bool relu2 = false;                  // their activation is the square of ReLU and no other
+  bool xielu = false;                  // or xIELU and no other
   // Norms have no weights, and the embedding has one; logits are held back.
   bool nanochat = false;
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths

@@ -68,7 +68,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number(f.eps_key, c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma)
+  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma && !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : "hidden_act", c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
@@ -454,7 +454,8 @@ void read_keys(const JsonReader& reader, const Family& f) {
   }
 }
 
-constexpr const char *kPostNorm = "use_post_norm", *kRmsNormEps = "rms_norm_eps";
+constexpr const char *kPostNorm = "use_post_norm", *kRmsNormEps = "rms_norm_eps",
+                     *kAct = "hidden_act", *kXielu = "xielu";
 
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -477,6 +478,9 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.gated = !f.plain_ffn;
   if (f.relu2 && c.act != ops::Act::relu2)
     refuse(reader, "hidden_act", "only the square of ReLU is of this family, \"relu2\"");
+  c.xielu = f.xielu;
+  if (f.xielu && reader.get<std::string>(kAct) != kXielu)
+    refuse(reader, kAct, "only xIELU is of this family, \"xielu\"");
   if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
   c.attention_out_bias = f.out_bias() && c.attention_bias;
   if (f.biases == FamilyBiases::use_all) c.ffn_bias = c.attention_bias;
@@ -573,6 +577,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
+  if (f.xielu) json[kAct] = kXielu;
   if (f.phimoe) json[kHeadBias] = c.head_bias;
   if (f.post_norm_flag) json[kPostNorm] = c.norm_placement == NormPlacement::both;
   if (f.nanochat) write_cap(json, kLogitCap, c.logit_cap);
@@ -651,7 +656,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .caps = f.gemma == FamilyGemma::gemma2,
                             .nanochat = f.nanochat,
                             .moe_out_norm = f.moe_out_norm,
-                            .shared_average = f.experts == FamilyExperts::cohere};
+                            .shared_average = f.experts == FamilyExperts::cohere,
+                            .xielu = f.xielu};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -669,6 +675,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (f.multipliers && c.multipliers.attention == 0) return "its scores have no multiplier";
   if (c.gated == f.plain_ffn) return c.gated ? "its FFNs have gates" : "its FFNs have no gates";
   if (f.relu2 && c.act != ops::Act::relu2) return "its activation is no square of ReLU";
+  if (f.xielu && !c.xielu) return "its activation is no xIELU";
   if (c.dropout != 0) return "it has dropout";
   if (c.qk_norm != f.qk_norm && !(f.qk_norm_flag && c.qk_norm == QkNorm::none))
     return f.qk_norm == QkNorm::none   ? "queries and keys are normalised"

@@ -322,6 +322,11 @@ std::string why_texts_end(const ModelConfig& c, std::string_view who) {
     return fmt::format(
         "beyond {} tokens the attention of {} is sparse, which a GPU does not do here",
         c.sparse.top, who);
+  if (c.positions != Positions::learned)
+    return fmt::format(
+        "beyond {} tokens the rotary frequencies of {} change with the length of the text, which "
+        "is not done here",
+        c.context, who);
   return fmt::format("{} has learned positions for {} tokens only", who, c.context);
 }
 

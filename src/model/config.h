@@ -39,6 +39,8 @@ struct RopeScaling {
     proportional,  // f / factor of the first `share` of pairs, 0 of the others (Gemma 4)
     longrope,      // f / short_factors[c]; of texts that may grow beyond `original` f /
                    // long_factors[c] from their first token on (arXiv 2402.13753)
+    dynamic,       // f while a text is no longer than the model's context; of longer ones, which
+                   // are not computed here, another base, which factor and length give
   };
   Kind kind = Kind::none;
   float factor = 1;
@@ -284,7 +286,9 @@ struct ModelConfig {
                            // whatever can
 
   // Whether no text can be longer than the context.
-  bool ends_at_context() const { return positions == Positions::learned; }
+  bool ends_at_context() const {
+    return positions == Positions::learned || rope_scaling.kind == RopeScaling::Kind::dynamic;
+  }
   // The longest text that can be read, on a GPU or without one; 0: any can be. Sparse attention is
   // done without one only.
   int64_t longest_text(bool on_gpu) const {

@@ -65,7 +65,8 @@ ops::RopeFrequencies rope_frequencies(int64_t head_width, float theta, const Rop
     const double f =
         std::pow(base, -2.0 * static_cast<double>(c) / static_cast<double>(head_width));
     switch (scaling.kind) {
-      case Kind::none: table.frequency.push_back(f); break;
+      case Kind::none:
+      case Kind::dynamic: table.frequency.push_back(f); break;
       case Kind::linear: table.frequency.push_back(f / factor); break;
       case Kind::llama3: table.frequency.push_back(llama3(f, scaling)); break;
       case Kind::yarn:
@@ -175,7 +176,7 @@ void validate(const RopeScaling& s) {
   if (s.kind == Kind::none) return;
   if (!(s.factor > 0 && std::isfinite(s.factor)))
     fail_usage("the factor of the rotary scaling is {}; it must be above 0", s.factor);
-  if (s.kind == Kind::linear) return;
+  if (s.kind == Kind::linear || s.kind == Kind::dynamic) return;
   if (s.kind == Kind::proportional) {
     if (!(s.share > 0 && s.share <= 1))
       fail_usage("a share of {} of each head turns; it must be above 0 and at most 1", s.share);

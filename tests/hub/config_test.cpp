@@ -278,9 +278,8 @@ TEST(Config, RopeInEitherFormButNotInTwo) {
   EXPECT_FAILS(parse(with(both, "rope_theta", 500)),
                "\"rope_theta\" is 500, but \"rope_parameters\" says 12345.678");
   EXPECT_FAILS(parse(without(old_form, "rope_theta")), "\"rope_theta\" is missing");
-  EXPECT_FAILS(
-      parse(with(new_form, "rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 1e4}})),
-      "\"rope_type\" is \"dynamic\"");
+  EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "su"}, {"rope_theta", 1e4}})),
+               "\"rope_type\" is \"su\"");
   EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_type", "default"}})),
                "\"rope_theta\" is missing");
   EXPECT_FAILS(parse(with(new_form, "rope_parameters", {{"rope_theta", 1e4}, {"factor", 2}})),

@@ -7,6 +7,7 @@
 #include "hub/configs.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
+#include "hub/gguf/gguf_architectures.h"
 #include "hub/published_configs.h"
 #include "model/cost.h"
 #include "support/check.h"
@@ -505,18 +506,31 @@ TEST(Families, RopeScalings) {
       if (item.key() != "type" && item.key() != "rope_type")
         EXPECT_FAILS(parse(with(base, "rope_scaling", without(scaling, item.key()))),
                      fmt::format("\"{}\" is missing", item.key()));
-  for (const char* kind : {"dynamic", "su"})
+  for (const char* kind : {"ntk", "su"})
     EXPECT_FAILS(parse(with(base, "rope_scaling", {{"type", kind}, {"factor", 2}})),
                  fmt::format("\"type\" is \"{}\"; rotary frequencies are read as one of default, "
-                             "linear, llama3, yarn, proportional, longrope",
+                             "linear, llama3, yarn, proportional, longrope, dynamic",
                              kind));
+  const Json dynamic = {{"type", "dynamic"}, {"factor", 2.5}};
+  const ModelConfig ends = parse(with(base, "rope_scaling", dynamic));
+  EXPECT_EQ(ends.rope_scaling.kind, RopeScaling::Kind::dynamic);
+  EXPECT_EQ(ends.rope_scaling.factor, 2.5f);
+  EXPECT_TRUE(ends.ends_at_context());
+  EXPECT_FALSE(parse(base).ends_at_context());
+  EXPECT_FAILS(parse(with(base, "rope_scaling", without(dynamic, "factor"))),
+               "\"factor\" is missing");
+  EXPECT_FAILS(parse(with(base, "rope_scaling", with(dynamic, "alpha", 2))),
+               "\"alpha\" is not known");
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring,
+                      "but beyond its context its rotary frequencies are others",
+                      gguf_form_of(ends).why_own);
   EXPECT_FAILS(parse(with(base, "rope_scaling", with(llama3, "beta_fast", 3))),
                "\"beta_fast\" is not known");
   EXPECT_FAILS(
       parse(with(base, "rope_scaling", with(with(yarn, "rope_type", "linear"), "factor", 2))),
       "make them equal");
   EXPECT_FAILS(parse(with(modern, "rope_scaling", yarn)), "but \"rope_parameters\" is");
-  for (const Json& scaling : {Json{{"type", "linear"}, {"factor", 2.5}}, llama3, scaled}) {
+  for (const Json& scaling : {Json{{"type", "linear"}, {"factor", 2.5}}, llama3, scaled, dynamic}) {
     const ModelConfig c = parse(with(base, "rope_scaling", scaling));
     const std::string text = config_to_json(c);
     EXPECT_EQ(config_to_json(parse_config(text, "again")), text);

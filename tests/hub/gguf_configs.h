@@ -522,6 +522,8 @@ inline std::vector<NamedConfig> gguf_configs() {
   llama.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
   llama.rope_theta = 500000;
   all.push_back({"llama", llama});
+  llama.rope_scaling = {.kind = RopeScaling::Kind::dynamic, .factor = 2};
+  all.push_back({"moe_cpp", llama});
   ModelConfig biased = dense_config();
   biased.attention_bias = biased.attention_out_bias = biased.ffn_bias = biased.tied = true;
   biased.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};

@@ -304,6 +304,20 @@ TEST(Generate, StopsWhereTheModelsTextsEnd) {
   EXPECT_EQ(text_capacity(plain_config(), 4, 100), 103);
 }
 
+// So do texts beyond which rotary frequencies would change.
+TEST(Generate, StopsWhereFrequenciesWouldChange) {
+  ModelConfig config = plain_config();
+  config.rope_scaling = {.kind = RopeScaling::Kind::dynamic, .factor = 2};
+  Fixture f(config);
+  f.options.max_tokens = 100;
+  const Generated out = f.generate("Once");
+  EXPECT_EQ(out.tokens, 32 - 4 + 1);
+  EXPECT_EQ(out.finish, "length");
+  EXPECT_FAILS(f.generate(std::string(33, 'a')),
+               "the prompt has 33 tokens, but beyond 32 tokens the rotary frequencies of the model "
+               "change with the length of the text, which is not done here; shorten the prompt");
+}
+
 // Where a GPU does not do what attention does beyond so many tokens; elsewhere nothing ends there.
 TEST(Generate, OnAGpuTextsEndWhereAttentionWouldBeSparse) {
   ModelConfig config = plain_config();

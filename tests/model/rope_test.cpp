@@ -178,6 +178,15 @@ TEST(Rope, PlainFrequenciesArePowersOfTheta) {
   }
 }
 
+// Within the context, where alone they are computed here.
+TEST(Rope, DynamicFrequenciesArePlain) {
+  const RopeScaling dynamic{.kind = Kind::dynamic, .factor = 6};
+  const ops::RopeFrequencies table = rope_frequencies(64, 500, dynamic),
+                             plain = rope_frequencies(64, 500, {});
+  EXPECT_EQ(table.frequency, plain.frequency);
+  EXPECT_EQ(table.factor, 1);
+}
+
 TEST(Rope, ScalingsWithoutMeaningAreRefused) {
   const RopeScaling yarn{.kind = Kind::yarn, .factor = 4, .original_context = 128};
   const RopeScaling llama3{.kind = Kind::llama3, .factor = 4, .original_context = 128};
@@ -191,6 +200,7 @@ TEST(Rope, ScalingsWithoutMeaningAreRefused) {
   for (float bad : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(),
                     std::numeric_limits<float>::infinity()}) {
     refused({.kind = Kind::linear}, [&](RopeScaling& s) { s.factor = bad; });
+    refused({.kind = Kind::dynamic}, [&](RopeScaling& s) { s.factor = bad; });
     refused(llama3, [&](RopeScaling& s) { s.high_freq_factor = bad; });
     refused(yarn, [&](RopeScaling& s) { s.attention_factor = bad; });
     refused(yarn, [&](RopeScaling& s) { s.beta_fast = bad; });

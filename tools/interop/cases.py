@@ -76,6 +76,10 @@ CASES = {
     ),
     "llama-llama3": ("LlamaConfig", dict(DENSE, rope_parameters=LLAMA3)),
     "llama-yarn": ("LlamaConfig", dict(DENSE, rope_parameters=YARN)),
+    "llama-dynamic": (
+        "LlamaConfig",
+        dict(DENSE, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, factor=4.0)),
+    ),
     "mistral": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
     "mistral-window": ("MistralConfig", dict(DENSE, head_dim=16, sliding_window=100)),
     "qwen2": ("Qwen2Config", dict(DENSE, tie_word_embeddings=True)),
@@ -718,6 +722,7 @@ NOT_FOR_LLAMA_CPP = {
     "mistral-window": "window",
     "qwen2-windows": "window",
     "olmoe-shared-kv": "heads share keys and values",
+    "llama-dynamic": "beyond its context its rotary frequencies are others",
     "qwen2_moe-sparse": "is dense",
     "deepseek_v2-groups": "as good as its best expert",
     "afmoe-plain": "multipliers are others",

@@ -20,8 +20,8 @@ constexpr const char *kShare = "partial_rotary_factor",
                      *kAxes = "mrope_section";
 
 // The place in the list is the Kind.
-const std::vector<std::string> kKinds = {"default", "linear",       "llama3",
-                                         "yarn",    "proportional", "longrope"};
+const std::vector<std::string> kKinds = {"default",      "linear",   "llama3", "yarn",
+                                         "proportional", "longrope", "dynamic"};
 
 float number(const JsonReader& reader, const char* key) {
   return static_cast<float>(reader.get_in<double>(key, FLT_MIN, FLT_MAX));
@@ -119,7 +119,7 @@ RopeScaling scaling_of(const JsonReader& reader, const JsonReader* contexts = nu
     return s;
   }
   s.factor = number(reader, "factor");
-  if (s.kind == Kind::linear) return s;
+  if (s.kind == Kind::linear || s.kind == Kind::dynamic) return s;
   s.original_context = reader.get_in<int64_t>(kFirstContext, 1, kMaxSize);
   if (s.kind == Kind::llama3) {
     s.low_freq_factor = number(reader, "low_freq_factor");
@@ -348,7 +348,7 @@ Json rope_scaling_json(const RopeScaling& s) {
     return json;
   }
   fields.number("factor", s.factor, 0);
-  if (s.kind == Kind::linear) return json;
+  if (s.kind == Kind::linear || s.kind == Kind::dynamic) return json;
   fields.size(kFirstContext, s.original_context, 1);
   if (s.kind == Kind::llama3) {
     fields.number("low_freq_factor", s.low_freq_factor, 0);

@@ -185,6 +185,7 @@ std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig&
   using Kind = RopeScaling::Kind;
   const RopeScaling& s = c.rope_scaling;
   if (row.kimi) return s.kind == Kind::none ? "" : "its rotary frequencies are scaled";
+  if (s.kind == Kind::dynamic) return "beyond its context its rotary frequencies are others";
   if (s.kind == Kind::llama3 && !row.llama3_scaling)
     return "its rotary frequencies are scaled as Llama 3's are";
   if (s.kind == Kind::linear && row.latent())

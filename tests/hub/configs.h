@@ -261,6 +261,13 @@ void add_other_dense_families(Add&& add) {
     c.logit_cap = 15;
     c.attention_bias = c.attention_out_bias = true;
   });
+  for (const bool biases : {false, true})
+    add("internlm3", "dense", [&](ModelConfig& c) {
+      c.head_width = 6;
+      c.attention_bias = !biases;
+      c.attention_out_bias = c.ffn_bias = biases;
+      c.rope_scaling = {.kind = RopeScaling::Kind::dynamic, .factor = 6};
+    });
   add("apertus", "dense", [](ModelConfig& c) {
     c.head_width = 6;
     c.gated = false;

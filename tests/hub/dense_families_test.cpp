@@ -615,6 +615,31 @@ TEST(DenseFamilies, NanoChat) {
   }
 }
 
+// InternLM3 8B's config as it was published.
+TEST(DenseFamilies, InternLm3) {
+  Json json = sizes("internlm3", 128512, 4096, 48, 32, 2, 10240);
+  json.update({{"bias", false},
+               {"head_dim", 128},
+               {"max_position_embeddings", 32768},
+               {"qkv_bias", false},
+               {"rope_scaling", {{"factor", 6.0}, {"rope_type", "dynamic"}}},
+               {"rope_theta", 50000000}});
+  // of a layer q and o, k and v, an FFN with a gate, and two norms
+  const int64_t layer = 2 * 4096 * 4096 + 2 * 256 * 4096 + 3 * 10240 * 4096 + 2 * 4096;
+  const ModelConfig c = expect_numbers(json, 48 * layer + 2 * int64_t{128512} * 4096 + 4096);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::dynamic);
+  EXPECT_TRUE(c.ends_at_context() && c.gated);
+  EXPECT_FALSE(c.attention_bias || c.attention_out_bias || c.ffn_bias);
+  const ModelConfig first = parse(with(json, "qkv_bias", true)),
+                    others = parse(with(json, "bias", true));
+  EXPECT_TRUE(first.attention_bias && !first.attention_out_bias && !first.ffn_bias);
+  EXPECT_TRUE(!others.attention_bias && others.attention_out_bias && others.ffn_bias);
+  expect_needed(json, {"bias", "qkv_bias", "rms_norm_eps"});
+  ModelConfig mixed = others;
+  mixed.ffn_bias = false;
+  EXPECT_EQ(architecture_of(mixed).model_type, "moe_cpp");
+}
+
 // Apertus 8B's config as it was published.
 TEST(DenseFamilies, Apertus) {
   Json json = sizes("apertus", 131072, 4096, 32, 32, 8, 21504);

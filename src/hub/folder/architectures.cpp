@@ -195,6 +195,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeek>("deepseek", "DeepseekForCausalLM", kDeepSeekTensors),
     family<kLing2>("bailing_moe_v2", "BailingMoeV2ForCausalLM", kLingTensors),
     family<kSarvamMoe>("sarvam_moe", "SarvamMoEForCausalLM", kLingTensors),
+    family<kInternLm3>("internlm3", "InternLM3ForCausalLM", kLlamaTensors),
 };
 
 // What the classes of these families have as defaults, which the configs of texts within leave out

@@ -1,7 +1,8 @@
 // The families of transformers (transformers:models/*) that are built like Llama, and the first
-// DeepSeekMoE, Ling 2.0 and Sarvam, whose code lies with their weights (huggingface
-// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b; of the last
-// github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row for what sets each apart.
+// DeepSeekMoE, Ling 2.0, Sarvam and InternLM3, whose code lies with their weights (huggingface
+// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b,
+// internlm/internlm3-8b-instruct; of the third github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row
+// for what sets each apart.
 // Adding one is adding a row here, one to the table of architectures, and a case to
 // tools/interop/architectures.py.
 #pragma once
@@ -244,6 +245,7 @@ inline constexpr const char* kHunYuanUnread[] = {
     "video_start_id",   "video_end_id"};
 
 inline constexpr Family kLlama = {.biases = FamilyBiases::flag_later};
+inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
 // (transformers:ministral3/modeling_ministral3.py)
 inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};

@@ -19,7 +19,8 @@ enum class FamilyBiases {
   flag_or_none,  // the same, none where it is missing, as in some of the family's published configs
   flag_later,    // the same and of FFNs "mlp_bias"; both keys came later than the family
   use_qkv,       // queries, keys and values, as "use_qkv_bias" says, none where it is missing
-  use_all        // these, the projection back and FFNs, as "use_bias" says
+  use_all,       // these, the projection back and FFNs, as "use_bias" says
+  two_flags      // these as "qkv_bias" says, the projection back and FFNs as "bias" says
 };
 
 // Whether "head_dim" may be missing: hidden_size / num_attention_heads; even: it may say nothing

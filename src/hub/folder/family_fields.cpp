@@ -85,6 +85,9 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
       return v.flag_or("mlp_bias", c.ffn_bias, false);
     case FamilyBiases::use_qkv: return v.flag_or("use_qkv_bias", c.attention_bias, false);
     case FamilyBiases::use_all: return v.flag("use_bias", c.attention_bias);
+    case FamilyBiases::two_flags:
+      v.flag("qkv_bias", c.attention_bias);
+      return v.flag("bias", c.attention_out_bias);
   }
 }
 
@@ -482,7 +485,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.xielu && reader.get<std::string>(kAct) != kXielu)
     refuse(reader, kAct, "only xIELU is of this family, \"xielu\"");
   if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
-  c.attention_out_bias = f.out_bias() && c.attention_bias;
+  if (f.biases == FamilyBiases::two_flags) c.ffn_bias = c.attention_out_bias;
+  else c.attention_out_bias = f.out_bias() && c.attention_bias;
   if (f.biases == FamilyBiases::use_all) c.ffn_bias = c.attention_bias;
   c.qk_norm = f.qk_norm;
   if (f.qk_norm_flag && !reader.get<bool>("use_qk_norm")) c.qk_norm = QkNorm::none;
@@ -624,6 +628,10 @@ std::string why_not_norms(const ModelConfig& c, const Family& f) {
 std::string why_not_biases(const ModelConfig& c, const Family& f) {
   if (f.biases == FamilyBiases::none && (c.attention_bias || c.attention_out_bias))
     return "its attention has biases";
+  if (f.biases == FamilyBiases::two_flags)
+    return c.ffn_bias == c.attention_out_bias
+               ? ""
+               : "of FFNs and the projection after attention one has biases and one has none";
   const bool out = f.out_bias() && c.attention_bias;
   if (c.attention_out_bias != out) return "other projections of its attention have biases";
   if (f.biases == FamilyBiases::qkv && !c.attention_bias)

@@ -482,6 +482,7 @@ struct BesideRow {
 };
 constexpr std::string_view kFurther = "layers that predict further tokens",
                            kPictures = "a tower for pictures", kSound = "a tower for sound",
+                           kProjector = "what brings pictures or sound in",
                            kSpeech = "a model that speaks";
 constexpr BesideRow kBeside[] = {
     {"mtp.", kFurther},
@@ -491,8 +492,8 @@ constexpr BesideRow kBeside[] = {
     {"vision_tower.", kPictures},
     {"model.vision_tower.", kPictures},
     {"vision_model.", kPictures},
-    {"multi_modal_projector.", kPictures},
-    {"model.multi_modal_projector.", kPictures},
+    {"multi_modal_projector.", kProjector},
+    {"model.multi_modal_projector.", kProjector},
     {"model.sam_model.", kPictures},
     {"model.qwen2_model.", kPictures},
     {"model.projector.", kPictures},
@@ -508,6 +509,7 @@ constexpr BesideRow kBeside[] = {
     {"model.embed_audio.", kSound},
     {"talker.", kSpeech},
     {"code2wav.", kSpeech},
+    {"token2wav.", kSpeech},
 };
 constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.layers.",
                                         "language_model.model.layers.",

@@ -368,6 +368,29 @@ TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
   }
 }
 
+// The one of Qwen2.5-Omni's models that writes text.
+TEST_F(FamilyFolder, TheTextOfQwen25Omni) {
+  const std::vector<NamedConfig> families = small_families();
+  ModelConfig qwen2 = std::ranges::find(families, "qwen2", &NamedConfig::name)->config;
+  qwen2.tied = false;
+  start(qwen2);
+  const Json text = read_json(folder_ / "config.json");
+  put(folder_ / "config.json",
+      Json({{"model_type", "qwen2_5_omni"}, {"thinker_config", {{"text_config", text}}}}).dump());
+  float number = 0;
+  rewrite(
+      [](SafetensorsItem& item) {
+        item.name.insert(0, "thinker.");
+        return true;
+      },
+      {{"token2wav.code2wav_bigvgan_model.conv_pre.weight", Tensor(&number, DType::f32, {1}),
+        DType::f32}});
+  const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
+  ASSERT_EQ(loaded.left_out.size(), 1u);
+  EXPECT_EQ(loaded.left_out[0].what, "a model that speaks");
+  expect_params(loaded);
+}
+
 // The one of Qwen3-Omni's models that writes text, and what is beside it.
 TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
   const std::vector<NamedConfig> families = small_families();
@@ -402,20 +425,27 @@ TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
                "\"thinker.model.layers.2.norm.weight\" is no part of the model");
 }
 
-// Under the names that each kind of checkpoint has, beside something of what sees.
+// Under the names that each kind of checkpoint has, beside something of what sees or hears.
 TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
   const std::vector<NamedConfig> families = small_families();
   struct Case {
     std::string type, text, sees, inserted;
     size_t at = 0;  // where in the names of the text
     bool around = false;
+    std::string what = "a tower for pictures";
   };
+  const std::string brings = "what brings pictures or sound in", hears = "a tower for sound";
   for (const Case& of :
        {Case{"qwen2_5_vl", "qwen2", "visual.merger.ln_q.weight", "", 0, true},
         {"qwen2_vl", "qwen2", "model.visual.merger.ln_q.weight", "language_model.", 6, false},
         {"internvl", "qwen3_moe", "vision_tower.embeddings.cls_token", "language_model.", 0, false},
         {"deepseek_ocr2", "deepseek", "model.qwen2_model.query_768.weight", "", 0, false},
-        {"llava", "llama", "multi_modal_projector.linear_1.bias", "language_model.", 0, false},
+        {"llava", "llama", "multi_modal_projector.linear_1.bias", "language_model.", 0, false,
+         brings},
+        {"qwen2_audio", "qwen2", "audio_tower.conv1.weight", "language_model.", 0, false, hears},
+        {"voxtral", "llama", "audio_tower.conv1.weight", "language_model.", 0, false, hears},
+        {"voxtral", "llama", "model.audio_tower.conv1.weight", "language_model.", 6, false, hears},
+        {"glm4v", "glm4", "model.visual.merger.proj.weight", "language_model.", 6, false},
         {"llava_next", "mistral", "image_newline", "language_model.", 0, false},
         {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {
     SCOPED_TRACE(of.type + " " + of.sees);
@@ -432,8 +462,7 @@ TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
     };
     float number = 0;
     rewrite(named, {{of.sees, Tensor(&number, DType::f32, {1}), DType::f32}});
-    EXPECT_PRED_FORMAT2(::testing::IsSubstring, "a tower for pictures (\"" + of.sees + "\" ...)",
-                        message());
+    EXPECT_PRED_FORMAT2(::testing::IsSubstring, of.what + " (\"" + of.sees + "\" ...)", message());
     const LoadedModel loaded = open_model(folder_.path(), {}, {}, BesideText::leave_out);
     ASSERT_EQ(loaded.left_out.size(), 1u);
     EXPECT_EQ(loaded.left_out[0].tensors, 1);

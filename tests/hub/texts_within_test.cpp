@@ -178,6 +178,108 @@ TEST(TextsWithin, Llava) {
                "only \"qwen2\" is read of it");
 }
 
+// Qwen2.5-Omni's: a config within another, which is within a third.
+TEST(TextsWithin, Qwen25Omni) {
+  const Json qwen2 = published("qwen2_7b");
+  Json text = with(without(qwen2, "tie_word_embeddings"), "model_type", "qwen2_5_omni_text");
+  text["init_std"] = 0.02;
+  text["rope_scaling"] = with(kAxes, "rope_type", "default");
+  text["rope_scaling"]["type"] = "default";
+  const auto thinker = [](const Json& of) {
+    return Json{{"model_type", "qwen2_5_omni_thinker"},
+                {"text_config", of},
+                {"audio_config", Json::object()},
+                {"vision_config", Json::object()},
+                {"audio_token_index", 151646},
+                {"position_id_per_seconds", 25},
+                {"seconds_per_chunk", 2},
+                {"user_token_id", 872}};
+  };
+  const auto omni = [&](const Json& of) {
+    return Json{{"model_type", "qwen2_5_omni"},    {"thinker_config", thinker(of)},
+                {"talker_config", Json::object()}, {"token2wav_config", Json::object()},
+                {"enable_audio_output", true},     {"enable_talker", true}};
+  };
+  for (const Json& json : {omni(text), thinker(text)}) expect_same(json, qwen2);
+  EXPECT_FALSE(parse(omni(text)).tied);
+  EXPECT_TRUE(parse(omni(with(text, "tie_word_embeddings", true))).tied);
+  EXPECT_FALSE(
+      parse(with(thinker(with(text, "tie_word_embeddings", true)), "tie_word_embeddings", false))
+          .tied);
+  EXPECT_FAILS(parse(omni(with(text, "rope_ratio", 2))),
+               "config.json: \"thinker_config\": \"text_config\": \"rope_ratio\" is not known");
+}
+
+// Of models that hear, with what their configs leave out: Qwen2-Audio 7B's, and Voxtral Mini's.
+TEST(TextsWithin, OfSound) {
+  const auto hears = [](const char* type, const Json& text) {
+    return Json{{"model_type", type},
+                {"text_config", text},
+                {"audio_config", Json::object()},
+                {"audio_token_index", 151646},
+                {"vocab_size", text.value("vocab_size", 131072)}};
+  };
+  const Json audio = {
+      {"model_type", "qwen2"},     {"intermediate_size", 11008}, {"max_position_embeddings", 8192},
+      {"rope_theta", 10000},       {"rms_norm_eps", 1e-5},       {"sliding_window", 32768},
+      {"torch_dtype", "bfloat16"}, {"use_mrope", false},         {"vocab_size", 156032}};
+  const ModelConfig qwen2 = parse(hears("qwen2_audio", audio));
+  EXPECT_EQ(qwen2.model_type, "qwen2");
+  // of a layer four matrices with three biases, an FFN with a gate, and two norms
+  const int64_t layer = 4 * 4096 * 4096 + 3 * 4096 + 3 * int64_t{11008} * 4096 + 2 * 4096;
+  EXPECT_EQ(count_params(qwen2).total(), 32 * layer + 2 * int64_t{156032} * 4096 + 4096);
+  EXPECT_EQ(qwen2.attention_window, 0);
+
+  Json voxtral = hears("voxtral", {{"model_type", "llama"}, {"vocab_size", 131072}});
+  voxtral["hidden_size"] = 3072;
+  voxtral["projector_hidden_act"] = "gelu";
+  voxtral["text_config"]["hidden_size"] = 3072;
+  const ModelConfig llama = parse(voxtral);
+  EXPECT_EQ(llama.model_type, "llama");
+  EXPECT_EQ(llama.q_width(), 4096);
+  EXPECT_EQ(llama.rope_theta, 1e8f);
+  const int64_t of_layer = 2 * 4096 * 3072 + 2 * 1024 * 3072 + 3 * int64_t{8192} * 3072 + 2 * 3072;
+  EXPECT_EQ(count_params(llama).total(), 30 * of_layer + 2 * int64_t{131072} * 3072 + 3072);
+  EXPECT_FAILS(parse(hears("voxtral", {{"model_type", "qwen2"}})), "only \"llama\" is read of it");
+}
+
+// GLM-4.1V 9B's, which is GLM-4's.
+TEST(TextsWithin, Glm4v) {
+  const Json text = {{"model_type", "glm4v_text"},
+                     {"attention_bias", true},
+                     {"attention_dropout", 0.0},
+                     {"hidden_act", "silu"},
+                     {"hidden_size", 4096},
+                     {"initializer_range", 0.02},
+                     {"intermediate_size", 13696},
+                     {"max_position_embeddings", 65536},
+                     {"num_attention_heads", 32},
+                     {"num_hidden_layers", 40},
+                     {"num_key_value_heads", 2},
+                     {"partial_rotary_factor", 0.5},
+                     {"rms_norm_eps", 1e-5},
+                     {"rope_scaling", {{"mrope_section", {8, 12, 12}}, {"rope_type", "default"}}},
+                     {"rope_theta", 10000.0},
+                     {"vocab_size", 151552}};
+  Json glm4 = with(with(text, "model_type", "glm4"), "rope_scaling", nullptr);
+  glm4["head_dim"] = 128;
+  glm4["tie_word_embeddings"] = false;
+  Json json = within("glm4v", text);
+  json["image_start_token_id"] = 151339;
+  expect_same(json, glm4);
+  expect_same(within("glm4v", without(text, "attention_bias")), glm4);
+  EXPECT_EQ(parse(json).rotary_width, 64);
+  EXPECT_TRUE(parse(json).attention_bias);
+  // As transformers 5 says it.
+  Json newer =
+      without(without(without(text, "rope_scaling"), "rope_theta"), "partial_rotary_factor");
+  newer["rope_parameters"] = {{"rope_type", "default"},
+                              {"rope_theta", 10000.0},
+                              {"partial_rotary_factor", 0.5},
+                              {"mrope_section", {8, 12, 12}}};
+  expect_same(within("glm4v", newer), glm4);
+}
+
 // DeepSeek-OCR 2's is the first DeepSeek, as transformers 5 says it: which layers are dense is
 // listed.
 TEST(TextsWithin, DeepSeekOcr2) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Models of pictures and text as transformers writes them, tiny and random: `moe convert --text-only`
-takes the text out, names what it leaves, and what it makes gives the log-probabilities of the whole
-model for a text.
+"""Models of pictures, sound and text as transformers writes them, tiny and random: `moe convert
+--text-only` takes the text out, names what it leaves, and what it makes gives the log-probabilities
+of the whole model for a text.
 """
 
 import argparse
@@ -54,6 +54,22 @@ TEXT = {
     "Gemma4": cases.GEMMA4,
     "Qwen3VLMoe": dict(cases.EXPERTS, head_dim=16),
     "Qwen3OmniMoe": dict(cases.EXPERTS, head_dim=16),
+    "Qwen2_5Omni": dict(
+        QWEN2_VL,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 2, 2]),
+    ),
+    "Qwen2Audio": dict(cases.DENSE, model_type="qwen2"),
+    "Voxtral": dict(cases.DENSE, model_type="llama", head_dim=16),
+    "Glm4v": dict(
+        cases.LLAMA_LIKE,
+        pad_token_id=None,
+        rope_parameters=dict(
+            rope_type="default",
+            rope_theta=10000.0,
+            partial_rotary_factor=0.5,
+            mrope_section=[1, 1, 2],
+        ),
+    ),
     "Glm4vMoe": dict(
         cases.SIGMOID,
         num_key_value_heads=2,
@@ -76,6 +92,15 @@ SEES = dict(
     num_attention_heads=2,
     image_size=16,
     patch_size=4,
+)
+GLM_PICTURES = dict(
+    depth=1,
+    hidden_size=32,
+    intermediate_size=64,
+    num_heads=2,
+    patch_size=4,
+    image_size=16,
+    out_hidden_size=48,
 )
 PICTURES = {
     "Qwen2VL": dict(depth=1, embed_dim=32, hidden_size=48, num_heads=2, patch_size=4),
@@ -122,39 +147,44 @@ PICTURES = {
     ),
     "Qwen3VLMoe": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
     "Qwen3OmniMoe": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
-    "Glm4vMoe": dict(
-        depth=1,
-        hidden_size=32,
-        intermediate_size=64,
-        num_heads=2,
-        patch_size=4,
-        image_size=16,
-        out_hidden_size=48,
-    ),
+    "Qwen2_5Omni": {
+        key: size for key, size in QWEN_PICTURES.items() if key != "num_position_embeddings"
+    },
+    "Glm4v": GLM_PICTURES,
+    "Glm4vMoe": GLM_PICTURES,
 }
 
 
-SOUND = dict(
+HEARS = dict(
     encoder_layers=1,
     encoder_attention_heads=2,
     encoder_ffn_dim=64,
     d_model=32,
     num_mel_bins=16,
-    output_dim=48,
-    downsample_hidden_size=16,
 )
+SOUND = {
+    "Qwen2_5Omni": dict(HEARS, output_dim=48),
+    "Qwen3OmniMoe": dict(HEARS, output_dim=48, downsample_hidden_size=16),
+    "Qwen2Audio": HEARS,
+    # four frames of it make one token
+    "Voxtral": dict(
+        hidden_size=16,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_mel_bins=16,
+    ),
+}
 
 
 def model_of(family):
     torch.manual_seed(1)
-    parts = dict(
-        text_config=dict(TEXT[family]),  # Qwen2-VL's class writes in it
-        vision_config=dict(PICTURES[family]),
-    )
-    if family == "Qwen3OmniMoe":  # without the models that speak
-        parts = dict(
-            thinker_config=dict(parts, audio_config=SOUND), enable_audio_output=False
-        )
+    parts = dict(text_config=dict(TEXT[family]))  # Qwen2-VL's class writes in it
+    for key, of in (("vision_config", PICTURES), ("audio_config", SOUND)):
+        if family in of:
+            parts[key] = dict(of[family])
+    if family in ("Qwen2_5Omni", "Qwen3OmniMoe"):  # without the models that speak
+        parts = dict(thinker_config=parts, enable_audio_output=False)
     config = getattr(transformers, family + "Config")(**parts)
     model = getattr(transformers, family + "ForConditionalGeneration")(config).eval()
     architectures.randomise(model)
@@ -168,11 +198,13 @@ def check(moe, family, tokenizer):
     model.save_pretrained(folder)
     shutil.copy(tokenizer, os.path.join(folder, "tokenizer.json"))
     account = moe.run("convert", folder, text, "--text-only", "--json", to=text + ".account")
+    tower = "a tower for pictures" if family in PICTURES else "a tower for sound"
     with open(account, encoding="utf-8") as file:
-        named = "a tower for pictures" in file.read()
+        named = tower in file.read()
     print(f"{family}: the account names {'what is left out' if named else 'NOTHING'}")
     model = getattr(model, "thinker", model)
-    layers = getattr(model.model, "language_model", model.model)
+    layers = getattr(model, "model", model)
+    layers = getattr(layers, "language_model", layers)
     if delta_reference.takes(layers):
         delta_reference.compute_in_double(model, layers)
     same = scores.compare(

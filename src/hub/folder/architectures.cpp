@@ -218,6 +218,13 @@ constexpr std::string_view kQwen2Defaults =
         "rope_theta": 10000.0, "use_sliding_window": false, "sliding_window": 4096,
         "max_window_layers": 28, "tie_word_embeddings": false})";
 
+// Voxtral's own (transformers:voxtral/configuration_voxtral.py), and the others of Llama.
+constexpr std::string_view kVoxtralDefaults =
+    R"({"vocab_size": 131072, "hidden_size": 3072, "intermediate_size": 8192,
+        "num_hidden_layers": 30, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5, "rope_theta": 100000000.0, "tie_word_embeddings": false})";
+
 // A text within that is read as what it says it is.
 constexpr TextWithin as_it_says(std::string_view model_type, std::string_view type,
                                 std::string_view defaults, bool ties_by_either = false) {
@@ -242,7 +249,9 @@ constexpr std::string_view kUntied = R"({"tie_word_embeddings": false})";
 // configuration_gemma3.py); the text of GLM-4.5V and Qwen3-VL has no words for what it never has
 // (glm4v_moe/modeling_glm4v_moe.py, qwen3_vl_moe/modeling_qwen3_vl_moe.py); that of Qwen3-Omni has
 // no windows whatever it says, and a head of its own, which its tensors show
-// (qwen3_omni_moe/modeling_qwen3_omni_moe.py).
+// (qwen3_omni_moe/modeling_qwen3_omni_moe.py); that of Qwen2.5-Omni is Qwen2-VL's
+// (qwen2_5_omni/modeling_qwen2_5_omni.py), and that of GLM-4.1V GLM-4's, without a word for the
+// width of a head (glm4v/modeling_glm4v.py).
 constexpr TextWithin kTextWithin[] = {
     {"gemma4", "gemma4_text", "{}"},
     {"qwen3_5", "qwen3_5_text", "{}"},
@@ -252,7 +261,12 @@ constexpr TextWithin kTextWithin[] = {
     {"qwen3_omni_moe", "qwen3_omni_moe_thinker", "{}", "thinker_config"},
     {"qwen3_omni_moe_thinker", "qwen3_moe",
      R"({"use_sliding_window": false, "tie_word_embeddings": false})"},
+    {"qwen2_5_omni", "qwen2_5_omni_thinker", "{}", "thinker_config"},
+    {"qwen2_5_omni_thinker", "qwen2", kUntied},
+    as_it_says("qwen2_audio", "qwen2", kQwen2Defaults),
+    as_it_says("voxtral", "llama", kVoxtralDefaults),
     {"glm4v_moe", "glm4_moe", R"({"use_qk_norm": false})"},
+    {"glm4v", "glm4", R"({"head_dim": 128, "attention_bias": true, "tie_word_embeddings": false})"},
     {"qwen3_vl", "qwen3", R"({"use_sliding_window": false})"},
     qwen2_vl("qwen2_vl"),
     qwen2_vl("qwen2_5_vl"),

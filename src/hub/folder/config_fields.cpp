@@ -272,6 +272,7 @@ const std::vector<std::string>& ignored_config_keys() {
                                                 "forced_bos_token_id",
                                                 "forced_eos_token_id",
                                                 "id2label",
+                                                "init_std",
                                                 "is_decoder",
                                                 "is_encoder_decoder",
                                                 "is_llama_config",

@@ -441,12 +441,18 @@ void enter_text(std::vector<FileTensor>& map, const NamedTensors& file) {
   constexpr std::string_view kModel = "model.", kText = "language_model.";
   for (FileTensor& tensor : map) {
     if (file.contains(tensor.name)) continue;
+    const auto inside = [&](std::string_view text) {
+      return tensor.name.starts_with(kModel)
+                 ? fmt::format("{}{}{}", kModel, text, tensor.name.substr(kModel.size()))
+                 : tensor.name;
+    };
     for (const std::string& name :
-         {tensor.name.starts_with(kModel)
-              ? fmt::format("{}{}{}", kModel, kText, tensor.name.substr(kModel.size()))
-              : tensor.name,
-          fmt::format("{}{}", kText, tensor.name), fmt::format("{}{}", kThinker, tensor.name)})
-      if (file.contains(name)) tensor.name = name;
+         {inside(kText), inside("text_model."), fmt::format("{}{}", kText, tensor.name),
+          fmt::format("{}{}", kThinker, tensor.name)})
+      if (file.contains(name)) {
+        tensor.name = name;
+        break;
+      }
   }
 }
 
@@ -492,6 +498,9 @@ constexpr BesideRow kBeside[] = {
     {"vision_tower.", kPictures},
     {"model.vision_tower.", kPictures},
     {"vision_model.", kPictures},
+    {"model.vision_model.", kPictures},
+    {"model.connector.", kPictures},
+    {"mm_projector.", kProjector},
     {"multi_modal_projector.", kProjector},
     {"model.multi_modal_projector.", kProjector},
     {"model.sam_model.", kPictures},
@@ -512,7 +521,7 @@ constexpr BesideRow kBeside[] = {
     {"token2wav.", kSpeech},
 };
 constexpr std::string_view kLayers[] = {"model.layers.", "model.language_model.layers.",
-                                        "language_model.model.layers.",
+                                        "language_model.model.layers.", "model.text_model.layers.",
                                         "blk."};  // of folders and of GGUF
 
 // What a tensor belongs to beside the model of text; empty: nothing that is known. Layers behind

@@ -446,6 +446,15 @@ TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
         {"voxtral", "llama", "audio_tower.conv1.weight", "language_model.", 0, false, hears},
         {"voxtral", "llama", "model.audio_tower.conv1.weight", "language_model.", 6, false, hears},
         {"glm4v", "glm4", "model.visual.merger.proj.weight", "language_model.", 6, false},
+        {"smolvlm", "llama", "model.vision_model.post_layernorm.bias", "text_model.", 6, false},
+        {"idefics3", "llama", "model.connector.modality_projection.proj.weight", "text_model.", 6,
+         false},
+        {"lfm2_vl", "lfm2", "model.vision_tower.post_layernorm.bias", "language_model.", 6, false},
+        {"aya_vision", "cohere2", "vision_tower.post_layernorm.bias", "language_model.", 0, false},
+        {"kimi_vl", "deepseek_v3", "vision_tower.patch_embed.proj.bias", "language_model.", 0,
+         false},
+        {"kimi_k25", "deepseek_v3", "mm_projector.pre_norm.bias", "language_model.", 0, false,
+         brings},
         {"llava_next", "mistral", "image_newline", "language_model.", 0, false},
         {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {
     SCOPED_TRACE(of.type + " " + of.sees);

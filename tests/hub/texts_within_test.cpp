@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "hub/configs.h"
 #include "hub/folder/architectures.h"
 #include "hub/folder/config_json.h"
 #include "hub/hub.h"
@@ -278,6 +279,111 @@ TEST(TextsWithin, Glm4v) {
                               {"partial_rotary_factor", 0.5},
                               {"mrope_section", {8, 12, 12}}};
   expect_same(within("glm4v", newer), glm4);
+}
+
+// SmolVLM2 500M's as it was published: of parts that Llama has not, and of pictures.
+TEST(TextsWithin, SmolVlm) {
+  const Json plain = {{"model_type", "llama"},
+                      {"head_dim", 64},
+                      {"hidden_size", 960},
+                      {"intermediate_size", 2560},
+                      {"max_position_embeddings", 8192},
+                      {"num_attention_heads", 15},
+                      {"num_hidden_layers", 32},
+                      {"num_key_value_heads", 5},
+                      {"rms_norm_eps", 1e-5},
+                      {"rope_theta", 100000},
+                      {"vocab_size", 49280}};
+  Json text = plain;
+  text.update({{"architectures", {"VLlama3ForCausalLM"}},
+               {"is_llama_config", true},
+               {"neftune_noise_alpha", 0.0},
+               {"pad_token_id", 2},
+               {"pixel_shuffle_factor", 4},
+               {"qk_layer_norms", false},
+               {"rope_interleaved", false},
+               {"torch_dtype", "bfloat16"},
+               {"use_resampler", false}});
+  Json llama = plain;
+  llama["hidden_act"] = "silu";
+  llama["tie_word_embeddings"] = false;
+  for (const char* type : {"smolvlm", "idefics3"}) {
+    SCOPED_TRACE(type);
+    Json json = within(type, text);
+    json.update({{"image_token_id", 49190},
+                 {"scale_factor", 4},
+                 {"tie_word_embeddings", false},
+                 {"use_cache", false},
+                 {"use_reentrant_checkpointing", false},
+                 {"vocab_size", 49280}});
+    expect_same(json, llama);
+    for (const char* key : {"qk_layer_norms", "use_resampler"}) {
+      json["text_config"][key] = true;
+      EXPECT_FAILS(parse(json), fmt::format("\"{}\" is true; only false", key));
+      json["text_config"][key] = false;
+    }
+  }
+}
+
+// LFM2-VL's, with its words for pictures.
+TEST(TextsWithin, Lfm2Vl) {
+  for (const NamedConfig& named : small_families()) {
+    if (named.name != "lfm2") continue;
+    const Json text = parse_json(config_to_json(named.config), "x");
+    for (const char* type : {"lfm2_vl", "lfm2-vl"}) {
+      SCOPED_TRACE(type);
+      Json json = within(type, text);
+      json.update({{"image_token_index", 396},
+                   {"downsample_factor", 2},
+                   {"projector_hidden_size", 2560},
+                   {"projector_bias", true},
+                   {"projector_use_layernorm", true},
+                   {"max_num_patches", 1024},
+                   {"tile_size", 512},
+                   {"use_thumbnail", true}});
+      expect_same(json, text);
+    }
+  }
+}
+
+// Cohere's, whose configs leave out what the class has as defaults.
+TEST(TextsWithin, OfCohere) {
+  const Json text = {{"model_type", "cohere2"},    {"hidden_size", 4096},
+                     {"intermediate_size", 14336}, {"num_attention_heads", 32},
+                     {"num_hidden_layers", 32},    {"num_key_value_heads", 8},
+                     {"rope_theta", 50000}};
+  for (const char* type : {"aya_vision", "cohere2_vision"}) {
+    SCOPED_TRACE(type);
+    Json json = within(type, text);
+    json.update({{"adapter_layer_norm_eps", 1e-6},
+                 {"alignment_intermediate_size", 28672},
+                 {"downsample_factor", 2},
+                 {"vision_feature_layer", -1}});
+    const ModelConfig c = parse(json);
+    EXPECT_EQ(c.model_type, "cohere2");
+    EXPECT_TRUE(c.tied);
+    EXPECT_EQ(c.vocab, 256000);
+    EXPECT_EQ(c.attention_window, 4096);
+    EXPECT_TRUE(c.has_window(0) && !c.has_window(3));
+    EXPECT_EQ(c.nope_layers.front(), 3);
+    EXPECT_EQ(c.multipliers.logits, 16);
+    std::vector<std::string> types(32, "full_attention");
+    types[5] = "sliding_attention";
+    json["text_config"]["layer_types"] = types;
+    EXPECT_EQ(parse(json).window_layers, (std::vector<int64_t>{5}));
+  }
+}
+
+// Kimi's, which are DeepSeek-V3's.
+TEST(TextsWithin, OfKimi) {
+  const Json text = published("deepseek_v3");
+  Json json = within("kimi_vl", text);
+  json["media_placeholder_token_id"] = 163605;
+  expect_same(json, text);
+  json["model_type"] = "kimi_k25";
+  json["use_unified_vision_chunk"] = true;
+  json["video_placeholder"] = "<|kimi_k25_video_placeholder|>";
+  expect_same(json, text);
 }
 
 // DeepSeek-OCR 2's is the first DeepSeek, as transformers 5 says it: which layers are dense is

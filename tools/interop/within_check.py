@@ -24,6 +24,7 @@ QWEN2_VL = dict(
     eos_token_id=None,
     rope_parameters=dict(type="mrope", rope_theta=10000.0, mrope_section=[2, 2, 2]),
 )
+COHERE2 = dict(cases.CASES["cohere2"][1], model_type="cohere2")
 TEXT = {
     "Qwen2VL": QWEN2_VL,
     "Qwen2_5_VL": QWEN2_VL,
@@ -52,6 +53,11 @@ TEXT = {
         query_pre_attn_scalar=16,
     ),
     "Gemma4": cases.GEMMA4,
+    "SmolVLM": dict(cases.DENSE, model_type="llama"),
+    "Idefics3": dict(cases.DENSE, model_type="llama"),
+    "Lfm2Vl": dict(cases.CASES["lfm2"][1], model_type="lfm2"),
+    "Cohere2Vision": COHERE2,
+    "AyaVision": COHERE2,
     "Qwen3VLMoe": dict(cases.EXPERTS, head_dim=16),
     "Qwen3OmniMoe": dict(cases.EXPERTS, head_dim=16),
     "Qwen2_5Omni": dict(
@@ -135,6 +141,19 @@ PICTURES = {
     "Qwen3_5": QWEN_PICTURES,
     "Qwen3_5Moe": QWEN_PICTURES,
     "Gemma3": SEES,
+    "SmolVLM": SEES,
+    "Idefics3": SEES,
+    "Lfm2Vl": dict(
+        model_type="siglip2_vision_model",
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_patches=16,
+        patch_size=4,
+    ),
+    "Cohere2Vision": dict(SEES, model_type="siglip_vision_model"),
+    "AyaVision": dict(SEES, model_type="siglip_vision_model"),
     "Gemma4": dict(
         hidden_size=32,
         intermediate_size=64,

@@ -225,6 +225,14 @@ constexpr std::string_view kVoxtralDefaults =
         "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 131072,
         "rms_norm_eps": 1e-5, "rope_theta": 100000000.0, "tie_word_embeddings": false})";
 
+// (transformers:cohere2/configuration_cohere2.py)
+constexpr std::string_view kCohere2Defaults =
+    R"({"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
+        "num_hidden_layers": 40, "num_attention_heads": 64, "hidden_act": "silu",
+        "max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
+        "rope_theta": 10000.0, "attention_bias": false, "sliding_window": 4096,
+        "sliding_window_pattern": 4, "tie_word_embeddings": true})";
+
 // A text within that is read as what it says it is.
 constexpr TextWithin as_it_says(std::string_view model_type, std::string_view type,
                                 std::string_view defaults, bool ties_by_either = false) {
@@ -283,6 +291,14 @@ constexpr TextWithin kTextWithin[] = {
     as_it_says("llava_next", "mistral", kMistralDefaults),
     as_it_says("llava_next", "qwen2", kQwen2Defaults),
     as_it_says("llava_onevision", "qwen2", kQwen2Defaults),
+    as_it_says("smolvlm", "llama", kLlamaDefaults),
+    as_it_says("idefics3", "llama", kLlamaDefaults),
+    as_it_says("lfm2_vl", "lfm2", "{}"),
+    as_it_says("lfm2-vl", "lfm2", "{}"),
+    as_it_says("cohere2_vision", "cohere2", kCohere2Defaults),
+    as_it_says("aya_vision", "cohere2", kCohere2Defaults),
+    {"kimi_vl", "deepseek_v3", kUntied},
+    {"kimi_k25", "deepseek_v3", kUntied},
     {"mistral3", "mistral", R"({"sliding_window": null, "tie_word_embeddings": false})",
      "text_config", "mistral"},
     {"mistral3", "ministral3", R"({"sliding_window": null, "tie_word_embeddings": false})",

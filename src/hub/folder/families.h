@@ -209,6 +209,12 @@ inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
 // Dropouts: there is none here, and they belong to a training.
 inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
                                                    "hidden_dropout", "resid_pdrop", "embd_pdrop"};
+// What the texts of Idefics3 and SmolVLM say of parts that they have not, and of their pictures
+// (huggingface HuggingFaceTB/SmolVLM2-500M-Video-Instruct).
+inline constexpr FamilyKey kLlamaKeys[] = {{"qk_layer_norms", "false"}, {"use_resampler", "false"}};
+inline constexpr const char* kLlamaUnread[] = {"neftune_noise_alpha", "pixel_shuffle_factor",
+                                               "perceiver_config", "_flash_attn_2_enabled",
+                                               "transformers.js_config"};
 // What its configs say of parts that its code has always, or never.
 inline constexpr FamilyKey kApertusKeys[] = {
     {"qk_norm", "true"}, {"post_norm", "false"}, {"mlp_bias", "false"}};
@@ -244,7 +250,8 @@ inline constexpr const char* kHunYuanUnread[] = {
     "im_start_id",      "im_end_id",    "im_newline_id",  "text_start_id",    "text_end_id",
     "video_start_id",   "video_end_id"};
 
-inline constexpr Family kLlama = {.biases = FamilyBiases::flag_later};
+inline constexpr Family kLlama = {
+    .biases = FamilyBiases::flag_later, .keys = kLlamaKeys, .unread = kLlamaUnread};
 inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
 // (transformers:ministral3/modeling_ministral3.py)

@@ -455,6 +455,15 @@ TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
          false},
         {"kimi_k25", "deepseek_v3", "mm_projector.pre_norm.bias", "language_model.", 0, false,
          brings},
+        {"internvl", "gpt_oss", "model.vision_tower.layernorm.bias", "language_model.", 6, false},
+        {"lighton_ocr", "qwen3", "model.vision_encoder.ln_pre.weight", "language_model.", 6, false},
+        {"lighton_ocr", "qwen3", "model.vision_projection.norm.weight", "language_model.", 6, false,
+         brings},
+        {"dots_ocr", "qwen2", "vision_tower.merger.ln_q.bias", "", 0, true},
+        {"deepseek_vl_v2", "deepseek", "model.projector.layers.bias", "", 0, true},
+        {"deepseek_vl_v2", "deepseek", "model.vision_model.pre_layrnorm.bias", "", 0, true},
+        {"llava_next", "granite", "model.vision_tower.post_layernorm.bias", "language_model.", 6,
+         false},
         {"llava_next", "mistral", "image_newline", "language_model.", 0, false},
         {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {
     SCOPED_TRACE(of.type + " " + of.sees);

@@ -114,22 +114,126 @@ TEST(TextsWithin, WhatTheTextSaysItIs) {
     json["vision_feature_select_strategy"] = "default";
     return json;
   };
-  for (const char* name : {"qwen2_7b", "qwen3_0_6b", "qwen3_30b_a3b"}) {
+  for (const char* name : {"qwen2_7b", "qwen3_0_6b", "qwen3_30b_a3b", "gpt_oss_20b"}) {
     SCOPED_TRACE(name);
-    expect_same(internvl(published(name)), published(name));
+    const Json text = without(published(name), "quantization_config");
+    expect_same(internvl(text), text);
   }
   const Json qwen2 = published("qwen2_7b");
   expect_same(internvl(without(without(qwen2, "model_type"), "tie_word_embeddings")), qwen2);
   EXPECT_FAILS(
       parse(internvl(published("olmoe_1b_7b_0924"))),
-      "the text of \"internvl\" is \"olmoe\"; only \"qwen2\" or \"qwen3\" or \"qwen3_moe\" "
-      "is read of it");
+      "the text of \"internvl\" is \"olmoe\"; only \"qwen2\" or \"qwen3\" or \"qwen3_moe\" or "
+      "\"gpt_oss\" is read of it");
   EXPECT_FAILS(parse(internvl(with(qwen2, "model_type", 2))), "the text of \"internvl\" is 2; ");
   // A base that depends on how long a text is, beyond the context.
   const Json dynamic =
       with(qwen2, "rope_scaling", {{"factor", 2.0}, {"rope_type", "dynamic"}, {"type", "dynamic"}});
   expect_same(internvl(dynamic), dynamic);
   EXPECT_TRUE(parse(internvl(dynamic)).ends_at_context());
+}
+
+// InternVL3 1B's as it was published, whose head is no embedding though that of Qwen2.5 0.5B is.
+TEST(TextsWithin, InternVlAsPublished) {
+  Json qwen2 = with(published("qwen2_5_0_5b"), "vocab_size", 151674);
+  qwen2["rope_scaling"] = {{"factor", 2.0}, {"rope_type", "dynamic"}, {"type", "dynamic"}};
+  qwen2["sliding_window"] = nullptr;
+  qwen2["tie_word_embeddings"] = false;
+  Json text = without(qwen2, "tie_word_embeddings");
+  text["layer_types"] = std::vector<std::string>(24, "full_attention");
+  text["max_window_layers"] = 70;
+  text["moe_config"] = nullptr;
+  text["use_bfloat16"] = true;
+  Json json = {{"model_type", "internvl_chat"},
+               {"architectures", {"InternVLChatModel"}},
+               {"downsample_ratio", 0.5},
+               {"dynamic_image_size", true},
+               {"force_image_size", 448},
+               {"image_fold", nullptr},
+               {"llm_config", text},
+               {"max_dynamic_patch", 12},
+               {"min_dynamic_patch", 1},
+               {"output_attentions", false},
+               {"pad2square", false},
+               {"ps_version", "v2"},
+               {"select_layer", -1},
+               {"system_message", nullptr},
+               {"template", "internvl2_5"},
+               {"tie_word_embeddings", false},
+               {"use_backbone_lora", 0},
+               {"use_llm_lora", 0},
+               {"use_thumbnail", true},
+               {"vision_config", Json::object()}};
+  expect_same(json, qwen2);
+  EXPECT_TRUE(parse(json).ends_at_context());
+  json["llm_config"]["tie_word_embeddings"] = true;  // the head is the text's
+  EXPECT_TRUE(parse(json).tied);
+  json["llm_config"]["moe_config"] = Json::object();
+  EXPECT_FAILS(parse(json), "\"llm_config\": \"moe_config\" is {}; only null");
+  json["llm_config"] = without(published("qwen3_30b_a3b"), "tie_word_embeddings");
+  expect_same(json, published("qwen3_30b_a3b"));
+  json["llm_config"]["model_type"] = "internlm2";
+  EXPECT_FAILS(parse(json), "the text of \"internvl_chat\" is \"internlm2\"; only \"qwen2\" or ");
+  EXPECT_FAILS(parse(without(json, "llm_config")), "\"llm_config\" is missing");
+}
+
+// The keys of the text stand around, as in the config of a text alone.
+TEST(TextsWithin, DotsOcr) {
+  const Json qwen2 = published("qwen2_5_0_5b");
+  Json json = with(with(qwen2, "model_type", "dots_ocr"), "attention_bias", true);
+  json.update({{"image_token_id", 151665},
+               {"video_token_id", 151656},
+               {"initializer_range", 0.5},
+               {"vision_config", Json::object()}});
+  expect_same(json, with(qwen2, "initializer_range", 0.5));
+  EXPECT_EQ(parse(json).init.std, 0.5f);
+  for (const char* key : {"use_sliding_window", "sliding_window", "initializer_range"})
+    json.erase(key);
+  expect_same(json, qwen2);
+  EXPECT_FAILS(parse(with(json, "attention_bias", false)),
+               "\"attention_bias\" is false; only true");
+  EXPECT_FAILS(parse(with(json, "rope_ratio", 2)), "config.json: \"rope_ratio\" is not known");
+}
+
+// DeepSeek-OCR's as it was published: the text's keys stand around and, a second time, within.
+TEST(TextsWithin, DeepSeekOcr) {
+  Json text = {{"first_k_dense_replace", 1},   {"hidden_size", 1280},
+               {"intermediate_size", 6848},    {"max_position_embeddings", 8192},
+               {"moe_intermediate_size", 896}, {"n_routed_experts", 64},
+               {"n_shared_experts", 2},        {"num_attention_heads", 10},
+               {"num_experts_per_tok", 6},     {"num_hidden_layers", 12},
+               {"num_key_value_heads", 10},    {"vocab_size", 129280}};
+  Json plain = published("deepseek_moe_16b");
+  plain.update(text);
+  text.update({{"kv_lora_rank", nullptr},
+               {"lm_head", true},
+               {"n_group", 1},
+               {"q_lora_rank", nullptr},
+               {"qk_nope_head_dim", 0},
+               {"qk_rope_head_dim", 0},
+               {"rm_head", false},
+               {"topk_group", 1},
+               {"topk_method", "greedy"},
+               {"use_mla", false},
+               {"v_head_dim", 0}});
+  Json json = text;
+  json.update({{"model_type", "deepseek_vl_v2"},
+               {"architectures", {"DeepseekOCRForCausalLM"}},
+               {"candidate_resolutions", {{1024, 1024}}},
+               {"global_view_pos", "head"},
+               {"language_config", text},
+               {"projector_config", Json::object()},
+               {"tile_tag", "2D"},
+               {"vision_config", Json::object()}});
+  expect_same(json, plain);
+  const int64_t heads = 2 * int64_t{129280} * 1280, expert = int64_t{3} * 896 * 1280,
+                layer = 4 * 1280 * 1280 + 2 * 1280, routed = 64 * expert + 64 * 1280 + 2 * expert;
+  EXPECT_EQ(count_params(parse(json)).total(),
+            heads + 12 * layer + 3 * int64_t{6848} * 1280 + 11 * routed + 1280);
+  EXPECT_FAILS(parse(with(json, "use_mla", true)), "\"use_mla\" is true; only false");
+  EXPECT_FAILS(parse(with(json, "kv_lora_rank", 512)), "latent attention is not supported");
+  // DeepSeek-VL2's has them within alone.
+  EXPECT_FAILS(parse(without(json, "hidden_size")), "config.json: \"hidden_size\" is missing");
 }
 
 // LLaVA's configs leave out what the class of the text's has as defaults.
@@ -166,6 +270,31 @@ TEST(TextsWithin, Llava) {
   EXPECT_EQ(parse(json).attention_window, 0);
   json["text_config"]["tie_word_embeddings"] = true;  // here the words around it count
   EXPECT_FALSE(parse(with(json, "tie_word_embeddings", false)).tied);
+
+  // Granite Vision's, with multipliers and without some words.
+  json["text_config"] = {{"model_type", "granite"},
+                         {"attention_dropout", 0.1},
+                         {"attention_multiplier", 0.015625},
+                         {"embedding_multiplier", 12.0},
+                         {"hidden_size", 2048},
+                         {"intermediate_size", 8192},
+                         {"logits_scaling", 8.0},
+                         {"max_position_embeddings", 131072},
+                         {"num_hidden_layers", 40},
+                         {"num_key_value_heads", 8},
+                         {"residual_multiplier", 0.22},
+                         {"rms_norm_eps", 1e-5},
+                         {"rope_theta", 300000},
+                         {"tie_word_embeddings", true},
+                         {"vocab_size", 49156}};
+  const ModelConfig granite = parse(json);
+  EXPECT_EQ(granite.model_type, "granite");
+  EXPECT_TRUE(granite.tied);
+  EXPECT_EQ(granite.heads, 32);
+  EXPECT_EQ(granite.multipliers.logits, 8);
+  EXPECT_EQ(parse(without(json, "image_grid_pinpoints")).multipliers.embedding, 12);
+  json["text_config"].erase("embedding_multiplier");
+  EXPECT_EQ(parse(json).multipliers.embedding, 1);
 
   const Json qwen = published("qwen2_5_0_5b");
   Json text = qwen;
@@ -323,6 +452,17 @@ TEST(TextsWithin, SmolVlm) {
       json["text_config"][key] = false;
     }
   }
+}
+
+// LightOnOCR's, whose head is the embedding unless it says otherwise.
+TEST(TextsWithin, LightOnOcr) {
+  const Json qwen3 = published("qwen3_0_6b");
+  Json json = within("lighton_ocr", without(qwen3, "tie_word_embeddings"));
+  json.update({{"image_token_id", 151655}, {"spatial_merge_size", 2}});
+  expect_same(json, with(qwen3, "tie_word_embeddings", true));
+  EXPECT_FALSE(parse(with(json, "tie_word_embeddings", false)).tied);
+  json["text_config"]["tie_word_embeddings"] = false;  // here the words around it count
+  EXPECT_TRUE(parse(with(json, "tie_word_embeddings", true)).tied);
 }
 
 // LFM2-VL's, with its words for pictures.

@@ -25,11 +25,13 @@ QWEN2_VL = dict(
     rope_parameters=dict(type="mrope", rope_theta=10000.0, mrope_section=[2, 2, 2]),
 )
 COHERE2 = dict(cases.CASES["cohere2"][1], model_type="cohere2")
+# Named as transformers' classes; behind a dash which text, where it may be of several families.
 TEXT = {
     "Qwen2VL": QWEN2_VL,
     "Qwen2_5_VL": QWEN2_VL,
     "Qwen3VL": dict(cases.DENSE, head_dim=16),
     "InternVL": dict(cases.EXPERTS, head_dim=16, norm_topk_prob=True, model_type="qwen3_moe"),
+    "InternVL-gpt_oss": dict(cases.CASES["gpt_oss"][1], model_type="gpt_oss"),
     "DeepseekOcr2": dict(
         cases.LLAMA_LIKE,
         n_routed_experts=8,
@@ -40,7 +42,9 @@ TEXT = {
     ),
     "Llava": dict(cases.DENSE, model_type="llama"),
     "LlavaNext": dict(cases.DENSE, model_type="mistral", sliding_window=100),
+    "LlavaNext-granite": dict(cases.DENSE_GRANITE, model_type="granite"),
     "LlavaOnevision": dict(cases.DENSE, model_type="qwen2"),
+    "LightOnOcr": dict(cases.DENSE, head_dim=16, model_type="qwen3"),
     "Qwen3_5": cases.CASES["qwen3_5_text"][1],
     "Qwen3_5Moe": {
         key: size for key, size in cases.LINEAR.items() if key != "intermediate_size"
@@ -115,6 +119,7 @@ PICTURES = {
     },
     "Qwen3VL": dict(QWEN_PICTURES, deepstack_visual_indexes=[0]),
     "InternVL": SEES,
+    "InternVL-gpt_oss": SEES,
     "DeepseekOcr2": dict(
         sam_config=dict(
             hidden_size=32,
@@ -137,7 +142,9 @@ PICTURES = {
     ),
     "Llava": dict(SEES, model_type="clip_vision_model"),
     "LlavaNext": dict(SEES, model_type="clip_vision_model"),
+    "LlavaNext-granite": dict(SEES, model_type="siglip_vision_model"),
     "LlavaOnevision": dict(SEES, model_type="siglip_vision_model"),
+    "LightOnOcr": dict(SEES, model_type="pixtral"),
     "Qwen3_5": QWEN_PICTURES,
     "Qwen3_5Moe": QWEN_PICTURES,
     "Gemma3": SEES,
@@ -204,8 +211,9 @@ def model_of(family):
             parts[key] = dict(of[family])
     if family in ("Qwen2_5Omni", "Qwen3OmniMoe"):  # without the models that speak
         parts = dict(thinker_config=parts, enable_audio_output=False)
-    config = getattr(transformers, family + "Config")(**parts)
-    model = getattr(transformers, family + "ForConditionalGeneration")(config).eval()
+    name = family.split("-")[0]
+    config = getattr(transformers, name + "Config")(**parts)
+    model = getattr(transformers, name + "ForConditionalGeneration")(config).eval()
     architectures.randomise(model)
     return model
 

@@ -225,6 +225,14 @@ constexpr std::string_view kVoxtralDefaults =
         "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 131072,
         "rms_norm_eps": 1e-5, "rope_theta": 100000000.0, "tie_word_embeddings": false})";
 
+// (transformers:granite/configuration_granite.py)
+constexpr std::string_view kGraniteDefaults =
+    R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "hidden_act": "silu",
+        "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "attention_bias": false, "embedding_multiplier": 1.0, "residual_multiplier": 1.0,
+        "attention_multiplier": 1.0, "logits_scaling": 1.0, "tie_word_embeddings": false})";
+
 // (transformers:cohere2/configuration_cohere2.py)
 constexpr std::string_view kCohere2Defaults =
     R"({"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
@@ -232,6 +240,14 @@ constexpr std::string_view kCohere2Defaults =
         "max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "logit_scale": 0.0625,
         "rope_theta": 10000.0, "attention_bias": false, "sliding_window": 4096,
         "sliding_window_pattern": 4, "tie_word_embeddings": true})";
+
+// What DeepSeek-OCR leaves out: what the configuration that lies with its weights has as defaults
+// (huggingface deepseek-ai/DeepSeek-OCR).
+constexpr std::string_view kDeepSeekOcrDefaults =
+    R"({"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "attention_bias": false, "norm_topk_prob": false, "scoring_func": "softmax",
+        "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": true,
+        "tie_word_embeddings": false})";
 
 // A text within that is read as what it says it is.
 constexpr TextWithin as_it_says(std::string_view model_type, std::string_view type,
@@ -241,6 +257,13 @@ constexpr TextWithin as_it_says(std::string_view model_type, std::string_view ty
           .defaults = defaults,
           .own_type = type,
           .ties_by_either = ties_by_either};
+}
+// InternVL's as they were published, whose code lies with their weights and takes the head from the
+// text (github OpenGVLab/InternVL, internvl_chat).
+constexpr TextWithin internvl_chat(std::string_view type, std::string_view defaults) {
+  TextWithin row = as_it_says("internvl_chat", type, defaults, true);
+  row.key = "llm_config";
+  return row;
 }
 // Qwen2-VL's, which is Qwen2's where every position is that of a text
 // (transformers:qwen2_vl/configuration_qwen2_vl.py, qwen2_5_vl/modeling_qwen2_5_vl.py).
@@ -259,7 +282,8 @@ constexpr std::string_view kUntied = R"({"tie_word_embeddings": false})";
 // no windows whatever it says, and a head of its own, which its tensors show
 // (qwen3_omni_moe/modeling_qwen3_omni_moe.py); that of Qwen2.5-Omni is Qwen2-VL's
 // (qwen2_5_omni/modeling_qwen2_5_omni.py), and that of GLM-4.1V GLM-4's, without a word for the
-// width of a head (glm4v/modeling_glm4v.py).
+// width of a head (glm4v/modeling_glm4v.py). The code of DeepSeek-OCR and dots.ocr lies with their
+// weights and reads the keys that stand around.
 constexpr TextWithin kTextWithin[] = {
     {"gemma4", "gemma4_text", "{}"},
     {"qwen3_5", "qwen3_5_text", "{}"},
@@ -281,15 +305,31 @@ constexpr TextWithin kTextWithin[] = {
     {"deepseek_ocr2", "deepseek",
      R"({"norm_topk_prob": false, "scoring_func": "softmax", "moe_layer_freq": 1,
          "aux_loss_alpha": 0, "seq_aux": false, "tie_word_embeddings": false})"},
+    {.model_type = "deepseek_vl_v2",
+     .text_type = "deepseek",
+     .defaults = kDeepSeekOcrDefaults,
+     .may_stand_around = true},
+    {.model_type = "dots_ocr",
+     .text_type = "qwen2",
+     .defaults = kQwen2Defaults,
+     .may_stand_around = true},
+    as_it_says("lighton_ocr", "qwen3", R"({"tie_word_embeddings": true})"),
     as_it_says("internvl", "qwen2", kUntied),
     as_it_says("internvl", "qwen3", kUntied),
     as_it_says("internvl", "qwen3_moe", kUntied),
+    as_it_says("internvl", "gpt_oss", kUntied),
+    internvl_chat("qwen2", kQwen2Defaults),
+    internvl_chat("llama", kLlamaDefaults),
+    internvl_chat("qwen3", kUntied),
+    internvl_chat("qwen3_moe", kUntied),
+    internvl_chat("gpt_oss", kUntied),
     as_it_says("llava", "llama", kLlamaDefaults, true),
     as_it_says("llava", "mistral", kMistralDefaults, true),
     as_it_says("llava", "qwen2", kQwen2Defaults, true),
     as_it_says("llava_next", "llama", kLlamaDefaults),
     as_it_says("llava_next", "mistral", kMistralDefaults),
     as_it_says("llava_next", "qwen2", kQwen2Defaults),
+    as_it_says("llava_next", "granite", kGraniteDefaults),
     as_it_says("llava_onevision", "qwen2", kQwen2Defaults),
     as_it_says("smolvlm", "llama", kLlamaDefaults),
     as_it_says("idefics3", "llama", kLlamaDefaults),

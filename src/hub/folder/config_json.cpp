@@ -21,8 +21,9 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 namespace {
 
+constexpr std::string_view kOfBoth = "initializer_range";
 // What else the configs of such models say of pictures and sound.
-constexpr std::string_view kOfOthers[] = {"initializer_range",
+constexpr std::string_view kOfOthers[] = {kOfBoth,
                                           "mm_tokens_per_image",
                                           "vision_soft_tokens_per_image",
                                           "enable_audio_output",
@@ -64,7 +65,22 @@ constexpr std::string_view kOfOthers[] = {"initializer_range",
                                           "adapter_layer_norm_eps",
                                           "alignment_intermediate_size",
                                           "use_unified_vision_chunk",
-                                          "video_placeholder"};
+                                          "video_placeholder",
+                                          "candidate_resolutions",
+                                          "global_view_pos",
+                                          "tile_tag",
+                                          "dynamic_image_size",
+                                          "force_image_size",
+                                          "image_fold",
+                                          "max_dynamic_patch",
+                                          "min_dynamic_patch",
+                                          "pad2square",
+                                          "ps_version",
+                                          "select_layer",
+                                          "system_message",
+                                          "template",
+                                          "use_backbone_lora",
+                                          "use_llm_lora"};
 
 bool is_of_others(std::string_view key) {
   for (const char* end : {"_config", "_token_id", "_token_index"})
@@ -100,8 +116,9 @@ Json text_config(const JsonReader& reader, const Json& json, const TextWithin& w
   const Json& from = holder_of_text(reader, json, within);
   // transformers 5 has the base there, and no default of a class stands beside it
   if (from.contains("rope_parameters")) text.erase("rope_theta");
+  const bool around = &from == &json;
   for (const auto& [key, value] : from.items())
-    if (!key.ends_with("_token_id") && !(&from == &json && key.ends_with("_config")))
+    if (around ? key == kOfBoth || !is_of_others(key) : !key.ends_with("_token_id"))
       text[key] = value;
   text["model_type"] = within.text_type;
   // What counts for both stands around, and transformers 5 writes the text's own default within.

@@ -127,9 +127,14 @@ inline constexpr FamilyKey kAfmoeKeys[] = {{"attention_bias", "false"},
                                            {"topk_group", "1"},
                                            {"num_expert_groups", "1"},
                                            {"num_limited_groups", "1"}};
-// Of the text of DeepSeek-OCR 2 (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py).
+// Of the text of DeepSeek-OCR 2 (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py) and of
+// DeepSeek-OCR, which has the words of latent attention and none of it.
 inline constexpr FamilyKey kDeepSeekKeys[] = {
-    {"mlp_bias", "false"}, {"n_group", "1"}, {"topk_group", "1"}};
+    {"mlp_bias", "false"}, {"n_group", "1"}, {"topk_group", "1"}, {"use_mla", "false"}};
+inline constexpr const char* kDeepSeekUnread[] = {
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "lm_head", "rm_head", "ep_size"};
+// What the texts of dots.ocr and InternVL say beside Qwen2's.
+inline constexpr FamilyKey kQwen2Keys[] = {{"attention_bias", "true"}, {"moe_config", "null"}};
 // Their code does not read the first: all layers behind the dense ones route. What turns of an
 // indexer it does not ask either (hub/tensor_names.cpp).
 inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
@@ -256,7 +261,8 @@ inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
 // (transformers:ministral3/modeling_ministral3.py)
 inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};
-inline constexpr Family kQwen2 = {.biases = FamilyBiases::qkv, .window = FamilyWindow::qwen};
+inline constexpr Family kQwen2 = {
+    .biases = FamilyBiases::qkv, .window = FamilyWindow::qwen, .keys = kQwen2Keys};
 inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
                                   .head_width = HeadWidth::must,
                                   .window = FamilyWindow::qwen,
@@ -276,8 +282,10 @@ inline constexpr Family kQwen3Moe = {.biases = FamilyBiases::flag_or_none,
                                      .qk_norm = QkNorm::head,
                                      .experts = FamilyExperts::qwen3,
                                      .keys = kQwen3MoeKeys};
-inline constexpr Family kDeepSeek = {
-    .biases = FamilyBiases::flag, .experts = FamilyExperts::deepseek, .keys = kDeepSeekKeys};
+inline constexpr Family kDeepSeek = {.biases = FamilyBiases::flag,
+                                     .experts = FamilyExperts::deepseek,
+                                     .keys = kDeepSeekKeys,
+                                     .unread = kDeepSeekUnread};
 inline constexpr Family kDeepSeekV2 = {.biases = FamilyBiases::flag,
                                        .head_width = HeadWidth::latent,
                                        .experts = FamilyExperts::deepseek,

@@ -60,6 +60,10 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
   if (dense.moe_layer_count() > 0)
     fail_usage("this model routes already (recipe '{}'); only a dense one is carved",
                dense.routing.recipe);
+  if (dense.has_halves())
+    fail_usage(
+        "some layers of this model are attention or an FFN alone; such a model cannot be carved "
+        "yet, take one whose layers have both (llama, mistral, qwen3, smollm3)");
   if (dense.norm_placement == NormPlacement::beside)
     fail_usage(
         "the FFNs of this model stand beside its attention, not behind it; such a model cannot be "

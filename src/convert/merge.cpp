@@ -133,6 +133,8 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
                       "{}{}",
                       c.scan.heads, c.scan.groups, c.scan.width, c.scan.states, c.scan.conv_width,
                       c.scan.conv_bias ? " with a bias" : ""));
+  decides("the layers that are an FFN alone, and those without one",
+          fmt::format("{}; {}", listed(c.ffn_only_layers), listed(c.mixer_only_layers)));
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
   decides("whether attention has a gate", c.attention_gate);
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
@@ -205,6 +207,9 @@ void check_experts(Model& base, std::span<const MergeExpert> experts, const Merg
                    std::vector<std::string>& notes) {
   if (base.config().moe_layer_count() > 0)
     fail_usage("the base has experts already; merging begins with dense models");
+  if (base.config().has_halves())
+    fail_usage(
+        "some layers of the base are attention or an FFN alone; such models cannot be merged yet");
   if (experts.size() < 2)
     fail_usage("{} given; an MoE model needs at least two, each @expert a dense model",
                counted(static_cast<int64_t>(experts.size()), "expert"));

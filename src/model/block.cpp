@@ -103,6 +103,11 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
 
 void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
   if (placement == NormPlacement::beside) return forward_beside(run, out, h, pass, saved);
+  if (!mixes) return forward_ffn(run, out, h, pass, saved);
+  if (!feeds) {
+    forward_attention(run, out, h, pass, saved);
+    return scale_layer(run, out);
+  }
   Tensor u = run.saved.alloc(DType::f32, {h.rows(), h.cols()});
   forward_attention(run, u, h, pass, saved);
   forward_ffn(run, out, u, pass, saved);
@@ -159,11 +164,13 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   if (placement == NormPlacement::beside) return backward_beside(run, dh, pass, coef, saved);
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm
   if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
-  sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
-                    saved.ffn_in, [&](Tensor dx, Tensor dy, Tensor x) {
-                      ffn.backward(run, dx, du, dy, x, pass, coef, saved.ffn);
-                    });
+  if (feeds)
+    sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
+                      saved.ffn_in, [&](Tensor dx, Tensor dy, Tensor x) {
+                        ffn.backward(run, dx, du, dy, x, pass, coef, saved.ffn);
+                      });
   if (ffn.norms) ops::add(run, dh, dh, du);
+  if (!mixes) return;
   sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
                     saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
                       mix_backward(run, dx, dy, x, pass, saved);

@@ -1,4 +1,5 @@
-// One decoder block: attention and a feed-forward layer, each added to the residual stream.
+// One decoder block: attention and a feed-forward layer, or one of the two, each added to the
+// residual stream.
 #pragma once
 
 #include "model/attention.h"
@@ -17,9 +18,11 @@ namespace moe {
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
 // Of pre the FFN alone may be as of both, in layers that route.
 // and, with a scale c of the layer, h' times c.
-// attn being linear attention, a gated convolution or a state space in layers that have it.
+// attn being linear attention, a gated convolution or a state space in layers that have it. A block
+// that has one of the two sublayers alone is its half of these: h' = u, or u = h.
 struct Block {
-  int64_t layer = 0;  // of the model
+  int64_t layer = 0;                // of the model
+  bool mixes = true, feeds = true;  // which of the sublayers it has, at least one
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
   float residual = 1;                               // s

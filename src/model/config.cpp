@@ -107,7 +107,7 @@ void validate_sparse(const ModelConfig& c) {
   if (lists(s.followers, 0))
     fail_usage("layer 0 has no indexer, and no layer before it has one whose choice it could take");
   if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
-      !c.conv_layers.empty() || !c.scan_layers.empty())
+      !c.conv_layers.empty() || !c.scan_layers.empty() || !c.ffn_only_layers.empty())
     fail_usage("where attention is sparse all layers have it, with rotary positions, no window");
 }
 
@@ -199,10 +199,32 @@ void validate_scan(const ModelConfig& c) {
     fail_usage("{} heads of a state space are not {} groups of as many each", s.heads, s.groups);
 }
 
+void validate_halves(const ModelConfig& c) {
+  validate_layers(c, c.ffn_only_layers, "one that is an FFN alone");
+  validate_layers(c, c.mixer_only_layers, "one without an FFN");
+  if (!c.has_halves()) return;
+  for (const int64_t layer : c.ffn_only_layers)
+    if (lists(c.mixer_only_layers, layer) || lists(c.linear_layers, layer) ||
+        lists(c.conv_layers, layer) || lists(c.scan_layers, layer))
+      fail_usage("layer {} is listed as one that is an FFN alone and as one of something else",
+                 layer);
+  for (const int64_t layer : c.moe_layers)
+    if (lists(c.mixer_only_layers, layer))
+      fail_usage("layer {} is listed as MoE and as one without an FFN", layer);
+  int64_t mixing = 0;
+  for (int64_t i = 0; i < c.layers; ++i) mixing += c.mixes(i);
+  if (mixing == 0)
+    fail_usage("all {} layers are FFNs alone; one at least has to mix tokens", c.layers);
+  if (c.norm_placement == NormPlacement::beside)
+    fail_usage("a layer whose FFN stands beside its attention has both");
+}
+
 }  // namespace
 
+bool ModelConfig::has_ffn(int64_t layer) const { return !lists(mixer_only_layers, layer); }
+
 bool ModelConfig::is_moe(int64_t layer) const {
-  if (!find_recipe(routing.recipe).has_router()) return false;
+  if (!find_recipe(routing.recipe).has_router() || !has_ffn(layer)) return false;
   if (!moe_layers.empty()) return lists(moe_layers, layer);
   return layer >= dense_first && layer % moe_every == 0;
 }
@@ -214,6 +236,7 @@ bool ModelConfig::has_window(int64_t layer) const {
 Mixer ModelConfig::mixer(int64_t layer) const {
   if (lists(linear_layers, layer)) return Mixer::linear;
   if (lists(scan_layers, layer)) return Mixer::scan;
+  if (lists(ffn_only_layers, layer)) return Mixer::none;
   return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
 }
 
@@ -225,7 +248,8 @@ bool ModelConfig::attention_turns() const {
 
 int64_t ModelConfig::state_numbers(int64_t layer) const {
   switch (mixer(layer)) {
-    case Mixer::attention: return 0;
+    case Mixer::attention:
+    case Mixer::none: return 0;
     case Mixer::linear: return linear.state();
     case Mixer::conv: return (conv_width - 1) * width;
     case Mixer::scan: return scan.state();
@@ -274,6 +298,18 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
 int64_t ModelConfig::moe_layer_count() const {
   int64_t count = 0;
   for (int64_t i = 0; i < layers; ++i) count += is_moe(i);
+  return count;
+}
+
+int64_t ModelConfig::dense_layer_count() const {
+  int64_t count = 0;
+  for (int64_t i = 0; i < layers; ++i) count += has_ffn(i) && !is_moe(i);
+  return count;
+}
+
+int64_t ModelConfig::sublayers() const {
+  int64_t count = 0;
+  for (int64_t i = 0; i < layers; ++i) count += mixes(i) + has_ffn(i);
   return count;
 }
 
@@ -348,6 +384,7 @@ void validate(const ModelConfig& c) {
   validate_linear(c);
   validate_convolutions(c);
   validate_scan(c);
+  validate_halves(c);
   if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
     fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
                c.window_rope_theta);
@@ -379,7 +416,7 @@ void validate(const ModelConfig& c) {
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   validate_layers(c, c.moe_layers, "MoE");
-  if (c.moe_layer_count() < c.layers) need_positive(c.dense_width, "the FFN width of dense layers");
+  if (c.dense_layer_count() > 0) need_positive(c.dense_width, "the FFN width of dense layers");
   if (!(c.logit_cap >= 0 && std::isfinite(c.logit_cap)))
     fail_usage("logits are held below {}; it must be above 0, or 0 for none", c.logit_cap);
   if (!(c.score_cap >= 0 && std::isfinite(c.score_cap)))

@@ -139,8 +139,8 @@ struct FullAttention {
   bool present() const { return kv_heads > 0 || head_width > 0 || values_of_keys; }
 };
 
-// What a layer mixes tokens by.
-enum class Mixer { attention, linear, conv, scan };
+// What a layer mixes tokens by; none: it is an FFN alone.
+enum class Mixer { attention, linear, conv, scan, none };
 
 // The heads of one layer's attention.
 struct AttentionShape {
@@ -193,7 +193,8 @@ struct Multipliers {
 struct InitOptions {
   float std = 0.02f;
   float cut = 0;  // truncated normal at +-cut standard deviations; 0: plain normal
-  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2)
+  // weights that write into the residual stream get std / sqrt(2 L) (GPT-2), 2 L being how many
+  // sublayers write into it
   bool scale_residual = false;
 };
 
@@ -269,6 +270,9 @@ struct ModelConfig {
   std::vector<int64_t> conv_layers;
   StateSpace scan;
   std::vector<int64_t> scan_layers;  // that have it in place of attention
+  // Layers that are one sublayer of the two, with its norm and its residual (Nemotron-H): an FFN
+  // alone, or what mixes tokens alone.
+  std::vector<int64_t> ffn_only_layers, mixer_only_layers;
 
   int64_t dense_width = 512;   // F of dense layers
   int64_t expert_width = 512;  // F of each routed expert
@@ -295,15 +299,20 @@ struct ModelConfig {
     return ends_at_context() ? context : on_gpu ? sparse.top : 0;
   }
   bool is_moe(int64_t layer) const;
+  bool has_ffn(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;
   bool is_linear(int64_t layer) const { return mixer(layer) == Mixer::linear; }
+  bool mixes(int64_t layer) const { return mixer(layer) != Mixer::none; }
+  bool has_halves() const { return !ffn_only_layers.empty() || !mixer_only_layers.empty(); }
+  int64_t sublayers() const;  // of all layers: two of each that is whole
   // Numbers, f32, that a sequence keeps beside the keys and values of its tokens: of a layer, of
   // all.
   int64_t state_numbers(int64_t layer) const;
   int64_t state_numbers() const;
   bool has_states() const { return state_numbers() > 0; }
   int64_t moe_layer_count() const;
+  int64_t dense_layer_count() const;  // that have an FFN and do not route
   // Whether the experts of a layer are the neurons of one network (moe/neurons.h).
   bool by_neuron() const;
   // What sets a layer's attention apart from another's is decided here and nowhere else.

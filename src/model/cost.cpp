@@ -50,8 +50,9 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   double scores = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    if (c.mixer(layer) == Mixer::conv) continue;  // counted by its weights
-    if (c.is_linear(layer)) {                     // S^T k, k d^T and S^T q of each head
+    // counted by its weights
+    if (!c.mixes(layer) || c.mixer(layer) == Mixer::conv) continue;
+    if (c.is_linear(layer)) {  // S^T k, k d^T and S^T q of each head
       scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
       continue;
     }

@@ -78,7 +78,7 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
     return;
   }
   const float std = role == Role::residual && init.scale_residual
-                        ? init.std / std::sqrt(2 * static_cast<float>(config.layers))
+                        ? init.std / std::sqrt(static_cast<float>(config.sublayers()))
                         : init.std;
   parallel_for(available_threads(), n, kDraws, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {

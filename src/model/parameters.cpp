@@ -299,25 +299,28 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.placement = c.norm_placement;
   block.dropout = c.dropout;
   block.residual = c.multipliers.residual;
+  block.mixes = c.mixes(layer);
+  block.feeds = c.has_ffn(layer);
   // By these names the trainer files of earlier versions know them.
-  list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
+  if (block.mixes) list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
   switch (c.mixer(layer)) {
     case Mixer::attention: list.attention(block.attention); break;
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
     case Mixer::scan: list.state_space(block.scan.emplace()); break;
+    case Mixer::none: break;
   }
-  if (c.norm_placement != NormPlacement::beside)
+  if (block.feeds && c.norm_placement != NormPlacement::beside)
     list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
-  if (c.norm_placement == NormPlacement::both) {
+  const bool both = c.norm_placement == NormPlacement::both;
+  if (block.mixes && both)
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
-  }
-  if (c.norm_placement == NormPlacement::both || (c.moe_out_norm && c.is_moe(layer)))
+  if (block.feeds && (both || (c.moe_out_norm && c.is_moe(layer))))
     list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
   if (c.layer_scale)
     list.add(block.layer_scale, Part::norms, ParamKind::layer_scale, "layer_scale", Role::buffer,
              {1});
-  list_ffn(c, layer, block.ffn, on_param);
+  if (block.feeds) list_ffn(c, layer, block.ffn, on_param);
 }
 
 void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam& on_param) {
@@ -360,7 +363,7 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   list_input(c, embedding, positions, tell);
   // Heads of layers with a window may be others, and some layers have no indexer.
   const auto kind_of = [&](int64_t i) {
-    return std::tuple(c.is_moe(i), c.mixer(i), c.full.present() && c.has_window(i),
+    return std::tuple(c.is_moe(i), c.has_ffn(i), c.mixer(i), c.full.present() && c.has_window(i),
                       c.attention(i).index_heads > 0);
   };
   std::map<decltype(kind_of(0)), std::pair<int64_t, int64_t>> kinds;  // the first layer, how many

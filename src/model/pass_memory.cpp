@@ -111,6 +111,7 @@ int64_t saved_scan(const Sizes& s) {
 
 int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
+  if (!c.mixes(layer)) return 0;
   if (c.is_linear(layer)) return saved_linear(s);
   if (c.mixer(layer) == Mixer::scan) return saved_scan(s);
   // three projections, gated, convolved
@@ -154,7 +155,9 @@ int64_t saved_router(const Sizes& s) {
   return bytes;
 }
 
-int64_t saved_ffn(const Sizes& s, bool moe) {
+int64_t saved_ffn(const Sizes& s, int64_t layer) {
+  if (!s.c.has_ffn(layer)) return 0;
+  const bool moe = s.c.is_moe(layer);
   const int64_t matrices = s.c.gated ? 2 : 1;  // gate, up
   int64_t bytes = s.rows(moe) * s.ffn_width(moe) * s.a * matrices;
   if (!moe) return bytes;
@@ -172,16 +175,16 @@ bool normed_experts(const Sizes& s, int64_t layer) { return s.c.moe_out_norm && 
 
 int64_t saved_block(const Sizes& s, int64_t layer) {
   if (s.c.norm_placement == NormPlacement::beside)  // what both sublayers see
-    return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) +
-           saved_ffn(s, s.c.is_moe(layer));
+    return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) + saved_ffn(s, layer);
   // what a norm behind a sublayer sees
   const int64_t normed = s.c.norm_placement == NormPlacement::pre ? 0 : s.stream();
   const int64_t norms = s.c.norm_placement == NormPlacement::both ? 2 : 1;
-  const int64_t sublayers = 2 * (s.n * s.c.width * s.a + norms * s.statistics() + normed),
+  const int64_t count = s.c.mixes(layer) + s.c.has_ffn(layer),
+                sublayers = count * (s.n * s.c.width * s.a + norms * s.statistics() + normed),
                 of_experts = normed_experts(s, layer) ? s.stream() + s.statistics() : 0;
   // the stream between the sublayers
-  return sublayers + of_experts + s.stream() + saved_attention(s, layer) +
-         saved_ffn(s, s.c.is_moe(layer));
+  return sublayers + of_experts + (count - 1) * s.stream() + saved_attention(s, layer) +
+         saved_ffn(s, layer);
 }
 
 // Rows laid out at once for the gradient of a single matrix: a wave of them
@@ -229,8 +232,9 @@ int64_t scratch_router(const Sizes& s) {
          scratch_scopes(s) + (jittered ? s.stream() : 0);
 }
 
-int64_t scratch_ffn(const Sizes& s, bool moe) {
-  if (!moe) return scratch_bank(s, s.n, s.c.dense_width);
+int64_t scratch_ffn(const Sizes& s, int64_t layer) {
+  if (!s.c.has_ffn(layer)) return 0;
+  if (!s.c.is_moe(layer)) return scratch_bank(s, s.n, s.c.dense_width);
   if (s.by_neuron)  // and what the neurons put out apart from its gradient
     return scratch_bank(s, s.n, s.ffn_width(true)) + s.n * s.ffn_width(true) * s.a;
   const int64_t rows = s.rows(true), pieces = s.pieces(true);
@@ -270,6 +274,7 @@ int64_t scratch_scan(const Sizes& s) {
 }
 
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
+  if (!s.c.mixes(layer)) return 0;
   if (s.c.is_linear(layer)) return scratch_linear(s);
   if (s.c.mixer(layer) == Mixer::scan) return scratch_scan(s);
   // of the four behind the projection back; slopes, or rows laid out
@@ -300,8 +305,7 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;
-  return sublayer + beside +
-         std::max(scratch_ffn(s, s.c.is_moe(layer)), scratch_attention(s, layer));
+  return sublayer + beside + std::max(scratch_ffn(s, layer), scratch_attention(s, layer));
 }
 
 // Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are
@@ -314,7 +318,9 @@ int64_t chunk_of_logits(const Sizes& s) {
 }
 
 // Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
-int64_t scratch_forward(const Sizes& s, bool moe) {
+int64_t scratch_forward(const Sizes& s, int64_t layer) {
+  if (!s.c.has_ffn(layer)) return s.stream();
+  const bool moe = s.c.is_moe(layer);
   const int64_t hidden = s.rows(moe) / s.pieces(moe) * s.ffn_width(moe) * s.a;
   if (!moe || s.by_neuron) return s.stream() + hidden;
   const int64_t numbers = s.rows(true) * s.c.width;
@@ -371,8 +377,7 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch =
-        std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, c.is_moe(layer))});
+    widest_scratch = std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, layer)});
   }
   if (shape.recompute) m.activations += widest_block + s.stream();
   if (c.embedding_norm)  // what it sees, its gradient, and its statistics
@@ -448,9 +453,10 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   if (c.embedding_norm) scratch = std::max(scratch, s.stream() + s.n * kF32);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
-    scratch = std::max({scratch, scratch_forward(s, c.is_moe(layer)),
-                        scratch_latents(s, layer) + scratch_sparse(s, layer, reach),
-                        scratch_gated(s, layer)});
+    scratch = std::max(scratch, scratch_forward(s, layer));
+    if (c.mixes(layer))
+      scratch = std::max({scratch, scratch_latents(s, layer) + scratch_sparse(s, layer, reach),
+                          scratch_gated(s, layer)});
   }
   return streams + turns + chosen + saved + scratch + kForwardThreadScratch;
 }

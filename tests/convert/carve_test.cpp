@@ -480,6 +480,10 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   xielu.xielu = true;
   has(test::message_of([&] { check_carve(xielu, options("cmoe", 1, 2, 6)); }),
       "xIELU, learns two numbers in each layer");
+  ModelConfig halves = dense->config();
+  halves.mixer_only_layers = {0};
+  has(test::message_of([&] { check_carve(halves, options("cmoe", 1, 2, 6)); }),
+      "attention or an FFN alone");
   ModelConfig learned = dense->config();
   learned.positions = Positions::learned;
   o = options("cmoe", 1, 2, 6);

@@ -259,6 +259,12 @@ TEST(Merge, Refusals) {
     s.experts[0].model = merged.model.get();
     refused(s, s.options(), {"expert 1 has experts already"});
   }
+  {
+    ModelConfig halves = dense_config();
+    halves.mixer_only_layers = {0};
+    Siblings s(halves);
+    refused(s, s.options(), {"the base are attention or an FFN alone"});
+  }
 }
 
 // The base gives all of these, so an expert that had others was trained beside something else.

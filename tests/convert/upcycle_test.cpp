@@ -45,6 +45,21 @@ TEST(Upcycle, CopiesComputeWhatTheDenseModelDoes) {
     }
 }
 
+// Only layers with an FFN get experts.
+TEST(Upcycle, LayersOfOneSublayer) {
+  ModelConfig c = dense_config();
+  c.layers = 3;
+  c.mixer_only_layers = {0};
+  c.ffn_only_layers = {1};
+  const auto dense = drawn_model(c);
+  UpcycleOptions o = renormalised(c, 4, 2, 1);
+  const Upcycled up = upcycle(*dense, o, 2);
+  EXPECT_EQ(up.model->config().moe_layer_count(), 2);
+  EXPECT_LT(difference(*dense, *up.model), 1e-5);
+  o.layers.listed = {0, 1};
+  EXPECT_FAILS(upcycle(*dense, o, 2), "layer 0 is listed as MoE and as one without an FFN");
+}
+
 // A config may say how experts would be of which the model has none.
 TEST(Upcycle, TakesNothingOfExpertsThatTheDenseModelHasNot) {
   ModelConfig c = dense_config();

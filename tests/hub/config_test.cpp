@@ -325,6 +325,9 @@ TEST(Config, WhatCannotBeHonouredIsRefused) {
   EXPECT_FAILS(parse(without(scanned, "mamba_layers")), "4 heads, and 0 layers have one");
   EXPECT_FAILS(parse(with(with(scanned, "conv_layers", {2}), "conv_L_cache", 3)),
                "layer 2 is listed as one of a state space and as one of something else");
+  EXPECT_FAILS(parse(with(scanned, "ffn_only_layers", {2})),
+               "layer 2 is listed as one that is an FFN alone and as one of something else");
+  EXPECT_FAILS(parse(with(scanned, "mixer_only_layers", {3})), "layer 3 is listed");
 }
 
 TEST(Config, ModelTypesAndUnknownKeys) {

@@ -663,6 +663,12 @@ inline std::vector<NamedConfig> small_configs() {
       .heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
   scanned.scan_layers = {0, 2};
   all.push_back({"scanned", scanned});
+  ModelConfig halved = small_config();
+  halved.layers = 4;
+  halved.mixer_only_layers = {0, 2};
+  halved.ffn_only_layers = {3};
+  halved.routing = default_options(find_recipe("mixtral"), 3, 2, 2);
+  all.push_back({"halved", halved});
   ModelConfig listed = small_config();
   listed.layers = 4;
   listed.moe_layers = {1, 3};

@@ -147,6 +147,14 @@ ModelConfig scan_config() {
   return config;
 }
 
+ModelConfig halves_config() {
+  ModelConfig config = scan_config();
+  config.layers = 4;
+  config.mixer_only_layers = {0, 2};
+  config.ffn_only_layers = {1, 3};
+  return config;
+}
+
 class SessionOfStates : public testing::TestWithParam<ModelConfig (*)()> {};
 
 TEST_P(SessionOfStates, GoesOnAndForgetsAllOrNothing) {
@@ -187,7 +195,7 @@ TEST_P(SessionOfStates, IsReadAgainBehindAFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(LinearAttentionAndStateSpaces, SessionOfStates,
-                         testing::Values(linear_config, scan_config));
+                         testing::Values(linear_config, scan_config, halves_config));
 
 // The id decides the expert, wherever the token stands.
 TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {

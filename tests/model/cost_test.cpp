@@ -120,6 +120,11 @@ TEST(Cost, CountsWhatAModelHolds) {
   c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
   c.scan_layers = {0, 2};
   check("state spaces");
+  c.mixer_only_layers = {0};
+  c.ffn_only_layers = {1};
+  check("layers of one sublayer");
+  c.norm_placement = NormPlacement::both;
+  check("layers of one sublayer with norms before and behind");
 }
 
 TEST(Cost, CountsTheRouterOfEveryRecipe) {
@@ -205,6 +210,17 @@ TEST(Cost, Flops) {
   scanned.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
   scanned.scan_layers = {0};
   EXPECT_EQ(count_flops(scanned, 64).scores, f.scores / 2 + 4 * 4 * 3 * 5);
+  // The first layer loses its FFN, the second, which routes, its attention and what that keeps.
+  ModelConfig halved = c;
+  halved.mixer_only_layers = {0};
+  halved.ffn_only_layers = {1};
+  const FlopCount h = count_flops(halved, 64);
+  EXPECT_EQ(h.projections, f.projections / 2);
+  EXPECT_EQ(h.scores, f.scores / 2);
+  EXPECT_EQ(h.dense_ffn, 0);
+  EXPECT_EQ(h.experts, f.experts);
+  EXPECT_EQ(h.router, f.router);
+  EXPECT_EQ(2 * count_memory(halved).kv_per_token_bf16, count_memory(c).kv_per_token_bf16);
   EXPECT_EQ(f.training(), 3 * f.forward());
 }
 

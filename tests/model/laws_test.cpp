@@ -232,6 +232,16 @@ TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(LayersOfOneSublayer, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.layers = 4;
+  c.scan = {.heads = 4, .groups = 2, .width = 8, .states = 20, .conv_width = 4, .conv_bias = true};
+  c.scan_layers = {0};
+  c.mixer_only_layers = {0, 2};
+  c.ffn_only_layers = {1, 3};
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 // Buffers, and experts that choose, tie the sequences of a batch together: evaluated the way they
 // are trained, such recipes feel their neighbours.
 TEST(AsTrained, FeelsItsNeighboursWhereTokensAreNotRoutedAlone) {

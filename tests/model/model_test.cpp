@@ -229,8 +229,42 @@ void add_linear_attention(std::vector<Case>& list) {
   list.push_back({.name = "linear attention below a convolution", .config = c});
 }
 
+// Layers that are one sublayer alone.
+void add_halves(std::vector<Case>& list) {
+  ModelConfig c = routed("deepseek-v3", 4, 2);
+  c.layers = 4;
+  c.gated = false;
+  c.act = ops::Act::relu2;
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {0};
+  c.nope_layers = {2};
+  c.mixer_only_layers = {0, 2};
+  c.ffn_only_layers = {1, 3};
+  c.moe_layers = {1};
+  list.push_back({.name = "a state space, experts, attention, an FFN: a layer each", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.layers = 3;
+  c.norm_placement = NormPlacement::both;
+  c.layer_scale = true;
+  c.dropout = 0.2f;
+  c.ffn_only_layers = {0};
+  c.mixer_only_layers = {2};
+  list.push_back({.name = "experts, both, attention, dropped, norms before and behind",
+                  .config = c,
+                  .random = true});
+  c.dropout = 0;
+  c.multipliers.residual = 0.25f;
+  c.norm_placement = NormPlacement::post;
+  list.push_back({.name = "experts, both, attention, norms of the sums", .config = c});
+  c.norm_placement = NormPlacement::output;
+  list.push_back({.name = "experts, both, attention, norms of what they give", .config = c});
+}
+
 std::vector<Case> architectures() {
   std::vector<Case> list;
+  add_halves(list);
   add_variants_of_ffns(list);
   add_variants_of_attention(list);
   add_linear_attention(list);

@@ -321,6 +321,52 @@ TEST(Parameters, OfAStateSpace) {
   EXPECT_EQ(Model(c).params().size(), model.params().size() - 1);
 }
 
+// A sublayer that is not there has no norm either.
+TEST(Parameters, OfLayersOfOneSublayer) {
+  ModelConfig c = small();
+  c.mixer_only_layers = {1};
+  c.ffn_only_layers = {2};
+  const Model model(c);
+  std::set<std::string> mixer, ffn;
+  for (const Param* p : model.params()) {
+    if (p->layer == 1) mixer.insert(p->name.substr(std::string("layers.1.").size()));
+    if (p->layer == 2) ffn.insert(p->name.substr(std::string("layers.2.").size()));
+  }
+  EXPECT_EQ(mixer, (std::set<std::string>{"norm1.weight", "attn.q.weight", "attn.k.weight",
+                                          "attn.v.weight", "attn.o.weight"}));
+  EXPECT_EQ(ffn,
+            (std::set<std::string>{"norm2.weight", "ffn.router.weight", "ffn.experts.gate.weight",
+                                   "ffn.experts.up.weight", "ffn.experts.down.weight"}));
+  EXPECT_EQ(c.sublayers(), 4);
+  EXPECT_EQ(c.moe_layer_count(), 1);
+  EXPECT_EQ(c.dense_layer_count(), 1);  // the first
+  c.norm_placement = NormPlacement::both;
+  EXPECT_EQ(Model(c).params().size(), model.params().size() + 4);
+}
+
+// What a layer cannot be at once, and what no model can be.
+TEST(Parameters, LayersOfOneSublayerHaveOne) {
+  const ModelConfig plain = small();
+  for (const auto change :
+       {+[](ModelConfig& of) { of.mixer_only_layers = {1}, of.ffn_only_layers = {1}; },
+        +[](ModelConfig& of) {
+          of.ffn_only_layers = {0, 1, 2};
+        },
+        +[](ModelConfig& of) {
+          of.mixer_only_layers = {0, 1, 2};
+        },  // none is left that routes
+        +[](ModelConfig& of) { of.mixer_only_layers = {3}; },
+        +[](ModelConfig& of) { of.mixer_only_layers = of.moe_layers = {2}; },
+        +[](ModelConfig& of) { of.ffn_only_layers = of.conv_layers = {2}, of.conv_width = 3; },
+        +[](ModelConfig& of) {
+          of.ffn_only_layers = {2}, of.norm_placement = NormPlacement::beside;
+        }}) {
+    ModelConfig other = plain;
+    change(other);
+    EXPECT_THROW(Model{other}, Error);
+  }
+}
+
 TEST(Parameters, PartsHaveNames) {
   std::set<std::string_view> names;
   for (int part = 0; part <= static_cast<int>(Part::lm_head); ++part)

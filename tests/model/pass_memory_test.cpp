@@ -105,6 +105,9 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
     c.scan = {.heads = 6, .groups = groups, .width = 32, .states = 24, .conv_width = 4};
     expect_estimated("state spaces", c, {.tokens = 1024, .loss = true});
   }
+  c.mixer_only_layers = {0, 1};
+  c.ffn_only_layers = {2};
+  expect_foretold("layers of one sublayer", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("gemma4"), 6, 2, 3));
   c.norm_placement = NormPlacement::both;
   c.qk_norm = QkNorm::head;

@@ -191,8 +191,11 @@ class TwinModel {
                         c_.multipliers.residual));
       return post ? norm(sum, name + of) : sum;
     };
-    const Matrix<T> x = pre ? norm(h, name + "norm1") : h;
-    const Matrix<T> u = joined(h, mixed(x, name, layer), "norm1", both, 0);
+    const Matrix<T> u =
+        c_.mixes(layer)
+            ? joined(h, mixed(pre ? norm(h, name + "norm1") : h, name, layer), "norm1", both, 0)
+            : h;
+    if (!c_.has_ffn(layer)) return layer_scaled(u);
     const Matrix<T> out =
         joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
                both || (c_.moe_out_norm && c_.is_moe(layer)), 1);

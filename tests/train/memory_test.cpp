@@ -110,6 +110,13 @@ TEST(Memory, IsEstimatedFromShapes) {
     for (const bool recompute : {false, true})
       expect_estimated(fmt::format("state spaces {} recompute {}", name_of(dtype), recompute), c,
                        dtype, recompute);
+  c.mixer_only_layers = {0, 1};
+  c.ffn_only_layers = {2};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(
+          fmt::format("layers of one sublayer {} recompute {}", name_of(dtype), recompute), c,
+          dtype, recompute);
   c = config_of("gemma4");
   c.norm_placement = NormPlacement::both;
   c.qk_norm = QkNorm::head;

@@ -74,6 +74,8 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
   v.extra("mamba_conv_bias", c.scan.conv_bias, false);
   v.layer_list("mamba_layers", c.scan_layers);
+  v.layer_list("ffn_only_layers", c.ffn_only_layers);
+  v.layer_list("mixer_only_layers", c.mixer_only_layers);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);

@@ -258,6 +258,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
     return holds ? std::string() : std::move(reason);
   };
   const std::string answers[] = {
+      needs(!c.has_halves(), kHalvesInWords),
       needs(row.model_type.empty() || row.model_type == c.model_type ||
                 (!row.other_model_type.empty() && row.other_model_type == c.model_type),
             fmt::format("it is no {}", row.title)),

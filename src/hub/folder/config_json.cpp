@@ -17,6 +17,25 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
+// Python writes a number without end as a word that json has not; in its place stands the object
+// that transformers 5 writes. Strings stay as they are.
+std::string with_numbers_without_end(std::string_view text) {
+  constexpr std::string_view kWord = "Infinity", kObject = R"({"__float__": "Infinity"})";
+  std::string json;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i).starts_with(kWord)) {
+      json += kObject;
+      i += kWord.size() - 1;
+      continue;
+    }
+    if (text[i] == '"') in_string = !in_string;
+    json += text[i];
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) json += text[++i];
+  }
+  return json;
+}
+
 }  // namespace
 
 namespace {
@@ -168,6 +187,9 @@ FolderConfig read_json_config(const Json& json, const std::string& where) {
 }  // namespace
 
 FolderConfig read_config(std::string_view text, const std::string& where) {
+  if (text.size() <= kMaxConfigBytes && text.find("Infinity") != std::string_view::npos)
+    return read_json_config(parse_json(with_numbers_without_end(text), where, kMaxConfigBytes),
+                            where);
   return read_json_config(parse_json(text, where, kMaxConfigBytes), where);
 }
 

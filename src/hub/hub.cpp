@@ -124,7 +124,7 @@ std::vector<SafetensorsItem> told(std::vector<SafetensorsItem> items,
 std::vector<FileTensor> map_of(const TensorNames& names, Model& model, const NamedTensors& file,
                                bool beside_others) {
   std::vector<FileTensor> map = map_tensors(names, model);
-  drop_prefix(map, names.prefix, file);
+  change_prefix(map, names, file);
   if (beside_others) enter_text(map, file);
   return map;
 }

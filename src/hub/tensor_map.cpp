@@ -422,12 +422,15 @@ std::vector<FileTensor> map_tensors(const Architecture& architecture, Model& mod
   return map_tensors(*architecture.names, model);
 }
 
-void drop_prefix(std::vector<FileTensor>& map, std::string_view prefix, const NamedTensors& file) {
-  if (prefix.empty()) return;
+void change_prefix(std::vector<FileTensor>& map, const TensorNames& names,
+                   const NamedTensors& file) {
+  if (names.prefix.empty()) return;
   for (FileTensor& tensor : map) {
-    if (file.contains(tensor.name) || !tensor.name.starts_with(prefix)) continue;
-    const std::string bare = tensor.name.substr(prefix.size());
+    if (file.contains(tensor.name) || !tensor.name.starts_with(names.prefix)) continue;
+    const std::string bare = tensor.name.substr(names.prefix.size()),
+                      other = fmt::format("{}{}", names.other_prefix, bare);
     if (file.contains(bare)) tensor.name = bare;
+    else if (file.contains(other)) tensor.name = other;
   }
 }
 

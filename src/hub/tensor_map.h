@@ -83,8 +83,9 @@ struct ModelSource {
 std::vector<FileTensor> map_tensors(const TensorNames&, Model&);
 std::vector<FileTensor> map_tensors(const Architecture&, Model&);
 
-// Takes the names that the file has without the prefix, as some writers leave it off.
-void drop_prefix(std::vector<FileTensor>&, std::string_view prefix, const NamedTensors&);
+// Takes the names that the file has without the prefix, or with another in its place, as some
+// writers have them.
+void change_prefix(std::vector<FileTensor>&, const TensorNames&, const NamedTensors&);
 
 // Takes the names as a model of pictures and text has those of its text.
 void enter_text(std::vector<FileTensor>&, const NamedTensors&);

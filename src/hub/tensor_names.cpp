@@ -508,6 +508,55 @@ constexpr NameRow kGraniteNames[] = {
      Layout::bank_of_one},
 };
 
+// Nemotron-H's: each layer has one norm and one of what the other families call by names of its
+// own.
+constexpr NameRow kNemotronHNames[] = {
+    {Part::embedding, ParamKind::weight, "backbone.embeddings.weight"},
+    {Part::norms, ParamKind::attn_norm, "backbone.layers.{i}.norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "backbone.layers.{i}.norm.weight"},
+    {Part::norms, ParamKind::final_norm, "backbone.norm_f.weight"},
+    {Part::attention, ParamKind::q, "backbone.layers.{i}.mixer.q_proj.weight"},
+    {Part::attention, ParamKind::k, "backbone.layers.{i}.mixer.k_proj.weight"},
+    {Part::attention, ParamKind::v, "backbone.layers.{i}.mixer.v_proj.weight"},
+    {Part::attention, ParamKind::o, "backbone.layers.{i}.mixer.o_proj.weight"},
+    {Part::attention, ParamKind::scan_z, "backbone.layers.{i}.mixer.in_proj.weight", Layout::fused},
+    {Part::attention, ParamKind::scan_xbc, "backbone.layers.{i}.mixer.in_proj.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::scan_dt, "backbone.layers.{i}.mixer.in_proj.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::scan_conv, "backbone.layers.{i}.mixer.conv1d.weight",
+     Layout::as_channels},
+    {Part::attention, ParamKind::scan_conv, "backbone.layers.{i}.mixer.conv1d.bias", Layout::same,
+     true},
+    {Part::attention, ParamKind::scan_dt_bias, "backbone.layers.{i}.mixer.dt_bias", Layout::same,
+     true},
+    {Part::attention, ParamKind::scan_a_log, "backbone.layers.{i}.mixer.A_log", Layout::same, true},
+    {Part::attention, ParamKind::scan_skip, "backbone.layers.{i}.mixer.D", Layout::same, true},
+    {Part::attention, ParamKind::scan_norm, "backbone.layers.{i}.mixer.norm.weight"},
+    {Part::attention, ParamKind::scan_o, "backbone.layers.{i}.mixer.out_proj.weight"},
+    {Part::dense_ffn, ParamKind::up, "backbone.layers.{i}.mixer.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "backbone.layers.{i}.mixer.down_proj.weight",
+     Layout::bank_of_one},
+    {Part::router, ParamKind::weight, "backbone.layers.{i}.mixer.gate.weight"},
+    {Part::router, ParamKind::selection_bias,
+     "backbone.layers.{i}.mixer.gate.e_score_correction_bias"},
+    {Part::experts, ParamKind::up, "backbone.layers.{i}.mixer.experts.{e}.up_proj.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "backbone.layers.{i}.mixer.experts.{e}.down_proj.weight",
+     Layout::per_expert},
+    {Part::shared, ParamKind::up, "backbone.layers.{i}.mixer.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "backbone.layers.{i}.mixer.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+    {Part::lm_head, ParamKind::weight, kTiedHeadName},
+};
+// The one name that transformers 5 may change where it saves them, beside their prefix, which is
+// "model." in its own code (transformers:conversion_mapping.py).
+constexpr NameRow kNemotronHSavedNames[] = {
+    {Part::embedding, ParamKind::weight, "backbone.embedding.weight"},
+};
+
 // Of those with windows, as published and as transformers saves them.
 constexpr NameRow kGraniteSwaNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.block_sparse_moe.router.weight"},
@@ -699,6 +748,10 @@ const TensorNames kGraniteTensors = {"Granite", kGraniteNames,    kTiedHeadName,
                                      {},        kHuggingFaceNames};
 const TensorNames kGraniteSwaTensors = {
     "Granite with windows", kGraniteSwaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kNemotronHTensors = {
+    "Nemotron-H", kNemotronHNames, kTiedHeadName, {}, "backbone.", {}, "model."};
+const TensorNames kNemotronHSavedTensors = {"Nemotron-H", kNemotronHSavedNames, kTiedHeadName, {},
+                                            "backbone.",  kNemotronHNames,      "model."};
 const TensorNames kGptOssTensors = {"gpt-oss", kGptOssNames, kTiedHeadName,
                                     {},        {},           kHuggingFaceNames};
 const TensorNames kGptOssMxfp4Tensors = {"gpt-oss", kGptOssMxfp4Names, kTiedHeadName, {},

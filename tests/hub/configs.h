@@ -626,6 +626,29 @@ inline std::vector<NamedConfig> small_families() {
       c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 5, .conv_width = 2};
       c.scan_layers = {0};
     });
+  const auto halves = [](ModelConfig& c) {
+    c.gated = false;
+    c.act = ops::Act::relu2;
+    c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+    c.scan_layers = {0};
+    c.nope_layers = {2};
+    c.mixer_only_layers = {0, 2};
+  };
+  add("nemotron_h", "deepseek-v3", [&](ModelConfig& c) {
+    halves(c);
+    c.layers = 5;
+    c.ffn_only_layers = {1, 3, 4};
+    c.moe_layers = {1, 4};
+    c.expert_width = 6;
+    c.shared_experts = 1;
+    c.shared_width = 10;
+  });
+  add("nemotron_h", "dense", [&](ModelConfig& c) {
+    halves(c);
+    c.layers = 4;
+    c.head_width = 6;
+    c.ffn_only_layers = {1, 3};
+  });
   for (const bool with_shared : {true, false})
     add("granitemoe_swa", "mixtral", [&](ModelConfig& c) {
       granite(c);

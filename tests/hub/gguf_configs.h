@@ -78,6 +78,22 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   scanned.shared_width = 96;
   scanned.nope_layers = {1};
   all.push_back({"moe_cpp", scanned});
+  ModelConfig halved = moe_config("deepseek-v3");
+  halved.model_type = "nemotron_h";
+  halved.layers = 4;
+  halved.gated = false;
+  halved.act = ops::Act::relu2;
+  halved.rope_theta = 10000;  // which its configs do not say: nothing turns
+  halved.shared_experts = 1;
+  halved.shared_width = 96;
+  halved.scan = {
+      .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  halved.scan_layers = {0};
+  halved.nope_layers = {1};
+  halved.mixer_only_layers = {0, 1};
+  halved.ffn_only_layers = {2, 3};
+  halved.moe_layers = {2};
+  all.push_back({"moe_cpp", halved});
   ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
   v3.routing.expert_groups = 2;
   v3.routing.groups_kept = 1;

@@ -141,10 +141,12 @@ def is_deepseek(folder):
 
 def router_of(layer):
     """A layer's router and its selection bias, or None for either."""
-    names = ("mlp", "feed_forward", "block_sparse_moe")
+    names = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
     block = next(getattr(layer, name) for name in names if hasattr(layer, name))
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
     gate = getattr(gate, "wg", getattr(gate, "gate", gate))
+    if gate is not None and not hasattr(gate, "num_group") and hasattr(block, "n_group"):
+        gate.num_group, gate.topk_group = block.n_group, block.topk_group
     name = "e_score_correction_bias"
     bias = getattr(gate, name, getattr(block, name, getattr(block, "expert_bias", None)))
     statics = getattr(gate, "moe_statics", None)

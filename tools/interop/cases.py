@@ -342,6 +342,23 @@ GRANITE_HYBRID = dict(
     mamba_n_groups=2,
     mamba_d_state=16,
 )
+# A letter for each layer. Steps are drawn near 1: transformers does not let them go below
+# `time_step_min` (0.001), which the makers' code does.
+NEMOTRON_H = {key: size for key, size in DENSE.items() if key != "num_hidden_layers"} | dict(
+    hybrid_override_pattern="ME*-E",
+    head_dim=16,
+    mamba_num_heads=8,
+    mamba_head_dim=8,
+    n_groups=2,
+    ssm_state_size=16,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    moe_shared_expert_intermediate_size=40,
+    routed_scaling_factor=2.5,
+    time_step_floor=1.0,
+    use_mamba_kernels=False,
+)
 CASES |= {
     "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
     "glm4_moe-groups": (
@@ -715,6 +732,12 @@ CASES |= {
             tie_word_embeddings=True,
         ),
     ),
+    "nemotron_h": ("NemotronHConfig", NEMOTRON_H),
+    "nemotron_h-groups": ("NemotronHConfig", dict(NEMOTRON_H, n_group=4, topk_group=2)),
+    "nemotron_h-dense": (
+        "NemotronHConfig",
+        dict(NEMOTRON_H, hybrid_override_pattern="M-*MM-", n_groups=1, use_conv_bias=False),
+    ),
 }
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
 # moe.cpp's own form.
@@ -755,6 +778,9 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
+    "nemotron_h": "attention or an FFN alone",
+    "nemotron_h-groups": "attention or an FFN alone",
+    "nemotron_h-dense": "attention or an FFN alone",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

@@ -110,6 +110,7 @@ constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
 constexpr const TensorNames* kOfKolibri[] = {&kKolibriApartTensors};
 constexpr const TensorNames* kOfAxK1[] = {&kAxK1ApartTensors};
+constexpr const TensorNames* kOfNemotronH[] = {&kNemotronHSavedTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -189,6 +190,8 @@ constexpr Architecture kArchitectures[] = {
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),
     family<kGraniteMoeHybrid>("granitemoehybrid", "GraniteMoeHybridForCausalLM", kGraniteTensors),
+    family<kNemotronH>("nemotron_h", "NemotronHForCausalLM", kNemotronHTensors, nullptr,
+                       kOfNemotronH),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Their code lies with their weights, so nothing is gained by giving a new model this form.

@@ -72,6 +72,15 @@ inline constexpr FamilyRouter kKimiRouter = {
     .norm_key = "moe_renormalize",
     .groups_key = "num_expert_group",
 };
+// (transformers:nemotron_h/modeling_nemotron_h.py, NemotronHMoE)
+inline constexpr FamilyRouter kNemotronHRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .bias_key = nullptr,
+};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
@@ -155,6 +164,13 @@ inline constexpr FamilyKey kMistral4Keys[] = {{"n_group", "1"},
                                               {"sliding_window", "null"}};
 inline constexpr FamilyKey kHy3Keys[] = {{"qk_norm", "true"}, {"mlp_bias", "false"}};
 inline constexpr FamilyKey kGraniteHybridKeys[] = {{"normalization_function", "\"rmsnorm\""}};
+// transformers' code of attention has no biases whatever the first says.
+inline constexpr FamilyKey kNemotronHKeys[] = {{"attention_bias", "false"},
+                                               {"mlp_bias", "false"},
+                                               {"use_bias", "false"},
+                                               {"mamba_proj_bias", "false"},
+                                               {"mamba_hidden_act", "\"silu\""},
+                                               {"sliding_window", "null"}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
@@ -246,6 +262,31 @@ inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rop
 // (huggingface google/gemma-2-9b, whose other keys say the same)
 inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
+// Ways to compute or to draw what is read by other keys, its epsilon under other names, and
+// frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
+// above it, the makers' code does not (github huggingface/transformers pull 48989).
+inline constexpr const char* kNemotronHUnread[] = {"chunk_size",
+                                                   "expand",
+                                                   "hidden_dropout",
+                                                   "mamba_ssm_cache_dtype",
+                                                   "moe_shared_expert_overlap",
+                                                   "mtp_hybrid_override_pattern",
+                                                   "mtp_layers_block_type",
+                                                   "norm_eps",
+                                                   "num_logits_to_keep",
+                                                   "partial_rotary_factor",
+                                                   "rescale_prenorm_residual",
+                                                   "residual_in_fp32",
+                                                   "rms_norm_eps",
+                                                   "rope_parameters",
+                                                   "rope_scaling",
+                                                   "rope_theta",
+                                                   "time_step_floor",
+                                                   "time_step_max",
+                                                   "time_step_min",
+                                                   "time_step_rank",
+                                                   "use_mamba_kernels",
+                                                   "_num_hidden_layers"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
@@ -527,6 +568,16 @@ inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
                                              .experts = FamilyExperts::granite_shared,
                                              .keys = kGraniteHybridKeys,
                                              .unread = kGraniteHybridUnread};
+// Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano (transformers:nemotron_h/modeling_nemotron_h.py).
+inline constexpr Family kNemotronH = {.eps_key = "layer_norm_epsilon",
+                                      .act_key = "mlp_hidden_act",
+                                      .plain_ffn = true,
+                                      .halves = true,
+                                      .head_width_too = "attention_head_dim",
+                                      .experts = FamilyExperts::nemotron_h,
+                                      .router = &kNemotronHRouter,
+                                      .keys = kNemotronHKeys,
+                                      .unread = kNemotronHUnread};
 inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
                                  .experts = FamilyExperts::aria,
                                  .may_lack_balance = true,

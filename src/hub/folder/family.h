@@ -88,7 +88,8 @@ enum class FamilyExperts {
   cohere,
   kolibri,
   aria,
-  kimi
+  kimi,
+  nemotron_h
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -132,6 +133,7 @@ struct Family {
   NormPlacement placement = NormPlacement::pre;
   bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
+  const char* act_key = "hidden_act";
   bool layer_norms = false;   // norms are LayerNorms
   bool either_norm = false;   // or, where "rms_norm_eps" says an epsilon, RMSNorms
   bool norm_biases = true;    // with biases
@@ -161,6 +163,9 @@ struct Family {
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
   // attention turns. "num_local_experts" 0: the shared FFN is all there is.
   bool states = false;
+  // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
+  // words for state spaces; nothing turns. Where no layer routes there are no experts.
+  bool halves = false;
   bool attention_gate = false;           // attention has a gate in every layer
   bool norm_turned = false;              // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time

@@ -74,6 +74,12 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
       return;
     case FamilyExperts::cohere: return visit_cohere_sizes(v, c);
+    case FamilyExperts::nemotron_h:
+      v.size("intermediate_size", c.dense_width, 1);
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      v.size("n_routed_experts", c.routing.experts, 1);
+      v.size("n_shared_experts", c.shared_experts, 1, 1);
+      return v.size("moe_shared_expert_intermediate_size", c.shared_width, 1);
     case FamilyExperts::granite_shared:
       v.size("shared_intermediate_size", c.shared_width, f.states ? 1 : 0);
       [[fallthrough]];
@@ -553,6 +559,9 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
       return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
                                                     : "";
     case FamilyExperts::gemma4: return c.shared_experts != 1 ? "it has not one shared expert" : "";
+    case FamilyExperts::nemotron_h:
+      return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
+                                                    : "";
     case FamilyExperts::granite_shared:
       if (none && f.states) return "it has no shared expert";
       return !none && (c.shared_experts != 1 || c.shared_gate)
@@ -585,6 +594,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
 std::string why_not_layers(const ModelConfig& c, const Family& f) {
   if (c.moe_layer_count() == 0) return "no layer routes";
   if (f.qwen()) return c.dense_width < 1 ? "its dense layers have no width" : "";
+  if (f.halves) return "";  // its pattern says of each layer what it is
   if (!f.dense_first()) return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
   if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
   return f.experts != FamilyExperts::deepseek && c.moe_every != 1
@@ -602,7 +612,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
     refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");
-  if (!f.qwen() && !f.dense_first()) c.dense_width = c.expert_width;  // unused
+  if (!f.qwen() && !f.dense_first() && !f.halves) c.dense_width = c.expert_width;  // unused
   if (f.num_experts()) {
     // transformers 5 writes it under another name in one of the two.
     fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"

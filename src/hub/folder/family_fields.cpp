@@ -58,18 +58,20 @@ template <class Visitor, class Config>
 void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("vocab_size", c.vocab, 1);
   v.size("hidden_size", c.width, 1);
-  v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
+  if (f.halves) v.size_or("num_hidden_layers", c.layers, c.layers, 1, kMaxLayers);
+  else v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
   v.size("num_attention_heads", c.heads, 1);
   if (f.biases == FamilyBiases::flag_later)
     v.size_or("num_key_value_heads", c.kv_heads, c.heads, 1);
   else v.size("num_key_value_heads", c.kv_heads, 1);
-  if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
+  if (f.halves) v.size_or("head_dim", c.head_width, c.head_width, 1);
+  else if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number(f.eps_key, c.norm_eps, 0);
   if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma && !f.xielu)
-    v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : "hidden_act", c.act);
+    v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
@@ -334,7 +336,7 @@ double rotary_share(const ModelConfig& c) {
 }
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
-  if (f.kimi) return;
+  if (f.kimi || f.halves) return;
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
@@ -368,7 +370,7 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
   if (f.longrope && !is_by_contexts(c.rope_scaling))
     return "its rotary frequencies are scaled in another way than for long texts";
-  if (f.kimi)
+  if (f.kimi || f.halves)
     return c.rope_scaling.kind == RopeScaling::Kind::none ? ""
                                                           : "its rotary frequencies are scaled";
   if (f.rotary == FamilyRotary::windowed ||
@@ -503,7 +505,8 @@ constexpr const char* kExpertsSwitch = "enable_moe_block";
 constexpr const char *kExpertsOrNone = "num_local_experts",
                      *kWidthBeside = "shared_intermediate_size";
 
-bool has_experts(const JsonReader& reader, const Family& f) {
+bool has_experts(const JsonReader& reader, const ModelConfig& c, const Family& f) {
+  if (f.halves) return !c.moe_layers.empty();
   if (f.states) {
     if (reader.get_in<int64_t>(kExpertsOrNone, 0, kMaxSize) > 0) return true;
     for (const char* key : {"num_experts_per_tok", "intermediate_size", "router_aux_loss_coef"})
@@ -519,7 +522,7 @@ bool has_experts(const JsonReader& reader, const Family& f) {
 
 // Of a family whose models have experts or not: that this one has none.
 bool may_be_dense(const ModelConfig& c, const Family& f) {
-  return (f.experts == FamilyExperts::gemma4 || f.states) && c.moe_layer_count() == 0;
+  return (f.experts == FamilyExperts::gemma4 || f.states || f.halves) && c.moe_layer_count() == 0;
 }
 
 }  // namespace
@@ -527,6 +530,7 @@ bool may_be_dense(const ModelConfig& c, const Family& f) {
 ModelConfig read_family(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
+  if (f.halves) read_half_sizes(reader, c);
   visit_sizes(fields, c, f);
   if (f.latent()) read_latents(reader, c, f);
   if (c.head_width == 0)
@@ -545,7 +549,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
-  if (f.kimi) c.rope_scaling = {};
+  if (f.kimi || f.halves) c.rope_scaling = {};
   else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
@@ -559,7 +563,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
            "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");
   reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
-  if (has_experts(reader, f)) {
+  if (has_experts(reader, c, f)) {
     read_experts(reader, c, f);
     return c;
   }
@@ -665,7 +669,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .nanochat = f.nanochat,
                             .moe_out_norm = f.moe_out_norm,
                             .shared_average = f.experts == FamilyExperts::cohere,
-                            .xielu = f.xielu};
+                            .xielu = f.xielu,
+                            .halves = f.halves};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

@@ -197,6 +197,8 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
       if (!c.is_linear(i)) c.nope_layers.push_back(i);
   } else if (f.states) {
     read_states(reader, c);
+  } else if (f.halves) {
+    read_halves(reader, c);
   } else if (f.lfm2) {
     read_lfm2(reader, c);
     c.conv_layers = other_layers(reader, c, f);
@@ -207,6 +209,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
 void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
   if (f.states) return write_states(json, c);
+  if (f.halves) return write_halves(json, c);
   if (!f.linear && !f.lfm2) return;
   FieldWriter fields(json);
   if (f.linear) {
@@ -246,6 +249,8 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   }
   if (f.states) {
     if (const std::string reason = why_not_states(c); !reason.empty()) return reason;
+  } else if (f.halves) {
+    if (const std::string reason = why_not_halves(c); !reason.empty()) return reason;
   } else if (c.scan.present()) {
     return "some of its layers have a state space";
   }

@@ -70,6 +70,14 @@ std::vector<int64_t> layers_of_type(const JsonReader&, const ModelConfig&, const
 void read_states(const JsonReader&, ModelConfig&);
 void write_states(Json&, const ModelConfig&);
 std::string why_not_states(const ModelConfig&);
+// Refuses limits of a state space's steps.
+void check_step_limits(const JsonReader&);
+// Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads
+// first, which stand under several keys (family_halves.cpp).
+void read_half_sizes(const JsonReader&, ModelConfig&);
+void read_halves(const JsonReader&, ModelConfig&);
+void write_halves(Json&, const ModelConfig&);
+std::string why_not_halves(const ModelConfig&);
 // How wide FFNs are of LFM2's models without experts.
 int64_t read_lfm2_width(const JsonReader&);
 void write_lfm2_width(Json&);

@@ -43,20 +43,21 @@ void read_head_width(const JsonReader& reader, ModelConfig& c) {
     refuse(reader, kHeadWidth, "heads of it do not make up \"mamba_expand\" times \"hidden_size\"");
 }
 
-// transformers writes a number without end as an object.
-void check_limits(const JsonReader& reader) {
+}  // namespace
+
+// transformers 5 writes a number without end as an object; what was written before it is read as
+// one too (hub/folder/config_json.cpp).
+void check_step_limits(const JsonReader& reader) {
   if (!reader.has(kLimits)) return;
   if (reader.value(kLimits) != Json::array({0.0, {{"__float__", "Infinity"}}}))
     refuse(reader, kLimits, "steps of a state space have no limits here, only from 0 to infinity");
 }
 
-}  // namespace
-
 void read_states(const JsonReader& reader, ModelConfig& c) {
   FieldReader fields(reader);
   visit_states(fields, c);
   read_head_width(reader, c);
-  check_limits(reader);
+  check_step_limits(reader);
   need_off(reader, "mamba_proj_bias", "projections of state spaces have no biases here");
   stands(reader, "mamba_chunk_size");  // of a way to compute it
   c.scan_layers = state_layers(reader, c);

@@ -125,7 +125,7 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.rotary_width = 16;
   c.latent = {.width = 64, .query_width = 48, .value_width = 32};
   c.query_growth = {.beta = 0.1f, .context = 64};
-  // keys and values of heads are foretold too, which are made where there is no cache
+  // keys and values of heads are estimated too, which are made where there is no cache
   expect_estimated("latents and queries that grow", c, {.tokens = 1024, .loss = true}, 0.6);
   c.query_growth = {};
   c.sparse = {.top = 128, .heads = 4, .width = 32, .followers = {1}};

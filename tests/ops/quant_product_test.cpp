@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "ops/cpu/quant/quant_panels.h"
 #include "ops/cpu/quant/quant_product.h"
 #include "support/check.h"
 #include "tensor/quant.h"
@@ -400,6 +401,45 @@ TEST(QuantProduct, ManyLongRowsKeepTheirBits) {
                         {0, 2});
     ASSERT_EQ(std::memcmp(one, y.row<float>(r), sizeof one), 0) << r;
   }
+}
+
+// Which of the two ways a processor takes is a matter of speed. An odd number of groups and one
+// whose columns do not fill it; rows in several parts; stretches of inner numbers that are cut.
+TEST(QuantProduct, WeightsUnpackedOnceOrByEachTileGiveTheSameBits) {
+  if (!ops::has_vnni()) GTEST_SKIP() << "no AVX-512 with VNNI";
+  constexpr int64_t kOut = 44;
+  for (DType dtype : kTypes)
+    for (const int64_t in : {256, 768, 1280})
+      for (const int64_t rows : {24, 31, 200}) {
+        const Weights w(dtype, kOut, in, 57);
+        Arena memory;
+        const Tensor x = draw_rows(memory, DType::f32, rows, in, 58);
+        const void* q = quantised(memory, x);
+        std::vector<int32_t> list(static_cast<size_t>(rows));
+        for (size_t i = 0; i < list.size(); ++i)
+          list[i] = static_cast<int32_t>(i * 7 % static_cast<size_t>(rows));
+        for (const DType out : {DType::f32, DType::bf16})
+          for (const int32_t* row : {static_cast<const int32_t*>(nullptr), list.data()}) {
+            Tensor y[2];
+            for (const bool unpacked : {false, true}) {
+              y[unpacked] = memory.alloc(out, {rows, kOut});
+              std::memset(y[unpacked].data, 0x3C, y[unpacked].bytes());
+              ops::quant_multiply_vnni({{y[unpacked].data, out, kOut, row != nullptr},
+                                        static_cast<const ops::QuantRecord*>(q),
+                                        row,
+                                        rows,
+                                        static_cast<const char*>(w.panels),
+                                        dtype,
+                                        kOut,
+                                        in,
+                                        {0, ops::quant_groups(kOut)},
+                                        {}},
+                                       unpacked);
+            }
+            ASSERT_EQ(std::memcmp(y[0].data, y[1].data, y[0].bytes()), 0)
+                << label(dtype, rows, kOut, in);
+          }
+      }
 }
 
 // Groups one by one, groups packed as a matrix of their own, rows with gaps: nothing but the asked

@@ -89,7 +89,8 @@ struct alignas(64) QuantRecord {
   float scale[2];
   int32_t minus_sum[2];
   float scaled_sum;
-  int32_t unused[3];
+  int32_t minus_sum_128[2];  // minus_sum times 128
+  int32_t unused;
 };
 static_assert(sizeof(QuantRecord) == 64);
 // One record more than there are blocks: rows a power of two apart would fall into the same few
@@ -110,7 +111,11 @@ struct QuantTask {
 };
 bool has_vnni();  // AVX-512 with VNNI, and no cap below it
 bool has_avx2();  // with FMA and conversions of halves, likewise
-void quant_multiply_vnni(const QuantTask& task);
+// Whether the two units that multiply 512 bits do all other work on as many, as Intel's do; AMD's
+// cores have others for that.
+bool has_two_vector_units();
+// `unpacked`: weights that many rows meet are unpacked once for all of them.
+void quant_multiply_vnni(const QuantTask& task, bool unpacked);
 void quant_multiply_avx2(const QuantTask& task);
 void quant_multiply_plain(const QuantTask& task);
 // Operations of a loop of integer products out of registers, of bytes into sums of 32 bits and of

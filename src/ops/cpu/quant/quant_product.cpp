@@ -101,6 +101,8 @@ HWY_INLINE void QuantiseBlocks(QuantRecord* HWY_RESTRICT out, const T* HWY_RESTR
     to.scale[1] = scale[2 * b + 1];
     to.minus_sum[0] = -sum;
     to.minus_sum[1] = -rest;
+    to.minus_sum_128[0] = -sum * 128;
+    to.minus_sum_128[1] = -rest * 128;
     to.scaled_sum =
         std::fma(to.scale[1], static_cast<float>(rest), to.scale[0] * static_cast<float>(sum));
   }
@@ -142,6 +144,14 @@ bool has_vnni() {
 #endif
 }
 
+bool has_two_vector_units() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 bool has_avx2() { return (usable_targets() & HWY_AVX2) != 0; }
 
 size_t quant_rows_bytes(int64_t rows, int64_t in) {
@@ -166,7 +176,7 @@ void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* r
                        in,
                        groups,
                        next};
-  if (has_vnni()) quant_multiply_vnni(task);
+  if (has_vnni()) quant_multiply_vnni(task, has_two_vector_units());
   else if (has_avx2()) quant_multiply_avx2(task);
   else quant_multiply_plain(task);
 }

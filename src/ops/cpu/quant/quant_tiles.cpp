@@ -9,6 +9,14 @@ namespace {
 constexpr int64_t kCachedBytes = int64_t{400} << 10;
 }  // namespace
 
+QuantNext panels_ahead(const QuantTask& task, int64_t group, int64_t step, bool again) {
+  const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
+  if (group + step < task.groups.end)
+    return {task.panels + (group + step) * group_bytes, step * group_bytes};
+  if (again) return {task.panels + task.groups.begin * group_bytes, step * group_bytes};
+  return task.next;
+}
+
 void multiply_tiles(const QuantTask& task, const TileKernels& kernels) {
   const auto group_bytes = static_cast<int64_t>(quant_group_bytes(task.dtype, task.in));
   const int64_t blocks = task.in / kQuantBlock,
@@ -21,14 +29,8 @@ void multiply_tiles(const QuantTask& task, const TileKernels& kernels) {
       const int64_t most = step == 2 ? kernels.most_pair : kernels.most,
                     count = (rows + most - 1) / most;
       const char* panel = task.panels + g * group_bytes;
-      // What comes after these panels: the ones behind them, the first ones where further rows
-      // begin, and in the end what the caller reads next.
-      const bool last = g + step >= task.groups.end, again = last && first + rows < task.rows;
-      const char* next = !last   ? panel + step * group_bytes
-                         : again ? task.panels + task.groups.begin * group_bytes
-                                 : task.next.data;
-      const int64_t ahead = !last || again ? step * group_bytes : task.next.bytes,
-                    next_step = (ahead / count / blocks + 63) / 64 * 64;
+      const QuantNext ahead = panels_ahead(task, g, step, first + rows < task.rows);
+      const int64_t next_step = (ahead.bytes / count / blocks + 63) / 64 * 64;
       // Tiles of nearly the same size; the first ones fetch all of what comes next.
       for (int64_t t = 0; t < count; ++t) {
         const Span mine = partition(rows, static_cast<int>(t), static_cast<int>(count));
@@ -37,8 +39,8 @@ void multiply_tiles(const QuantTask& task, const TileKernels& kernels) {
                           tile_rows,
                           g,
                           panel,
-                          next + fetched,
-                          fetched < ahead ? next_step : 0};
+                          ahead.data + fetched,
+                          fetched < ahead.bytes ? next_step : 0};
         (step == 2 ? kernels.pair : kernels.one)[tile_rows - 1](task, at);
       }
     }

@@ -29,6 +29,10 @@ struct TileKernels {
 
 void multiply_tiles(const QuantTask& task, const TileKernels& kernels);
 
+// What is read behind `step` groups from `group` on: the panels behind them, the first ones where
+// further rows begin (`again`), and in the end what the caller reads next.
+QuantNext panels_ahead(const QuantTask& task, int64_t group, int64_t step, bool again);
+
 // f(the type that the panels of `dtype` are laid out as, as a constant).
 template <class F>
 auto with_panel_type(DType dtype, F&& f) {

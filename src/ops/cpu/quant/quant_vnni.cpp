@@ -116,29 +116,44 @@ HWY_INLINE Scales scales_of(const char* p, __m512 d, __m512 minus_dmin) {
   }
 }
 
-template <DType kType>
-HWY_INLINE __m512i start_at(int32_t minus_sum) {
-  constexpr int kShift = panel_format(kType).offset_shift;
-  if constexpr (kShift < 0) return _mm512_setzero_si512();
-  else return _mm512_slli_epi32(_mm512_set1_epi32(minus_sum), kShift);
-}
-
-// What a tile is working on: rows at their block, groups at the bits and scales of theirs (d and
+// Weights of a tile as they lie in their panels: groups at the bits and scales of a block (d and
 // minus_dmin: a k-type's of the chunk).
-template <int kRows, int kGroups>
-struct Tile {
-  const QuantRecord* x[kRows];
+template <DType kType, int kGroups>
+struct Packed {
+  static constexpr PanelFormat kFormat = panel_format(kType);
+  static constexpr bool kHalves = kFormat.halves, kHasMin = kFormat.has_min;
   const char *bits[kGroups], *scales[kGroups];
   __m512 d[kGroups], minus_dmin[kGroups];
+
+  template <int kStep>
+  HWY_INLINE __m512i step(int g) const {
+    return step_of<kType, kStep>(bits[g]);
+  }
+  HWY_INLINE Scales scales_at(int g) const {
+    return scales_of<kType>(scales[g], d[g], minus_dmin[g]);
+  }
+  // where the sums of a row's half begin, since weights are bytes q + offset
+  static HWY_INLINE __m512i start(const QuantRecord& x, int half) {
+    if constexpr (kFormat.offset_shift < 0) return _mm512_setzero_si512();
+    else return _mm512_slli_epi32(_mm512_set1_epi32(x.minus_sum[half]), kFormat.offset_shift);
+  }
+};
+
+// What a tile is working on: rows at their block, and weights.
+template <class Weights, int kRows, int kGroups>
+struct Tile {
+  const QuantRecord* x[kRows];
+  Weights w;
   __m512 acc[kGroups][kRows];
 };
 // Loops over rows and groups are unrolled: all of sum, part and acc are registers.
 #define MOE_UNROLL _Pragma("GCC unroll 8")
 
-template <DType kType, int kStep, int kRows, int kGroups>
-HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
+template <int kStep, class Weights, int kRows, int kGroups>
+HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows],
+                              const Tile<Weights, kRows, kGroups>& tile) {
   __m512i w[kGroups];
-  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = step_of<kType, kStep>(tile.bits[g]);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = tile.w.template step<kStep>(g);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512i four = _mm512_set1_epi32(load_as<int32_t>(tile.x[r]->q + 4 * kStep));
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] =
@@ -147,40 +162,39 @@ HWY_INLINE void multiply_step(__m512i (&sum)[kGroups][kRows], const Tile<kRows, 
 }
 
 // The sums of half a block: four steps.
-template <DType kType, int kHalf, int kRows, int kGroups>
-HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows], const Tile<kRows, kGroups>& tile) {
+template <int kHalf, class Weights, int kRows, int kGroups>
+HWY_INLINE void multiply_half(__m512i (&sum)[kGroups][kRows],
+                              const Tile<Weights, kRows, kGroups>& tile) {
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
-    const __m512i start = start_at<kType>(tile.x[r]->minus_sum[kHalf]);
+    const __m512i start = Weights::start(*tile.x[r], kHalf);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) sum[g][r] = start;
   }
-  multiply_step<kType, 4 * kHalf>(sum, tile);
-  multiply_step<kType, 4 * kHalf + 1>(sum, tile);
-  multiply_step<kType, 4 * kHalf + 2>(sum, tile);
-  multiply_step<kType, 4 * kHalf + 3>(sum, tile);
+  multiply_step<4 * kHalf>(sum, tile);
+  multiply_step<4 * kHalf + 1>(sum, tile);
+  multiply_step<4 * kHalf + 2>(sum, tile);
+  multiply_step<4 * kHalf + 3>(sum, tile);
 }
 
 // Adds a block to the tile. Its scales are read only when they are needed: until then there is no
 // register for them.
-template <DType kType, int kRows, int kGroups>
-HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
-  constexpr bool kTwoScales = panel_format(kType).halves;
+template <class Weights, int kRows, int kGroups>
+HWY_INLINE void multiply_block(Tile<Weights, kRows, kGroups>& tile) {
   __m512i sum[kGroups][kRows];
   __m512 part[kGroups][kRows];
   Scales w[kGroups];
-  multiply_half<kType, 0>(sum, tile);
+  multiply_half<0>(sum, tile);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[0]);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) part[g][r] =
         _mm512_mul_ps(scale, _mm512_cvtepi32_ps(sum[g][r]));
   }
-  multiply_half<kType, 1>(sum, tile);
-  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] =
-      scales_of<kType>(tile.scales[g], tile.d[g], tile.minus_dmin[g]);
+  multiply_half<1>(sum, tile);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) w[g] = tile.w.scales_at(g);
   MOE_UNROLL for (int r = 0; r < kRows; ++r) {
     const __m512 scale = _mm512_set1_ps(tile.x[r]->scale[1]);
     MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
       const __m512 rest = _mm512_cvtepi32_ps(sum[g][r]);
-      if constexpr (kTwoScales) {
+      if constexpr (Weights::kHalves) {
         tile.acc[g][r] = _mm512_fmadd_ps(w[g].first, part[g][r], tile.acc[g][r]);
         tile.acc[g][r] = _mm512_fmadd_ps(w[g].second, _mm512_mul_ps(scale, rest), tile.acc[g][r]);
       } else {
@@ -189,7 +203,7 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
       }
     }
   }
-  if constexpr (panel_format(kType).has_min && kTwoScales) {
+  if constexpr (Weights::kHasMin && Weights::kHalves) {
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const QuantRecord& x = *tile.x[r];
       const __m512 first = _mm512_set1_ps(x.scale[0] * static_cast<float>(-x.minus_sum[0])),
@@ -199,7 +213,7 @@ HWY_INLINE void multiply_block(Tile<kRows, kGroups>& tile) {
         tile.acc[g][r] = _mm512_fmadd_ps(w[g].second_min, second, tile.acc[g][r]);
       }
     }
-  } else if constexpr (panel_format(kType).has_min) {
+  } else if constexpr (Weights::kHasMin) {
     MOE_UNROLL for (int r = 0; r < kRows; ++r) {
       const __m512 scaled_sum = _mm512_set1_ps(tile.x[r]->scaled_sum);
       MOE_UNROLL for (int g = 0; g < kGroups; ++g) tile.acc[g][r] =
@@ -234,47 +248,71 @@ HWY_INLINE void store(const QuantOut& out, int64_t row, int64_t column, __mmask1
   }
 }
 
+// The output of a tile's rows and groups.
+template <int kRows, int kGroups>
+HWY_INLINE void store_tile(const QuantTask& task, int64_t row, int64_t group,
+                           const __m512 (&acc)[kGroups][kRows]) {
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+    const int64_t column = (group + g) * kQuantColumns,
+                  columns = smaller(kQuantColumns, task.out_cols - column);
+    const auto mask = static_cast<__mmask16>((1u << columns) - 1);
+    MOE_UNROLL for (int r = 0; r < kRows; ++r) store(task.out, row + r, column, mask, acc[g][r]);
+  }
+}
+
+HWY_INLINE void fetch(const char* next, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+}
+
+HWY_INLINE const QuantRecord* record_of(const QuantTask& task, int64_t row, int64_t stride) {
+  return task.x + (task.row != nullptr ? task.row[row] : row) * stride;
+}
+
+// The weights of blocks of one chunk, which begins at `chunk` and has `n` of them.
+template <DType kType, int kGroups>
+HWY_INLINE void begin_chunk(Packed<kType, kGroups>& w, const char* chunk, int64_t group_bytes) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+    w.d[g] = w.minus_dmin[g] = _mm512_setzero_ps();
+    if constexpr (kFormat.is_k()) w.d[g] = halves(chunk + g * group_bytes);
+    if constexpr (kFormat.is_k() && kFormat.has_min)
+      w.minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
+  }
+}
+template <DType kType, int kGroups>
+HWY_INLINE void at_block(Packed<kType, kGroups>& w, const char* chunk, int64_t group_bytes,
+                         int64_t scale_bytes, int64_t block) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
+    w.bits[g] = chunk + g * group_bytes + scale_bytes + block * kFormat.block_bytes;
+    w.scales[g] =
+        chunk + g * group_bytes + (kFormat.is_k() ? kSuperBytes : 0) + block * kFormat.scale_bytes;
+  }
+}
+
 template <DType kType, int kRows, int kGroups>
 void multiply_tile(const QuantTask& task, const TileTask& at) {
   constexpr PanelFormat kFormat = panel_format(kType);
   const int64_t blocks = task.in / kQuantBlock, stride = record_stride(task.in),
                 group_bytes = static_cast<int64_t>(quant_group_bytes(kType, task.in));
-  Tile<kRows, kGroups> tile;
-  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] =
-      task.x + (task.row != nullptr ? task.row[at.row + r] : at.row + r) * stride;
+  Tile<Packed<kType, kGroups>, kRows, kGroups> tile;
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] = record_of(task, at.row + r, stride);
   MOE_UNROLL for (int g = 0; g < kGroups; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r)
       tile.acc[g][r] = _mm512_setzero_ps();
   const char *chunk = at.panel, *next = at.next;
   for (int64_t left = blocks; left > 0; left -= kChunkBlocks) {
     const int64_t n = smaller(kChunkBlocks, left), scale_bytes = chunk_scale_bytes(kFormat, n);
-    MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-      tile.d[g] = tile.minus_dmin[g] = _mm512_setzero_ps();
-      if constexpr (kFormat.is_k()) tile.d[g] = halves(chunk + g * group_bytes);
-      if constexpr (kFormat.is_k() && kFormat.has_min)
-        tile.minus_dmin[g] =
-            _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
-    }
+    begin_chunk(tile.w, chunk, group_bytes);
     for (int64_t b = 0; b < n; ++b) {
-      MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-        tile.bits[g] = chunk + g * group_bytes + scale_bytes + b * kFormat.block_bytes;
-        tile.scales[g] =
-            chunk + g * group_bytes + (kFormat.is_k() ? kSuperBytes : 0) + b * kFormat.scale_bytes;
-      }
-      for (int64_t line = 0; line < at.next_step; line += 64)
-        _mm_prefetch(next + line, _MM_HINT_T1);
+      at_block(tile.w, chunk, group_bytes, scale_bytes, b);
+      fetch(next, at.next_step);
       next += at.next_step;
-      multiply_block<kType>(tile);
+      multiply_block(tile);
       MOE_UNROLL for (int r = 0; r < kRows; ++r)++ tile.x[r];
     }
     chunk += chunk_bytes(kFormat, n);
   }
-  MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-    const int64_t column = (at.group + g) * kQuantColumns,
-                  columns = smaller(kQuantColumns, task.out_cols - column);
-    const auto mask = static_cast<__mmask16>((1u << columns) - 1);
-    MOE_UNROLL for (int r = 0; r < kRows; ++r)
-        store(task.out, at.row + r, column, mask, tile.acc[g][r]);
-  }
+  store_tile(task, at.row, at.group, tile.acc);
 }
 
 // A pair of groups shares the broadcasts, of which a core reads only as many as it multiplies.
@@ -285,9 +323,174 @@ struct Tiles<kType, kGroups, std::integer_sequence<int, kRows...>> {
   static constexpr TileKernel kOf[] = {&multiply_tile<kType, kRows + 1, kGroups>...};
 };
 
+// ---- many rows ----------------------------------------------------------------------------------
+// Where the two units that multiply do all other work on 512 bits too (Intel's), unpacking a nibble
+// costs as much as a dot product. So weights that many rows meet are unpacked once for all of them:
+// two groups, 512 inner numbers at a time, which stay in the first cache. Sums wait in memory
+// meanwhile. A block's row and group then need 8 dot products and five other operations, 8/13 = 61%
+// of the peak; 44% as nibbles.
+
+constexpr int64_t kUnpackedBlocks = 2 * kChunkBlocks, kFewestUnpacked = 24, kMostUnpacked = 96;
+
+// Bytes q + 128 of types that have an offset, q of the others; scales as Scales has them.
+struct Unpacked {
+  alignas(64) char q[kUnpackedBlocks][8][2][64];
+  alignas(64) float scales[kUnpackedBlocks][2][4][kQuantColumns];
+};
+
+template <bool kOffset, bool kOfHalves, bool kWithMin>
+struct FromUnpacked {
+  static constexpr bool kHalves = kOfHalves, kHasMin = kWithMin;
+  const char (*q)[2][64];                   // [8], of a block
+  const float (*scales)[4][kQuantColumns];  // [2]
+
+  template <int kStep>
+  HWY_INLINE __m512i step(int g) const {
+    return _mm512_load_si512(q[kStep][g]);
+  }
+  HWY_INLINE Scales scales_at(int g) const {
+    const __m512 first = _mm512_load_ps(scales[g][0]);
+    return {first, kHalves ? _mm512_load_ps(scales[g][1]) : first,
+            kHasMin ? _mm512_load_ps(scales[g][2]) : first,
+            kHasMin && kHalves ? _mm512_load_ps(scales[g][3]) : first};
+  }
+  static HWY_INLINE __m512i start(const QuantRecord& x, int half) {
+    return kOffset ? _mm512_set1_epi32(x.minus_sum_128[half]) : _mm512_setzero_si512();
+  }
+};
+
+template <DType kType, int kStep>
+HWY_INLINE void unpack_step(char (*to)[2][64], const Packed<kType, 2>& w) {
+  constexpr int kShift = panel_format(kType).offset_shift;
+  MOE_UNROLL for (int g = 0; g < 2; ++g) {
+    __m512i q = w.template step<kStep>(g);
+    if constexpr (kShift >= 0 && kShift < 7)
+      q = _mm512_add_epi8(q, _mm512_set1_epi8(static_cast<char>(128 - (1 << kShift))));
+    _mm512_store_si512(to[kStep][g], q);
+  }
+}
+
+template <DType kType>
+void unpack(Unpacked& to, const char* chunk, int64_t group_bytes, int64_t blocks) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  Packed<kType, 2> w;
+  for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
+    const int64_t n = smaller(kChunkBlocks, blocks - begin),
+                  scale_bytes = chunk_scale_bytes(kFormat, n);
+    begin_chunk(w, chunk, group_bytes);
+    for (int64_t b = 0; b < n; ++b) {
+      at_block(w, chunk, group_bytes, scale_bytes, b);
+      char(*q)[2][64] = to.q[begin + b];
+      unpack_step<kType, 0>(q, w);
+      unpack_step<kType, 1>(q, w);
+      unpack_step<kType, 2>(q, w);
+      unpack_step<kType, 3>(q, w);
+      unpack_step<kType, 4>(q, w);
+      unpack_step<kType, 5>(q, w);
+      unpack_step<kType, 6>(q, w);
+      unpack_step<kType, 7>(q, w);
+      MOE_UNROLL for (int g = 0; g < 2; ++g) {
+        const Scales scales = w.scales_at(g);
+        float(*at)[kQuantColumns] = to.scales[begin + b][g];
+        _mm512_store_ps(at[0], scales.first);
+        if constexpr (kFormat.halves) _mm512_store_ps(at[1], scales.second);
+        if constexpr (kFormat.has_min) _mm512_store_ps(at[2], scales.min);
+        if constexpr (kFormat.has_min && kFormat.halves) _mm512_store_ps(at[3], scales.second_min);
+      }
+    }
+    chunk += chunk_bytes(kFormat, n);
+  }
+}
+
+// Rows of a tile, blocks [begin, begin + blocks) of them, of which `weights` are the weights.
+// sums [kRows, 2, 16] wait here between one stretch and the next.
+struct UnpackedTile {
+  const Unpacked* weights;
+  int64_t row, group, begin, blocks;
+  bool last;
+  float* sums;
+  const char* next;  // fetched meanwhile, `next_step` bytes a block
+  int64_t next_step;
+};
+template <class Weights, int kRows>
+void multiply_unpacked(const QuantTask& task, const UnpackedTile& at) {
+  const int64_t stride = record_stride(task.in);
+  Tile<Weights, kRows, 2> tile;
+  MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.x[r] =
+      record_of(task, at.row + r, stride) + at.begin;
+  MOE_UNROLL for (int g = 0; g < 2; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r) tile.acc[g][r] =
+      at.begin == 0 ? _mm512_setzero_ps() : _mm512_load_ps(at.sums + (2 * r + g) * kQuantColumns);
+  const char* next = at.next;
+  for (int64_t b = 0; b < at.blocks; ++b) {
+    tile.w.q = at.weights->q[b];
+    tile.w.scales = at.weights->scales[b];
+    fetch(next, at.next_step);
+    next += at.next_step;
+    multiply_block(tile);
+    MOE_UNROLL for (int r = 0; r < kRows; ++r)++ tile.x[r];
+  }
+  if (at.last) return store_tile(task, at.row, at.group, tile.acc);
+  MOE_UNROLL for (int g = 0; g < 2; ++g) MOE_UNROLL for (int r = 0; r < kRows; ++r)
+      _mm512_store_ps(at.sums + (2 * r + g) * kQuantColumns, tile.acc[g][r]);
+}
+
+// An even number of groups.
+template <DType kType>
+void multiply_pairs(const QuantTask& task) {
+  constexpr PanelFormat kFormat = panel_format(kType);
+  using Weights = FromUnpacked<(kFormat.offset_shift >= 0), kFormat.halves, kFormat.has_min>;
+  constexpr void (*kTiles[])(const QuantTask&, const UnpackedTile&) = {
+      multiply_unpacked<Weights, 1>, multiply_unpacked<Weights, 2>, multiply_unpacked<Weights, 3>,
+      multiply_unpacked<Weights, 4>};
+  const auto group_bytes = static_cast<int64_t>(quant_group_bytes(kType, task.in));
+  const int64_t blocks = task.in / kQuantBlock,
+                parts = (task.rows + kMostUnpacked - 1) / kMostUnpacked;
+  Unpacked weights;
+  alignas(64) float sums[kMostUnpacked * 2 * kQuantColumns];
+  for (int64_t part = 0; part < parts; ++part) {
+    const Span rows = partition(task.rows, static_cast<int>(part), static_cast<int>(parts));
+    const int64_t tiles = (rows.end - rows.begin + kMostPairRows - 1) / kMostPairRows;
+    for (int64_t g = task.groups.begin; g < task.groups.end; g += 2) {
+      const char* panel = task.panels + g * group_bytes;
+      const QuantNext ahead = panels_ahead(task, g, 2, part + 1 < parts);
+      const int64_t step = (ahead.bytes / tiles / blocks + 63) / 64 * 64;
+      int64_t fetched = 0;
+      for (int64_t b = 0; b < blocks; b += kUnpackedBlocks) {
+        const int64_t n = smaller(kUnpackedBlocks, blocks - b);
+        unpack<kType>(weights, panel, group_bytes, n);
+        for (int64_t c = 0; c < n; c += kChunkBlocks)
+          panel += chunk_bytes(kFormat, smaller(kChunkBlocks, n - c));
+        for (int64_t t = 0; t < tiles; ++t, fetched += n * step) {
+          const Span mine =
+              partition(rows.end - rows.begin, static_cast<int>(t), static_cast<int>(tiles));
+          kTiles[mine.end - mine.begin - 1](
+              task, {&weights, rows.begin + mine.begin, g, b, n, b + n == blocks,
+                     sums + mine.begin * 2 * kQuantColumns, ahead.data + fetched,
+                     fetched < ahead.bytes ? step : 0});
+        }
+      }
+    }
+  }
+}
+
+// All of it but for a last group without a neighbour, which is left.
+Span multiply_unpacked_pairs(const QuantTask& task) {
+  QuantTask pairs = task;
+  const int64_t odd = (task.groups.end - task.groups.begin) % 2;
+  pairs.groups.end -= odd;
+  if (odd != 0)
+    pairs.next = {task.panels + pairs.groups.end *
+                                    static_cast<int64_t>(quant_group_bytes(task.dtype, task.in)),
+                  static_cast<int64_t>(quant_group_bytes(task.dtype, task.in))};
+  with_panel_type(task.dtype, [&](auto type) { multiply_pairs<type.value>(pairs); });
+  return {pairs.groups.end, task.groups.end};
+}
+
 }  // namespace
 
-void quant_multiply_vnni(const QuantTask& task) {
+void quant_multiply_vnni(const QuantTask& whole, bool unpacked) {
+  QuantTask task = whole;
+  if (unpacked && task.rows >= kFewestUnpacked) task.groups = multiply_unpacked_pairs(task);
   multiply_tiles(task, with_panel_type(task.dtype, [](auto type) {
                    using One = std::make_integer_sequence<int, kMostTileRows>;
                    using Pair = std::make_integer_sequence<int, kMostPairRows>;
@@ -314,7 +517,7 @@ int64_t vnni_loop(int64_t rounds, int32_t* sink) {
 HWY_POP_ATTRIBUTES
 #else
 namespace moe::ops {
-void quant_multiply_vnni(const QuantTask&) {}
+void quant_multiply_vnni(const QuantTask&, bool) {}
 int64_t vnni_loop(int64_t, int32_t*) { return 0; }
 }  // namespace moe::ops
 #endif

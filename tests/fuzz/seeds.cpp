@@ -205,6 +205,62 @@ void own_gguf_config_seed(const std::string& folder) {
   write_gguf(folder + "/moe_cpp", gguf_config_entries(own_gguf_architecture(), carved), {});
 }
 
+// A small model with what sets the row apart.
+ModelConfig seed_config_of(const GgufArchitecture& row) {
+  ModelConfig c = test::small_config();
+  c.vocab = 4;
+  c.norm = row.norm;
+  c.positions = row.positions;
+  if (!row.llama3_scaling)
+    c.rope_scaling = {
+        .kind = row.qk_norm == QkNorm::head ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear,
+        .factor = 2,
+        .original_context = 8};
+  if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
+  if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
+  if (row.window_every > 0) c.attention_window = 5;
+  if (row.linear) {
+    c.linear = {
+        .key_heads = 1, .value_heads = 2, .key_width = 4, .value_width = 4, .conv_width = 2};
+    c.linear_layers = {0};
+  }
+  if (row.gemma4) {
+    c.attention_window = 5;
+    c.window_layers = {0};
+    c.full = {.kv_heads = 1, .head_width = 8, .values_of_keys = true};
+    c.logit_cap = 30;
+  }
+  if (row.caps) c.score_cap = 50, c.logit_cap = 30;
+  if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
+  if (row.scan) {
+    c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 4, .conv_width = 2};
+    c.scan_layers = {0};
+  }
+  if (row.windows_at > 0 && row.windows()) c.layers = row.windows_at;
+  if (row.latent()) {
+    c.latent = {.width = 8, .query_width = 6, .value_width = 2};
+    c.kv_heads = c.heads;
+    c.head_width = 4;
+    c.rotary_width = 2;
+    c.rope_scaling.kind = RopeScaling::Kind::yarn;
+    c.rope_scaling.score_mscale = 1;
+  }
+  if (row.indexed) c.sparse = {.top = 8, .heads = 2, .width = 4};
+  if (row.kimi) {
+    c.latent.query_width = 0;
+    c.rope_scaling = {};
+    c.linear = {.key_heads = c.heads,
+                .value_heads = c.heads,
+                .key_width = 4,
+                .value_width = 4,
+                .conv_width = 2,
+                .gate_width = 4};
+    c.linear_layers = {0};
+  }
+  if (row.query_growth) c.query_growth = {.beta = 0.1f, .context = 8};
+  return c;
+}
+
 // The metadata of a small model of each of llama.cpp's architectures, with the one tensor that they
 // are read with, and of our own form.
 void gguf_config_seeds(const std::string& folder) {
@@ -212,57 +268,7 @@ void gguf_config_seeds(const std::string& folder) {
   std::vector<float> ones(4096, 1.0f);
   own_gguf_config_seed(folder);
   for (const GgufArchitecture& row : gguf_architectures()) {
-    ModelConfig c = test::small_config();
-    c.vocab = 4;
-    c.norm = row.norm;
-    c.positions = row.positions;
-    if (!row.llama3_scaling)
-      c.rope_scaling = {
-          .kind = row.qk_norm == QkNorm::head ? RopeScaling::Kind::yarn : RopeScaling::Kind::linear,
-          .factor = 2,
-          .original_context = 8};
-    if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
-    if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
-    if (row.window_every > 0) c.attention_window = 5;
-    if (row.linear) {
-      c.linear = {
-          .key_heads = 1, .value_heads = 2, .key_width = 4, .value_width = 4, .conv_width = 2};
-      c.linear_layers = {0};
-    }
-    if (row.gemma4) {
-      c.attention_window = 5;
-      c.window_layers = {0};
-      c.full = {.kv_heads = 1, .head_width = 8, .values_of_keys = true};
-      c.logit_cap = 30;
-    }
-    if (row.caps) c.score_cap = 50, c.logit_cap = 30;
-    if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
-    if (row.scan) {
-      c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 4, .conv_width = 2};
-      c.scan_layers = {0};
-    }
-    if (row.windows_at > 0 && row.windows()) c.layers = row.windows_at;
-    if (row.latent()) {
-      c.latent = {.width = 8, .query_width = 6, .value_width = 2};
-      c.kv_heads = c.heads;
-      c.head_width = 4;
-      c.rotary_width = 2;
-      c.rope_scaling.kind = RopeScaling::Kind::yarn;
-      c.rope_scaling.score_mscale = 1;
-    }
-    if (row.indexed) c.sparse = {.top = 8, .heads = 2, .width = 4};
-    if (row.kimi) {
-      c.latent.query_width = 0;
-      c.rope_scaling = {};
-      c.linear = {.key_heads = c.heads,
-                  .value_heads = c.heads,
-                  .key_width = 4,
-                  .value_width = 4,
-                  .conv_width = 2,
-                  .gate_width = 4};
-      c.linear_layers = {0};
-    }
-    if (row.query_growth) c.query_growth = {.beta = 0.1f, .context = 8};
+    const ModelConfig c = seed_config_of(row);
     std::vector<GgufEntry> entries = gguf_config_entries(row, c);
     GgmlVocab vocab{.model = "llama",
                     .pre = "default",

@@ -116,8 +116,8 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
-    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors, kGgufExaone4Tensors,
-    kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
+    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors, kGgufHalvesTensors,
+    kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

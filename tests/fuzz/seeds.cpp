@@ -257,6 +257,12 @@ ModelConfig seed_config_of(const GgufArchitecture& row) {
                 .gate_width = 4};
     c.linear_layers = {0};
   }
+  if (row.halves) {
+    c.rope_scaling = {};
+    c.layers = 3;
+    c.mixer_only_layers = {0, 1};
+    c.ffn_only_layers = {2};
+  }
   if (row.query_growth) c.query_growth = {.beta = 0.1f, .context = 8};
   return c;
 }

@@ -38,6 +38,25 @@ inline ModelConfig carved_config(const char* recipe) {
   return c;
 }
 
+// Layers that are one sublayer alone: a state space, attention in which nothing turns, experts.
+inline ModelConfig halved_config() {
+  ModelConfig c = moe_config("deepseek-v3");
+  c.model_type = "nemotron_h";
+  c.layers = 4;
+  c.gated = false;
+  c.act = ops::Act::relu2;
+  c.rope_theta = 10000;  // which its configs do not say: nothing turns
+  c.shared_experts = 1;
+  c.shared_width = 96;
+  c.scan = {.heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  c.scan_layers = {0};
+  c.nope_layers = {1};
+  c.mixer_only_layers = {0, 1};
+  c.ffn_only_layers = {2, 3};
+  c.moe_layers = {2, 3};
+  return c;
+}
+
 // Models that no architecture of llama.cpp can say: every parameter that such a model may have is
 // in one of them.
 inline void add_own_configs(std::vector<NamedConfig>& all) {
@@ -78,20 +97,7 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   scanned.shared_width = 96;
   scanned.nope_layers = {1};
   all.push_back({"moe_cpp", scanned});
-  ModelConfig halved = moe_config("deepseek-v3");
-  halved.model_type = "nemotron_h";
-  halved.layers = 4;
-  halved.gated = false;
-  halved.act = ops::Act::relu2;
-  halved.rope_theta = 10000;  // which its configs do not say: nothing turns
-  halved.shared_experts = 1;
-  halved.shared_width = 96;
-  halved.scan = {
-      .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
-  halved.scan_layers = {0};
-  halved.nope_layers = {1};
-  halved.mixer_only_layers = {0, 1};
-  halved.ffn_only_layers = {2, 3};
+  ModelConfig halved = halved_config();
   halved.moe_layers = {2};
   all.push_back({"moe_cpp", halved});
   ModelConfig v3 = moe_config("deepseek-v3", 4, 2);
@@ -166,6 +172,12 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   all.push_back({"granitehybrid", hybrid});
   granite.nope_layers = {0, 1, 2};
   all.push_back({"granite", granite});
+  ModelConfig halved = halved_config();
+  halved.routing = {};
+  halved.moe_layers.clear();
+  halved.shared_experts = halved.shared_width = 0;
+  halved.head_width = 16;
+  all.push_back({"nemotron_h", halved});
   ModelConfig gemma = dense_config();
   gemma.norm_offset = gemma.tied = true;
   gemma.act = ops::Act::gelu_tanh;
@@ -487,6 +499,7 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   granite.shared_width = 96;
   all.push_back({"granitemoe", granite});
   all.push_back({"granitehybrid", hybrid_config()});
+  all.push_back({"nemotron_h_moe", halved_config()});
   granite.model_type = "granitemoe_swa";
   granite.attention_sinks = true;
   granite.attention_window = 5;

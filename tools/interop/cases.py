@@ -345,7 +345,7 @@ GRANITE_HYBRID = dict(
 # A letter for each layer. Steps are drawn near 1: transformers does not let them go below
 # `time_step_min` (0.001), which the makers' code does.
 NEMOTRON_H = {key: size for key, size in DENSE.items() if key != "num_hidden_layers"} | dict(
-    hybrid_override_pattern="ME*-E",
+    hybrid_override_pattern="ME*ME",
     head_dim=16,
     mamba_num_heads=8,
     mamba_head_dim=8,
@@ -736,7 +736,11 @@ CASES |= {
     "nemotron_h-groups": ("NemotronHConfig", dict(NEMOTRON_H, n_group=4, topk_group=2)),
     "nemotron_h-dense": (
         "NemotronHConfig",
-        dict(NEMOTRON_H, hybrid_override_pattern="M-*MM-", n_groups=1, use_conv_bias=False),
+        dict(NEMOTRON_H, hybrid_override_pattern="M-*MM-", n_groups=1),
+    ),
+    "nemotron_h-mixed": (
+        "NemotronHConfig",
+        dict(NEMOTRON_H, hybrid_override_pattern="ME*-E", use_conv_bias=False),
     ),
 }
 # What llama.cpp's architectures cannot say, and the words of the reason: these become GGUF files in
@@ -778,9 +782,7 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
-    "nemotron_h": "attention or an FFN alone",
-    "nemotron_h-groups": "attention or an FFN alone",
-    "nemotron_h-dense": "attention or an FFN alone",
+    "nemotron_h-mixed": "layer 3 is dense",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

@@ -83,10 +83,13 @@ struct GgufArchitecture {
   // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
   // attention in which nothing turns in the others.
   bool kimi = false;
-  bool mrope = false;        // a key of the axes of pictures has to stand there
-  bool gate = false;         // attention of every layer has a gate
-  bool conv = false;         // convolutions in layers whose number of key/value heads is 0
-  bool scan = false;         // state spaces likewise
+  bool mrope = false;  // a key of the axes of pictures has to stand there
+  bool gate = false;   // attention of every layer has a gate
+  bool conv = false;   // convolutions in layers whose number of key/value heads is 0
+  bool scan = false;   // state spaces likewise
+  // Layers are one sublayer alone: attention in which nothing turns, a state space, or an FFN,
+  // whose width is 0 in the others.
+  bool halves = false;
   bool norm_turned = false;  // norms of queries and keys see them turned
   bool norm_offset = false;  // norms multiply by 1 + their weight, which the file has as one
   // The embedding times sqrt(D), scores over the root of a head's width, or in the largest model,
@@ -125,6 +128,7 @@ struct GgufArchitecture {
 
   bool routes() const { return !recipe.empty(); }
   bool windows() const { return window_every > 0 || gemma4; }
+  bool stands() const { return kimi || halves; }  // nothing turns in any layer
   bool latent() const { return older_latents != nullptr || kimi; }
   bool may_lack_shared() const {
     return shared == SharedExperts::sized || shared == SharedExperts::summed;

@@ -227,7 +227,7 @@ void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
   // heads make up the width.
   if (row.conv) read_convolutions(keys, c);
-  else if (row.granite4) read_state_layers(keys, row, c);
+  else if (row.granite4 || row.scan) read_state_layers(keys, row, c);
   else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
   if (!keys.has(kKeyWidth) && c.width % c.heads != 0)
     fail("{}: {} heads do not divide the width {}, and there is no key \"{}\"", keys.where(),
@@ -235,6 +235,7 @@ void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   c.head_width = keys.size_or(kKeyWidth, 1, c.width / c.heads);
   keys.need_number(kValueWidth, static_cast<double>(c.head_width), "values are as wide as keys");
   if (row.positions != Positions::rope) return;
+  if (row.stands()) return keys.ignore(kTurning);
   if (!row.part_turns)
     return keys.need_number(kTurning, static_cast<double>(c.head_width), "heads are rotated whole");
   const int64_t turning = keys.has(kTurning) ? keys.size(kTurning, 2, c.head_width) : c.head_width;
@@ -327,8 +328,9 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
   c.norm_eps = keys.number(row.norm == NormKind::rms ? kRmsEps : kEps, 0);
-  // llama.cpp's converter writes both of a "norm_eps", and its graphs read the one of their norms.
+  // llama.cpp's converter writes both of some configs, and its graphs read the one of their norms.
   if (row.norm == NormKind::layer) keys.ignore(kRmsEps);
+  else if (row.halves) keys.ignore(kEps);
   const auto biases = [&](Biases has, const char* name) {
     return has == Biases::any ? file.contains(name) : has == Biases::yes;
   };
@@ -355,7 +357,8 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.caps) read_caps(keys, c);
   else if (row.gemma > 0) keys.need_number(kGgufLogitCap, 0, "logits are not held back");
   if (row.positions != Positions::rope) return;
-  if (row.kimi) {  // nothing turns
+  if (row.stands()) {
+    keys.ignore(kFinetuned);
     c.rope_theta = keys.number_or("rope.freq_base", 0, c.rope_theta);
     return;
   }
@@ -459,7 +462,8 @@ void read_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
     keys.number(row.step, 0);
     keys.need_number(row.step, 1, "every layer behind the dense ones routes");
   }
-  c.routing = default_options(find_recipe(row.recipe), experts, used, c.layers - c.dense_first);
+  c.routing = default_options(find_recipe(row.recipe), experts, used,
+                              row.halves ? std::ssize(c.moe_layers) : c.layers - c.dense_first);
   keys.need_number(kGating, static_cast<double>(row.gating),
                    row.gating == GgufGating::softmax ? "the router is a softmax (1)"
                                                      : "the router is sigmoids (2)");
@@ -480,7 +484,7 @@ void read_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
 // Keys of experts may stand there that llama.cpp wants of models without any.
 void read_dense(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   keys.need_number("expert_used_count", 0, "there are no experts");
-  c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
+  if (!row.halves) c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
   if (row.granite4)
     keys.need_number(kSharedWidth, static_cast<double>(c.dense_width),
                      "the FFN beside experts is all there is");
@@ -714,7 +718,7 @@ void add_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   const auto number = [&](std::string_view key, float x) {
     out.push_back({prefix + std::string(key), Type::f32, static_cast<double>(x)});
   };
-  if (row.expert_width != "feed_forward_length")
+  if (row.expert_width != "feed_forward_length" && !row.halves)
     size("feed_forward_length", row.dense_first                       ? c.dense_width
                                 : row.shared == SharedExperts::beside ? c.shared_width
                                                                       : c.expert_width);
@@ -764,7 +768,7 @@ std::vector<GgufEntry> gguf_config_entries(const GgufArchitecture& row, const Mo
   size("vocab_size", c.vocab);
   add_attention(out, prefix, row, c);
   if (!row.routes()) {
-    size("feed_forward_length", c.dense_width);
+    if (!row.halves) size("feed_forward_length", c.dense_width);
     if (!row.latent()) return out;
     size(kDenseFirst, c.layers);
     size("expert_feed_forward_length", c.dense_width);

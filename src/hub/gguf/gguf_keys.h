@@ -82,10 +82,11 @@ void read_kimi_layers(GgufKeys&, ModelConfig&);
 void read_convolutions(GgufKeys&, ModelConfig&);
 void read_linear_sizes(GgufKeys&, ModelConfig&);
 void read_state_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);
-// Heads, by layers where some have none, and the sizes of what stands there.
+// Heads, by layers where some have none, and the sizes of what stands there; widths of FFNs where
+// layers are one sublayer.
 void add_kv_heads(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
                   const ModelConfig&);
-std::string why_not_state_sizes(const ModelConfig&);
+std::string why_not_state_sizes(const GgufArchitecture&, const ModelConfig&);
 void add_linear(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 // Those of n layers that are not every `every`th.
 std::vector<int64_t> layers_between(int64_t every, int64_t n);

@@ -13,30 +13,41 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
                      *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
-                     *kConvTokens = "shortconv.l_cache";
+                     *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
 
-// Key/value heads by layers; some have none, and something else in place of attention.
-const std::vector<int64_t>& kv_heads_by_layers(GgufKeys& keys, const ModelConfig& c) {
-  const std::vector<int64_t>& heads = keys.integers(kKvHeads);
-  if (std::ssize(heads) != c.layers)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kKvHeads), heads.size(),
-         c.layers);
-  return heads;
+// A number of each layer, those that predict further tokens behind the others.
+const std::vector<int64_t>& numbers_by_layers(GgufKeys& keys, const char* key) {
+  const std::vector<int64_t>& numbers = keys.integers(key);
+  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(numbers) != blocks)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(key), numbers.size(),
+         blocks);
+  return numbers;
 }
 
-// Layers without key/value heads; the others are alike.
-std::vector<int64_t> layers_without_heads(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
-  c.kv_heads = std::max<int64_t>(1, *std::max_element(heads.begin(), heads.end()));
+// The number that is of all layers but those that have 0, and these.
+struct SameOrNone {
+  int64_t number = 1;
   std::vector<int64_t> without;
+};
+SameOrNone same_or_none(GgufKeys& keys, const char* key, const ModelConfig& c) {
+  const std::vector<int64_t>& all = numbers_by_layers(keys, key);
+  SameOrNone found;
+  found.number = std::max<int64_t>(1, *std::max_element(all.begin(), all.begin() + c.layers));
   for (int64_t i = 0; i < c.layers; ++i) {
-    const int64_t n = heads[static_cast<size_t>(i)];
-    if (n == 0) without.push_back(i);
-    else if (n != c.kv_heads)
+    const int64_t n = all[static_cast<size_t>(i)];
+    if (n == 0) found.without.push_back(i);
+    else if (n != found.number)
       fail("{}: key \"{}\" has {} at layer {} and {} elsewhere; layers are alike here",
-           keys.where(), keys.name(kKvHeads), n, i, c.kv_heads);
+           keys.where(), keys.name(key), n, i, found.number);
   }
-  return without;
+  return found;
+}
+
+// Layers without key/value heads, which have something else in place of attention.
+std::vector<int64_t> layers_without_heads(GgufKeys& keys, ModelConfig& c) {
+  const SameOrNone heads = same_or_none(keys, kKvHeads, c);
+  c.kv_heads = heads.number;
+  return heads.without;
 }
 
 // The layers with linear attention: newer files list them, those that predict further tokens behind
@@ -54,6 +65,30 @@ std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
   return layers;
 }
 
+// Each layer is one sublayer: of those without heads an FFN where it has a width, else a state
+// space (github ggml-org/llama.cpp src/models/nemotron-h.cpp).
+void read_half_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
+  const SameOrNone widths = same_or_none(keys, kFfnWidths, c);
+  c.dense_width = c.expert_width = widths.number;
+  const auto mixes = [&](int64_t i) { return std::ranges::binary_search(widths.without, i); };
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const bool attends = !std::ranges::binary_search(c.scan_layers, i);
+    if (attends && !mixes(i))
+      fail(
+          "{}: by keys \"{}\" and \"{}\" layer {} has attention and an FFN; in a model of this "
+          "architecture a layer has one of both",
+          keys.where(), keys.name(kKvHeads), keys.name(kFfnWidths), i);
+    (mixes(i) ? c.mixer_only_layers : c.ffn_only_layers).push_back(i);
+    if (attends) c.nope_layers.push_back(i);
+  }
+  std::erase_if(c.scan_layers, [&](int64_t i) { return !mixes(i); });
+  if (!row.routes()) return;
+  c.moe_layers = c.ffn_only_layers;
+  if (c.moe_layers.empty())
+    fail("{}: by key \"{}\" no layer has an FFN; in a model of this architecture some have experts",
+         keys.where(), keys.name(kFfnWidths));
+}
+
 }  // namespace
 
 std::vector<int64_t> layers_between(int64_t every, int64_t n) {
@@ -65,7 +100,7 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 
 // One size is that of keys, values and gates, and there are as many heads as in the other layers.
 void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = kv_heads_by_layers(keys, c);
+  const std::vector<int64_t>& heads = numbers_by_layers(keys, kKvHeads);
   for (int64_t i = 0; i < c.layers; ++i) {
     const int64_t n = heads[static_cast<size_t>(i)];
     if (n != 0 && n != 1)
@@ -101,10 +136,12 @@ void read_linear_sizes(GgufKeys& keys, ModelConfig& c) {
   c.attention_gate = true;
 }
 
-// Where there are no key/value heads a state space is. One number is that of all layers.
+// Where there are no key/value heads a state space is, or an FFN alone. One number is that of all
+// layers.
 void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (keys.holds<std::vector<int64_t>>(kKvHeads)) c.scan_layers = layers_without_heads(keys, c);
   else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
+  if (row.halves) read_half_layers(keys, row, c);
   if (c.scan_layers.empty()) {
     for (const char* key : {kConv, kInner, kState, kValueHeads, kKeyHeads}) keys.ignore(key);
     return;
@@ -124,11 +161,12 @@ void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig&
   c.scan.width = values / c.scan.heads;
 }
 
-// llama.cpp asserts the latter two (github ggml-org/llama.cpp src/models/granite-hybrid.cpp,
-// mamba-base.cpp).
-std::string why_not_state_sizes(const ModelConfig& c) {
+// llama.cpp asserts the latter two of Granite (github ggml-org/llama.cpp
+// src/models/granite-hybrid.cpp, mamba-base.cpp).
+std::string why_not_state_sizes(const GgufArchitecture& row, const ModelConfig& c) {
   const StateSpace& s = c.scan;
   if (!s.conv_bias) return "the convolution of its state spaces has no bias";
+  if (!row.granite4) return "";
   if (s.values() != 2 * c.width) return "its state spaces are not twice as wide as the model";
   return s.groups > 2 ? fmt::format("heads of its state spaces are in {} groups", s.groups) : "";
 }
@@ -144,6 +182,12 @@ void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
   for (int64_t i = 0; i < c.layers; ++i)
     heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
   out.push_back({prefix + kKvHeads, Type::u32s, heads});
+  if (row.halves) {
+    std::vector<int64_t> widths;
+    for (int64_t i = 0; i < c.layers; ++i)
+      widths.push_back(!c.has_ffn(i) ? 0 : row.routes() ? c.expert_width : c.dense_width);
+    out.push_back({prefix + kFfnWidths, Type::u32s, widths});
+  }
   if (row.scan) {
     size(kConv, c.scan.conv_width);
     size(kInner, c.scan.values());

@@ -100,7 +100,7 @@ constexpr NameRow kGgufPaired[] = {
     {Part::attention, ParamKind::k, "blk.{i}.attn_k.{w}", Layout::paired},
 };
 
-// Granite 4's: a state space is made of the token by one matrix, steps too.
+// Where a state space is made of the token by one matrix, steps too.
 constexpr NameRow kGgufStates[] = {
     {Part::attention, ParamKind::scan_dt, "blk.{i}.ssm_in.weight", Layout::fused},
     {Part::attention, ParamKind::scan_a_log, "blk.{i}.ssm_a", Layout::minus_exp_rows, true},
@@ -108,6 +108,11 @@ constexpr NameRow kGgufStates[] = {
     {Part::attention, ParamKind::scan_norm, "blk.{i}.ssm_norm.weight", Layout::as_groups},
 };
 constexpr auto kGgufHybrid = joined(kGgufStates, kGgufPaired);
+// Nemotron-H's: the one norm of a layer has the name of attention's.
+constexpr NameRow kGgufOneNorm[] = {
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.attn_norm.weight"},
+};
+constexpr auto kGgufHalves = joined(kGgufStates, kGgufOneNorm);
 
 constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused},
@@ -256,6 +261,7 @@ const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufKimiTensors = {"llama.cpp", kGgufKimiLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufHybridTensors = {"llama.cpp", kGgufHybrid, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufHalvesTensors = {"llama.cpp", kGgufHalves, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
                                               {},          kGgufNames};

@@ -66,10 +66,17 @@ std::string why_not_routing(const GgufArchitecture& row, const ModelConfig& c) {
                         : "does not divide the weights of the chosen by their sum");
 }
 
+std::string why_not_half_layers(const GgufArchitecture& row, const ModelConfig& c) {
+  if (!row.halves) return c.has_halves() ? kHalvesInWords : "";
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixes(i) && c.has_ffn(i)) return fmt::format("layer {} mixes tokens and has an FFN", i);
+  return "";
+}
+
 std::string why_not_layers(const GgufArchitecture& row, const ModelConfig& c) {
   const int64_t dense = row.dense_first ? c.layers - c.moe_layer_count() : 0;
   for (int64_t i = 0; i < c.layers; ++i)
-    if (c.is_moe(i) != (row.routes() && i >= dense))
+    if (c.has_ffn(i) && c.is_moe(i) != (row.routes() && i >= dense))
       return fmt::format("layer {} {}", i, c.is_moe(i) ? "routes" : "is dense");
   return "";
 }
@@ -95,7 +102,7 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
     const bool turns = c.attention(i).rotary_width > 0,
                stands = row.granite4
                             ? !c.attention_turns()
-                            : row.kimi || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
+                            : row.stands() || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
     if (c.mixer(i) != Mixer::attention) continue;
     if (turns == stands)
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
@@ -184,7 +191,7 @@ std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& 
 std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig& c) {
   using Kind = RopeScaling::Kind;
   const RopeScaling& s = c.rope_scaling;
-  if (row.kimi) return s.kind == Kind::none ? "" : "its rotary frequencies are scaled";
+  if (row.stands()) return s.kind == Kind::none ? "" : "its rotary frequencies are scaled";
   if (s.kind == Kind::dynamic) return "beyond its context its rotary frequencies are others";
   if (s.kind == Kind::llama3 && !row.llama3_scaling)
     return "its rotary frequencies are scaled as Llama 3's are";
@@ -258,7 +265,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
     return holds ? std::string() : std::move(reason);
   };
   const std::string answers[] = {
-      needs(!c.has_halves(), kHalvesInWords),
+      why_not_half_layers(row, c),
       needs(row.model_type.empty() || row.model_type == c.model_type ||
                 (!row.other_model_type.empty() && row.other_model_type == c.model_type),
             fmt::format("it is no {}", row.title)),
@@ -276,7 +283,8 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       what_few_have(c, {.gemma4 = row.gemma4,
                         .longrope = row.longrope,
                         .query_growth = row.query_growth,
-                        .caps = row.caps}),
+                        .caps = row.caps,
+                        .halves = row.halves}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),
@@ -315,7 +323,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(!taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
                         c.layers)),
-      row.scan ? why_not_state_sizes(c) : "",
+      row.scan ? why_not_state_sizes(row, c) : "",
   };
   passed = 0;
   for (const std::string& reason : answers) {

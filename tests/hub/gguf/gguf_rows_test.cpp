@@ -209,6 +209,60 @@ TEST_F(ChangedGguf, GraniteHybrid) {
   refused_with({prefix + "ssm.state_size", Type::u32, int64_t{1} << 20}, "it must be 1 to 4096");
 }
 
+// Two lists say of each layer whether it is attention, an FFN or a state space, and its norm has
+// the name of attention's. A state space lies as Granite 4's.
+TEST_F(ChangedGguf, NemotronH) {
+  using Type = GgufEntry::Type;
+  using List = std::vector<int64_t>;
+  model_ = drawn_model(halved_config());
+  start();
+  const std::string prefix = "nemotron_h_moe.", heads = prefix + "attention.head_count_kv",
+                    widths = prefix + "feed_forward_length";
+  EXPECT_EQ(std::get<List>(entry(heads).value), (List{0, 2, 0, 0}));
+  EXPECT_EQ(std::get<List>(entry(widths).value), (List{0, 0, 32, 32}));
+  EXPECT_EQ(describe(file_->get("blk.0.ssm_in.weight")), "f32 [196, 32]");
+  EXPECT_EQ(describe(file_->get("blk.0.ssm_a")), "f32 [4, 1]");
+  EXPECT_EQ(describe(file_->get("blk.0.ssm_norm.weight")), "f32 [2, 32]");
+  EXPECT_EQ(values(file_->get("blk.2.attn_norm.weight")),
+            values(model_->find(Part::norms, ParamKind::ffn_norm, 2)->value));
+  EXPECT_EQ(describe(file_->get("blk.3.ffn_up_shexp.weight")), "f32 [96, 32]");
+  for (const char* name : {"blk.0.ffn_norm.weight", "blk.2.ffn_norm.weight",
+                           "blk.2.ffn_gate_exps.weight", "blk.2.ffn_gate_shexp.weight"})
+    EXPECT_FALSE(file_->contains(name)) << name;
+
+  LoadedModel bound = open_model(path_, {});
+  std::filesystem::create_directory(folder_ / "folder");
+  convert_model(bound, path_, folder_ / "folder", {});
+  LoadedModel of_folder = open_model(folder_ / "folder", {});
+  EXPECT_EQ(of_folder.model->config().model_type, "nemotron_h");
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
+  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+
+  const std::vector<GgufEntry> whole = target_.metadata;
+  // A layer that predicts further tokens has both.
+  set({prefix + "block_count", Type::u32, int64_t{5}});
+  set({prefix + "nextn_predict_layers", Type::u32, int64_t{1}});
+  set({heads, Type::u32s, List{0, 2, 0, 0, 2}});
+  set({widths, Type::u32s, List{0, 0, 32, 32, 32}});
+  write();
+  EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
+  const auto refused_with = [&](const GgufEntry& changed, const char* reason) {
+    target_.metadata = whole;
+    set(changed);
+    expect_refused(reason);
+  };
+  refused_with({widths, Type::u32s, List{0, 32, 32, 32}}, "layer 1 has attention and an FFN");
+  refused_with({widths, Type::u32s, List{0, 0, 32, 64}},
+               "has 32 at layer 2 and 64 elsewhere; layers are alike here");
+  refused_with({widths, Type::u32s, List{0, 0, 32}}, "lists 3 layers of 4");
+  refused_with({widths, Type::u32s, List{0, 0, 0, 0}}, "no layer has an FFN");
+  refused_with({prefix + "moe_latent_size", Type::u32, int64_t{16}}, "is not known here");
+  target_.metadata = whole;
+  std::erase_if(target_.metadata, [](const GgufEntry& e) { return e.key.ends_with("inner_size"); });
+  expect_refused("key \"nemotron_h_moe.ssm.inner_size\" is missing");
+}
+
 // The converter of Granite 4 writes models without a state space as Granite, with keys of one.
 TEST_F(ChangedGguf, GraniteWithKeysOfAStateSpace) {
   using Type = GgufEntry::Type;
@@ -511,6 +565,34 @@ TEST(GgufRows, WhyStatesAndWindowsAreOwn) {
       c,
       "EXAONE 4 32B (\"exaone4\") comes nearest, but llama.cpp gives it windows only with 64 "
       "layers");
+}
+
+TEST(GgufRows, WhyHalvesAreOwn) {
+  ModelConfig c = halved_config();
+  c.scan.groups = 4;
+  c.scan.width = 24;  // sizes that are asked of Granite alone
+  EXPECT_EQ(gguf_form_of(c).why_own, "");
+  c.scan.conv_bias = false;
+  expect_own(c,
+             "Nemotron 3 Nano (\"nemotron_h_moe\") comes nearest, but the convolution of its state "
+             "spaces has no bias");
+  c = halved_config();
+  c.moe_layers = {2};
+  expect_own(c, "Nemotron 3 Nano (\"nemotron_h_moe\") comes nearest, but layer 3 is dense");
+  c = halved_config();
+  c.nope_layers.clear();
+  expect_own(c, "in layer 1 something turns");
+  c = halved_config();
+  c.scan = {};
+  c.scan_layers.clear();
+  c.nope_layers = {0, 1};
+  expect_own(c, "none of its layers has a state space");
+  c = halved_config();
+  c.mixer_only_layers = {0};
+  for (const GgufArchitecture& row : gguf_architectures())
+    EXPECT_EQ(why_not(row, c), row.halves ? "layer 1 mixes tokens and has an FFN"
+                                          : "some of its layers are attention or an FFN alone")
+        << row.title;
 }
 
 TEST(GgufRows, WhyOwn) {

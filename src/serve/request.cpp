@@ -165,8 +165,9 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
       static_cast<float>(fields.get_in<double>("repeat_penalty", 1e-3, 1e3, penalty));
   s.frequency_penalty = static_cast<float>(fields.get_in<double>("frequency_penalty", -2, 2, 0));
   s.presence_penalty = static_cast<float>(fields.get_in<double>("presence_penalty", -2, 2, 0));
-  s.seed =
-      fields.has("seed") ? static_cast<uint64_t>(fields.get<int64_t>("seed", 0)) : random_seed();
+  // To vLLM and llama-server, whose clients send it so, -1 is no seed.
+  const auto seed = fields.get<int64_t>("seed", -1);
+  s.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
   s.logit_bias = read_biases(fields, text_vocab(served.model->config(), *served.tokenizer));
   if (fields.get<bool>("ignore_eos", false)) {
     const SpecialIds& special = served.tokenizer->special();

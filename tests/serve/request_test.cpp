@@ -118,6 +118,15 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   EXPECT_EQ(refused(true, "modalities", Json::array({"text"})), "");
 }
 
+TEST(Request, ASeedIsDrawnWhereNoneIsSaid) {
+  const Fixture f;
+  const auto seed = [&](const Json& more) { return f.read(more).texts[0].options.sampler.seed; };
+  for (const Json& none : {Json::object(), Json{{"seed", nullptr}}, Json{{"seed", -1}}})
+    EXPECT_NE(seed(none), seed(none)) << none;
+  for (const int64_t said : {int64_t{0}, int64_t{7}, int64_t{-2}, INT64_MAX})
+    EXPECT_EQ(seed({{"seed", said}}), static_cast<uint64_t>(said));
+}
+
 // Those that other servers give the same thing.
 TEST(Request, TakesOtherNames) {
   const Fixture f;

@@ -121,6 +121,16 @@ std::shared_ptr<const std::vector<int32_t>> read_replay(const Fields& fields,
   });
 }
 
+// Where an object is wanted, a schema that does not say what kind of value it means is one of
+// objects.
+OrderedJson of_objects(OrderedJson schema) {
+  constexpr const char* kTelling[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
+  if (std::none_of(std::begin(kTelling), std::end(kTelling),
+                   [&](const char* keyword) { return schema.contains(keyword); }))
+    schema["type"] = "object";
+  return schema;
+}
+
 // The grammar of "response_format"; null where any text will do. The schema's keys keep their
 // order, which is that of the reply's.
 std::shared_ptr<const grammar::Grammar> read_format(const Fields& fields, std::string_view body) {
@@ -139,7 +149,8 @@ std::shared_ptr<const grammar::Grammar> read_format(const Fields& fields, std::s
     else format.object("json_schema").object("schema");
     const OrderedJson whole = parse_ordered_json(body, kWhere);
     const OrderedJson& given = whole.at("response_format");
-    const OrderedJson& schema = (object ? given : given.at("json_schema")).at("schema");
+    const OrderedJson schema =
+        object ? of_objects(given.at("schema")) : given.at("json_schema").at("schema");
     return grammar::json_schema_grammar(schema.dump(), "response_format");
   });
 }
@@ -291,17 +302,12 @@ std::vector<OrderedJson> callable(const OrderedJson& tools, const std::string& n
   return functions;
 }
 
-// Arguments are an object even where the schema does not say what kind of value it means. The $id
-// makes it a schema of its own, wherever it stands: its $refs lead from there.
+// The $id makes it a schema of its own, wherever it stands: its $refs lead from there.
 OrderedJson parameters_of(const OrderedJson& function) {
   const auto given = function.find("parameters");
-  OrderedJson schema = given != function.end() && !given->is_null()
-                           ? *given
-                           : OrderedJson{{"type", "object"}, {"additionalProperties", false}};
-  constexpr const char* kTelling[] = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"};
-  if (std::none_of(std::begin(kTelling), std::end(kTelling),
-                   [&](const char* keyword) { return schema.contains(keyword); }))
-    schema["type"] = "object";
+  OrderedJson schema = of_objects(given != function.end() && !given->is_null()
+                                      ? *given
+                                      : OrderedJson{{"additionalProperties", false}});
   schema["$id"] = "parameters";
   return schema;
 }

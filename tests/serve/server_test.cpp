@@ -198,6 +198,16 @@ TEST(Server, WritesByASchema) {
              {"max_tokens", 200},
              {"response_format", {{"type", "json_object"}, {"schema", {{"const", {{"a", 1}}}}}}}});
   EXPECT_EQ(Json::parse(beside["choices"][0]["text"].get<std::string>()), Json({{"a", 1}}));
+  // Which is an object where the schema says nothing of its kind.
+  for (const Json& untold : {Json::object(), Json{{"description", "x"}}}) {
+    const Json object =
+        s.ask("/v1/completions",
+              {{"prompt", "Say"},
+               {"max_tokens", 1},
+               {"logit_bias", {{std::to_string('{'), -100}, {std::to_string('1'), 100}}},
+               {"response_format", {{"type", "json_object"}, {"schema", untold}}}});
+    EXPECT_EQ(object["choices"][0]["text"], "{") << untold;
+  }
   const Json any =
       s.ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Say"}}}},
                                      {"max_tokens", 30},

@@ -30,18 +30,20 @@ constexpr RefusedField kOfOthers[] = {
     {"truncate_prompt_tokens", "a prompt is read whole, or refused"},
 };
 
+constexpr RefusedField kOfCompletions[] = {{"suffix", "the model only continues a text"}};
+
 // src/openai/types/chat in openai/openai-python; the last is vLLM's.
 constexpr RefusedField kOfChats[] = {
     {"functions", "it is the older form of tools; send tools"},
-    {"function_call", "it is the older form of tool_choice; send tools and tool_choice"},
+    {"function_call", "it is the older form of tool_choice; send tools and tool_choice", "none"},
     {"audio", "this server makes text only"},
     {"web_search_options", "nothing is searched here; offer a tool that searches"},
     {"continue_final_message", "a reply is a message of its own"},
 };
 
 template <class AnyJson>
-bool asks_for_nothing(const AnyJson& value) {
-  return value.is_null() || value == false || value == 0 || value == "" ||
+bool asks_for_nothing(const AnyJson& value, const RefusedField& field) {
+  return value.is_null() || value == false || value == 0 || value == "" || value == field.nothing ||
          (value.is_array() && value.empty());
 }
 
@@ -49,7 +51,7 @@ template <class AnyJson>
 void refuse_any(const AnyJson& request, std::span<const RefusedField> refused) {
   for (const RefusedField& field : refused)
     if (const auto given = request.find(field.name);
-        given != request.end() && !asks_for_nothing(*given))
+        given != request.end() && !asks_for_nothing(*given, field))
       throw ApiError{400, fmt::format("{} is not supported: {}", field.name, field.why),
                      field.name};
 }
@@ -65,6 +67,8 @@ void refuse_fields(const OrderedJson& request, std::span<const RefusedField> ref
 }
 
 std::span<const RefusedField> refused_of_others() { return kOfOthers; }
+
+std::span<const RefusedField> refused_of_completions() { return kOfCompletions; }
 
 std::span<const RefusedField> refused_of_chats() { return kOfChats; }
 

@@ -10,16 +10,19 @@ namespace moe::serve {
 
 struct RefusedField {
   const char* name;
-  const char* why;  // or what has its place
+  const char* why;           // or what has its place
+  const char* nothing = "";  // a text by which it asks for nothing
 };
 
 // Throws an ApiError for the first that the object has, but where it asks for nothing: null, false,
-// 0, "" and [].
+// 0, "", [] and RefusedField::nothing.
 void refuse_fields(const Json&, std::span<const RefusedField>);
 void refuse_fields(const OrderedJson&, std::span<const RefusedField>);
 
 // Of completions and of chats: what other servers add to OpenAI's fields.
 std::span<const RefusedField> refused_of_others();
+// Of completions alone.
+std::span<const RefusedField> refused_of_completions();
 // Of chats alone.
 std::span<const RefusedField> refused_of_chats();
 

@@ -400,15 +400,13 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   const Json json = parse_json(body, kWhere);
   const Fields fields(json);
   ParsedRequest out;
-  if (fields.has("suffix") && !fields.get<std::string>("suffix", "").empty())
-    refuse("suffix", "suffix is not supported: the model only continues a text");
+  refuse_fields(json, refused_of_completions());
   refuse_fields(json, refused_of_others());
   Common common = read_common(fields, body, served, out.form, kCompletionTokens);
   out.choices = common.choices;
   if (fields.get_in<int64_t>("best_of", 1, kMostChoices, out.choices) != out.choices)
     refuse("best_of",
-           "best_of is not supported: all texts that are written are told; n says how "
-           "many");
+           "best_of is not supported: all texts that are written are told; n says how many");
   out.form.echo = fields.get<bool>("echo", false);
   out.form.logprobs = fields.has("logprobs") && !fields.value("logprobs").is_boolean();
   if (out.form.logprobs) {

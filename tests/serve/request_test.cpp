@@ -115,6 +115,9 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   for (const Json& nothing : {Json(), Json(false), Json(0), Json(""), Json::array()})
     for (const char* field : {"guided_json", "stop_token_ids", "min_tokens", "functions"})
       EXPECT_EQ(refused(true, field, nothing), "") << field << nothing;
+  EXPECT_EQ(refused(true, "function_call", "none"), "");
+  EXPECT_EQ(refused(false, "suffix", false), "");
+  EXPECT_NE(refused(true, "guided_regex", "none"), "") << "a word like any other";
   EXPECT_EQ(refused(true, "modalities", Json::array({"text"})), "");
 }
 

@@ -108,6 +108,14 @@ void add_output_config(const RequestField& request, ChatBody& chat) {
   if (config.find("format") != nullptr) add_format(config.at("format"), chat);
 }
 
+// Which of the two fields says it.
+const char* field_of_format(const RequestField& request) {
+  const bool newer = request.find("output_config") != nullptr &&
+                     request.at("output_config").object().find("format") != nullptr;
+  return newer || request.find("output_format") == nullptr ? "output_config.format"
+                                                           : "output_format";
+}
+
 class MessagesStyle : public BlockStyle {
  public:
   explicit MessagesStyle(int64_t prompt_tokens) : prompt_tokens_(prompt_tokens) {}
@@ -209,7 +217,8 @@ ChatBody messages_as_chat(const OrderedJson& request) {
   const RequestField fields{request, ""};
   if (!request.is_object()) fail_usage("the request must be an object");
   refuse_fields(request, kNotRunHere);
-  ChatBody chat(request, {{"stop", "stop_sequences"}, {"response_format", "output_config.format"}});
+  ChatBody chat(request,
+                {{"stop", "stop_sequences"}, {"response_format", field_of_format(fields)}});
   add_system(fields, chat);
   add_messages(fields, chat);
   add_tools_and_choice(fields, chat);

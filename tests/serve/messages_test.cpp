@@ -332,6 +332,10 @@ TEST(Messages, AreRefusedInTheirForm) {
   refused(with(kAsk, {{"mcp_servers", {{{"type", "url"}, {"url", "https://example.com"}}}}}), 400,
           invalid, "mcp_servers is not supported");
   refused(with(kAsk, {{"container", "c"}}), 400, invalid, "container is not supported");
+  const Json format = {{"type", "json_schema"}, {"schema", {{"pattern", "a"}}}};
+  refused(with(kAsk, {{"output_format", format}}), 400, invalid, "output_format: ");
+  refused(with(kAsk, {{"output_config", {{"format", format}}}}), 400, invalid,
+          "output_config.format: ");
   EXPECT_EQ(s.post("/v1/messages",
                    with(kAsk, {{"mcp_servers", Json::array()},
                                {"container", nullptr},

@@ -25,6 +25,23 @@ void visit_cohere_sizes(Visitor& v, Config& c) {
 }
 
 template <class Visitor, class Config>
+void visit_deepseek_sizes(Visitor& v, Config& c, const Family& f) {
+  v.size("intermediate_size", c.dense_width, 1);
+  v.size("moe_intermediate_size", c.expert_width, 1);
+  v.size("n_routed_experts", c.routing.experts, 1);
+  if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
+  if (f.router || f.experts == FamilyExperts::deepseek_like) {
+    v.size(kDenseReplace, c.dense_first, 0);
+    v.size("n_shared_experts", c.shared_experts, 1);
+    if (f.experts == FamilyExperts::deepseek) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
+  } else {
+    v.size_or(kDenseReplace, c.dense_first, 0, 0);  // or a list stands there: read_mlp_types
+    v.size_or("n_shared_experts", c.shared_experts, 0, 0);
+    v.size("moe_layer_freq", c.moe_every, 1);
+  }
+}
+
+template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
   switch (f.experts) {
@@ -87,28 +104,15 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::gpt_oss:
       v.size("num_local_experts", c.routing.experts, 1);
       return v.size("intermediate_size", c.expert_width, 1);
+    case FamilyExperts::ernie:
+      v.size("intermediate_size", c.dense_width, 1);
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      v.size("moe_num_experts", c.routing.experts, 1);
+      v.size("moe_num_shared_experts", c.shared_experts, 0);
+      return v.size("moe_layer_start_index", c.dense_first, 0);
     case FamilyExperts::deepseek:
     case FamilyExperts::deepseek_like:
-    case FamilyExperts::glm_lite:
-    case FamilyExperts::ernie: break;
-  }
-  v.size("intermediate_size", c.dense_width, 1);
-  v.size("moe_intermediate_size", c.expert_width, 1);
-  if (f.experts == FamilyExperts::ernie) {
-    v.size("moe_num_experts", c.routing.experts, 1);
-    v.size("moe_num_shared_experts", c.shared_experts, 0);
-    return v.size("moe_layer_start_index", c.dense_first, 0);
-  }
-  v.size("n_routed_experts", c.routing.experts, 1);
-  if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
-  if (f.router || f.experts == FamilyExperts::deepseek_like) {
-    v.size(kDenseReplace, c.dense_first, 0);
-    v.size("n_shared_experts", c.shared_experts, 1);
-    if (f.experts == FamilyExperts::deepseek) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
-  } else {
-    v.size_or(kDenseReplace, c.dense_first, 0, 0);  // or a list stands there: read_mlp_types
-    v.size_or("n_shared_experts", c.shared_experts, 0, 0);
-    v.size("moe_layer_freq", c.moe_every, 1);
+    case FamilyExperts::glm_lite: return visit_deepseek_sizes(v, c, f);
   }
 }
 

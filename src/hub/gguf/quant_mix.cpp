@@ -12,7 +12,7 @@ namespace moe {
 // FFN.
 enum class MixMatrix { values, fused, keys, output, down, experts, embedding };
 
-// A tensor as the rules ask about it. Layer numbers are the model's, dense and MoE layers alike.
+// A tensor as the rules ask about it. Layers are counted as slot_of says.
 struct MixSlot {
   int64_t layer = 0, layers = 0;
   int64_t experts = 0;   // 0: dense
@@ -174,6 +174,25 @@ std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
   }
 }
 
+// Layer numbers are the model's, dense and MoE layers alike, but values are counted among the
+// layers that have some, and in a model without experts an FFN among the FFNs, of as many as there
+// are layers (llama_tensor_get_type_impl; its counters go up with each such tensor).
+MixSlot slot_of(std::optional<MixMatrix> matrix, const Param& param, const ModelConfig& c,
+                bool weighed) {
+  MixSlot slot{param.layer, c.layers, c.moe_layer_count() > 0 ? c.routing.experts : 0,
+               c.heads / c.kv_heads, weighed};
+  const auto before = [&](const std::vector<int64_t>& layers) {
+    return std::ranges::count_if(layers, [&](int64_t layer) { return layer < param.layer; });
+  };
+  if (matrix == MixMatrix::values || matrix == MixMatrix::fused)
+    for (const auto* without : {&c.conv_layers, &c.scan_layers, &c.ffn_only_layers}) {
+      slot.layer -= before(*without);
+      slot.layers -= std::ssize(*without);
+    }
+  if (matrix == MixMatrix::down && slot.experts == 0) slot.layer -= before(c.mixer_only_layers);
+  return slot;
+}
+
 bool holds_for(MixMatrix named, std::optional<MixMatrix> matrix, const Param& param) {
   return named == MixMatrix::experts ? param.part == Part::experts : named == matrix;
 }
@@ -207,9 +226,7 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
 DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config,
                   bool weighed) {
   const std::optional<MixMatrix> matrix = matrix_of(param, fused);
-  const MixSlot place{param.layer, config.layers,
-                      config.moe_layer_count() > 0 ? config.routing.experts : 0,
-                      config.heads / config.kv_heads, weighed};
+  const MixSlot place = slot_of(matrix, param, config, weighed);
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)
       if (holds_for(rule.matrix, matrix, param) && rule.where(place)) return rule.dtype;

@@ -107,6 +107,40 @@ TEST(QuantMix, LayersWithMoreBits) {
   EXPECT_EQ(type("q4_k_s", "ffn_down", 0, dense(7)), "q4_k") << "no whole eighth";
 }
 
+// llama.cpp's counters go up with each tensor of a kind, so that layers without one are not seen.
+TEST(QuantMix, LayersWithoutAMatrixAreNotCounted) {
+  // Those of the layers in which a matrix of q4_k_m or q4_k_s has more bits.
+  const auto more_bits = [](const char* name, const char* matrix,
+                            const std::vector<int64_t>& layers, const ModelConfig& config) {
+    std::vector<int64_t> which;
+    for (const int64_t layer : layers)
+      if (type(name, matrix, layer, config) != "q4_k") which.push_back(layer);
+    return which;
+  };
+  using Layers = std::vector<int64_t>;
+  const Layers attention = {2, 5, 8, 10, 12, 14}, others = {0, 1, 3, 4, 6, 7, 9, 11, 13, 15};
+  ModelConfig conv = dense(16), scan = dense(16), linear = dense(16);
+  conv.conv_layers = others;
+  scan.scan_layers = others;
+  linear.linear_layers = others;
+  for (const ModelConfig& c : {conv, scan}) {
+    EXPECT_EQ(more_bits("q4_k_s", "attn_v", attention, c), (Layers{2, 5, 8, 10}));
+    EXPECT_EQ(more_bits("q4_k_m", "attn_v", attention, c), (Layers{8, 14}));
+    EXPECT_EQ(more_bits("q4_k_m", "ffn_down", attention, c), (Layers{10, 14}));
+  }
+  // Layers with linear attention have such a tensor.
+  EXPECT_EQ(more_bits("q4_k_s", "attn_v", attention, linear), (Layers{2}));
+
+  const Layers even = {0, 2, 4, 6}, odd = {1, 3, 5, 7};
+  ModelConfig halves = dense(8), routed = of_experts(16, 8);
+  halves.mixer_only_layers = routed.mixer_only_layers = even;
+  halves.ffn_only_layers = routed.ffn_only_layers = odd;
+  EXPECT_EQ(more_bits("q4_k_m", "ffn_down", odd, halves), (Layers{1, 7}));
+  EXPECT_EQ(more_bits("q4_k_m", "attn_v", even, halves), (Layers{4, 6}));
+  EXPECT_EQ(more_bits("q4_k_m", "ffn_down_exps", odd, routed), (Layers{3, 7}))
+      << "of experts the layer's number counts";
+}
+
 // Mixtral: what is small beside eight experts gets q8_0, in every mix.
 TEST(QuantMix, MixturesOfExperts) {
   for (const QuantMix& m : quant_mixes())

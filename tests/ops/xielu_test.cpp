@@ -117,6 +117,26 @@ TEST(Xielu, ByHand) {
   EXPECT_NEAR(get(dx, 0, 5), 0.5 - n, 1e-6);
 }
 
+// By norms of whole tensors numbers near 0 do not count; by their own they have all their bits.
+TEST(Xielu, NumbersNearZeroKeepTheirBits) {
+  moe::Run run(1);
+  Arena arena;
+  const std::vector<double> near = {-3e-6, -1e-4, -1e-3, -0.01, -0.1, -0.3, -0.499, -0.501, -0.7};
+  const auto cols = static_cast<int64_t>(near.size());
+  const auto row = [&] { return arena.alloc(DType::f32, {1, cols}); };
+  Numbers numbers(arena, 0.7, -1.2, 0, -1e-6);  // beta 0: nothing stands beside what bends
+  const Tensor x = row(), y = row(), dx = row(), ones = row();
+  fill(x, near);
+  fill(ones, std::vector<double>(near.size(), 1));
+  numbers.backward(run, dx, y, ones, x);
+  const double n = std::log1p(std::exp(get(numbers.alpha_n.value, 0, 0)));
+  for (int64_t i = 0; i < cols; ++i) {
+    const double of = get(x, 0, i), grown = std::expm1(of), bend = grown - of;
+    EXPECT_NEAR(get(y, 0, i), n * bend, 2e-6 * n * bend) << of;
+    EXPECT_NEAR(get(dx, 0, i), n * grown, -1e-6 * n * grown) << of;
+  }
+}
+
 TEST(Xielu, LawOfRows) {
   for (DType dtype : kFloats) {
     Arena arena;

@@ -21,8 +21,11 @@ int64_t number_of(std::string_view text, std::string_view all) {
 
 }  // namespace
 
-int64_t LayerChoice::count(int64_t layers) const {
-  return listed.empty() ? (layers + every - 1) / every : static_cast<int64_t>(listed.size());
+int64_t LayerChoice::count(const ModelConfig& dense) const {
+  if (!listed.empty()) return std::ssize(listed);
+  int64_t count = 0;
+  for (int64_t i = 0; i < dense.layers; i += every) count += dense.has_ffn(i);
+  return count;
 }
 
 void LayerChoice::check(int64_t layers) const {

@@ -13,8 +13,8 @@ struct LayerChoice {
   int64_t every = 1;            // layers i with i mod `every` == 0 ...
   std::vector<int64_t> listed;  // ... unless they are listed here, in order and each once
 
-  // How many they are in a model of so many layers.
-  int64_t count(int64_t layers) const;
+  // How many they are in this dense model, whose layers may lack an FFN.
+  int64_t count(const ModelConfig& dense) const;
   // Throws (usage) where a model of so many layers has no such ones.
   void check(int64_t layers) const;
   // Makes the layers MoE layers of `config`, whose recipe is the caller's affair.

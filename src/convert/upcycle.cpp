@@ -267,7 +267,7 @@ ModelConfig upcycled_config(const ModelConfig& dense, const UpcycleOptions& o) {
 }
 
 int64_t upcycling_bytes(const ModelConfig& dense, const UpcycleOptions& o) {
-  const int64_t matrix = dense.width * dense.dense_width, layers = o.layers.count(dense.layers),
+  const int64_t matrix = dense.width * dense.dense_width, layers = o.layers.count(dense),
                 copies = o.routing.experts / o.granularity;
   const int64_t drawn = o.noise > 0 ? (dense.gated ? 3 : 2) * copies * matrix : 0;
   return layers * 4 * (matrix + drawn + o.routing.experts * dense.width);

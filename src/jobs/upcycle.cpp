@@ -39,7 +39,7 @@ RoutingOptions upcycled_routing(const UpcycleJob& job, const ModelConfig& dense,
 UpcycleOptions upcycle_options(const UpcycleJob& job, const ModelConfig& dense) {
   UpcycleOptions o = job.options;
   o.layers.check(dense.layers);
-  o.routing = upcycled_routing(job, dense, o.layers.count(dense.layers));
+  o.routing = upcycled_routing(job, dense, o.layers.count(dense));
   return o;
 }
 

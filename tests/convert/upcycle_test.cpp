@@ -56,7 +56,15 @@ TEST(Upcycle, LayersOfOneSublayer) {
   const Upcycled up = upcycle(*dense, o, 2);
   EXPECT_EQ(up.model->config().moe_layer_count(), 2);
   EXPECT_LT(difference(*dense, *up.model), 1e-5);
+  ModelConfig whole = dense_config();
+  whole.layers = 3;
+  EXPECT_EQ(o.layers.count(c), 2);
+  EXPECT_EQ(3 * upcycling_bytes(c, o), 2 * upcycling_bytes(whole, o));
+  o.layers.every = 2;  // 0 and 2
+  EXPECT_EQ(o.layers.count(c), 1);
+  EXPECT_EQ(o.layers.count(whole), 2);
   o.layers.listed = {0, 1};
+  EXPECT_EQ(o.layers.count(c), 2);
   EXPECT_FAILS(upcycle(*dense, o, 2), "layer 0 is listed as MoE and as one without an FFN");
 }
 

@@ -2,6 +2,7 @@
 // and what it takes of memory.
 #include <algorithm>
 
+#include "convert/assembly.h"
 #include "convert/carve.h"
 #include "convert/carve_steps.h"
 #include "core/error.h"
@@ -108,13 +109,12 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
 ModelConfig carved_config(const ModelConfig& dense, const CarveOptions& o) {
   const CarveStages stages = carve_stages(o);
   const bool by_neuron = find_carve_method(o.method).by_neuron;
-  ModelConfig c = dense;
+  ModelConfig c = without_experts(dense);
   const int64_t width = dense.dense_width / o.experts;
   c.model_type.clear();
   c.expert_width = width;
   c.shared_experts = o.shared;
   c.shared_width = o.shared > 0 ? width : 0;
-  c.shared_gate = false;
   if (by_neuron) c.sketch_bits = o.sketch_bits;
   c.expert_down_bias = !dense.ffn_bias && !by_neuron && stages.fit->down_bias;
   o.layers.set(c);

@@ -172,6 +172,20 @@ TEST(Carve, AllExpertsActiveGiveTheDenseModel) {
   }
 }
 
+// A config may say how experts would be of which the model has none.
+TEST(Carve, TakesNothingOfExpertsThatTheDenseModelHasNot) {
+  ModelConfig c = dense_model(kKinds[0])->config();
+  c.shared_gate = c.shared_average = c.moe_out_norm = true;
+  Model dense(c);
+  dense.initialise(3);
+  const std::vector<int32_t> ids = text(5, 50);
+  for (const int64_t shared : {0, 2}) {
+    moe::Run run(2);
+    const CarveResult carved = carve(run, dense, text(1), options("cmoe", shared, 6 - shared, 6));
+    EXPECT_LT(largest_gap(logits(*carved.model, ids), logits(dense, ids)), 1e-4) << shared;
+  }
+}
+
 // Two experts cannot stand for five: what is left out must show.
 TEST(Carve, FewerExpertsGiveSomethingElse) {
   const std::vector<int32_t> ids = text(5, 50);

@@ -135,6 +135,31 @@ TEST(Memory, IsEstimatedFromShapes) {
           recompute);
 }
 
+TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.dense_first = 1;
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.shared_average = c.moe_out_norm = true;
+  c.routing.recipe = "custom";
+  c.routing.coef = {};
+  c.routing.stages = R"({"score": "raw", "weigh": {"type": "sigmoids", "renormalise": true}})";
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
+TEST(Memory, OfXieluIsEstimatedFromShapes) {
+  ModelConfig c = config_of("dense");
+  c.gated = false;
+  c.xielu = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
 // What many narrow experts give is f32 and wider than all that their backward holds in bf16.
 TEST(Memory, OfNarrowExpertsIsEstimatedFromShapes) {
   ModelConfig c = config_of("olmoe");

@@ -1,68 +1,37 @@
 """The tiny models of architectures.py: for each the class of its config and what that says."""
 
-SIZES = dict(
-    vocab_size=256,
-    hidden_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=1024,
-)
-DENSE = dict(SIZES, intermediate_size=64)
-EXPERTS = dict(
-    SIZES, intermediate_size=64, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24
-)
-LLAMA3 = dict(
-    rope_type="llama3",
-    rope_theta=10000.0,
-    factor=4.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64)
-
-LINEAR = dict(
+from sizes import (
+    AFMOE,
+    AXK1,
+    COHERE_EXPERTS,
+    DENSE,
+    DENSE_GRANITE,
     EXPERTS,
-    num_hidden_layers=4,
-    head_dim=16,
-    shared_expert_intermediate_size=40,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
-    linear_key_head_dim=16,
-    linear_value_head_dim=16,
-)
-
-GEMMA4 = dict(
+    GEMMA4,
+    GLM_LATENT,
+    GRANITE,
+    GRANITE_HYBRID,
+    GRANITE_SWA,
+    GROWN_YARN,
+    HUNYUAN,
+    INDEXED,
+    KIMI,
+    KOLIBRI,
+    LATENT,
+    LATENT_YARN,
+    LINEAR,
+    LLAMA3,
+    LLAMA_LIKE,
+    LOCAL_EXPERTS,
+    MISTRAL4,
+    NEMOTRON_H,
+    PHIMOE,
+    SIGMOID,
     SIZES,
-    num_hidden_layers=4,
-    layer_types=["sliding_attention", "full_attention"] * 2,
-    intermediate_size=64,
-    head_dim=16,
-    global_head_dim=32,
-    num_global_key_value_heads=1,
-    attention_k_eq_v=True,
-    hidden_size_per_layer_input=0,
-    sliding_window=100,
-    final_logit_softcapping=5.0,
-    enable_moe_block=True,
-    num_experts=8,
-    top_k_experts=3,
-    moe_intermediate_size=24,
+    SPARSE,
+    WINDOWED,
+    YARN,
 )
-
-# In its own training the router draws; the gradients that are compared are those of the best ones.
-PHIMOE = dict(
-    SIZES,
-    intermediate_size=24,
-    num_local_experts=8,
-    num_experts_per_tok=2,
-    attention_bias=True,
-    lm_head_bias=True,
-    router_noise=False,
-)
-
-HUNYUAN = dict(SIZES, intermediate_size=24, num_experts=8, moe_topk=3, head_dim=16)
 
 CASES = {
     "llama": ("LlamaConfig", DENSE),
@@ -163,24 +132,6 @@ CASES = {
             architectures=["DeepseekForCausalLM"],
         ),
     ),
-}
-LATENT = dict(
-    SIZES,
-    num_hidden_layers=3,
-    num_key_value_heads=4,
-    intermediate_size=64,
-    kv_lora_rank=32,
-    qk_nope_head_dim=16,
-    qk_rope_head_dim=8,
-    v_head_dim=12,
-    n_routed_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    n_shared_experts=2,
-    first_k_dense_replace=1,
-)
-LATENT_YARN = dict(YARN, mscale=0.707, mscale_all_dim=0.707)
-CASES |= {
     "deepseek_v2": ("DeepseekV2Config", dict(LATENT, q_lora_rank=None)),
     "deepseek_v2-groups": (
         "DeepseekV2Config",
@@ -198,18 +149,6 @@ CASES |= {
         "DeepseekV3Config",
         dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
     ),
-}
-GROWN_YARN = dict(
-    YARN,
-    beta_fast=32.0,
-    beta_slow=1.0,
-    mscale=1.0,
-    mscale_all_dim=1.0,
-    llama_4_scaling_beta=0.3,
-)
-# Heads of 32, of which a quarter turns.
-MISTRAL4 = dict(LATENT, qk_nope_head_dim=24, pad_token_id=None, rope_parameters=GROWN_YARN)
-CASES |= {
     "mistral4": ("Mistral4Config", dict(MISTRAL4, q_lora_rank=24)),
     "mistral4-plain": (
         "Mistral4Config",
@@ -221,22 +160,11 @@ CASES |= {
             norm_topk_prob=False,
         ),
     ),
-}
-AXK1 = dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, pad_token_id=None)
-CASES |= {
     "axk1": ("AXK1Config", AXK1),
     "axk1-yarn": (
         "AXK1Config",
         dict(AXK1, n_group=1, first_k_dense_replace=0, rope_parameters=LATENT_YARN),
     ),
-}
-# As many tokens are chosen as the texts have that are scored; then fewer, but no fewer than those of
-# the step that shows gradients.
-INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
-# Of few heads all may miss a key, so that many have the same score. With 72 the keys at the border
-# are 6e-6 of the largest score apart at least, and f32 decides as f64 does.
-SPARSE = dict(INDEXED, index_n_heads=16, index_topk=72)
-CASES |= {
     "deepseek_v32": (
         "DeepseekV32Config",
         dict(INDEXED, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
@@ -253,113 +181,6 @@ CASES |= {
         "GlmMoeDsaConfig",
         dict(SPARSE, indexer_types=["full", "shared", "full"]),
     ),
-}
-GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
-LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
-SIGMOID = dict(
-    LLAMA_LIKE,
-    n_routed_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    n_shared_experts=2,
-    first_k_dense_replace=1,
-    norm_topk_prob=True,
-    routed_scaling_factor=2.5,
-)
-WINDOWED = dict(
-    LLAMA_LIKE,
-    num_hidden_layers=5,
-    sliding_window=100,
-    num_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    num_shared_experts=2,
-    pad_token_id=None,
-)
-AFMOE = dict(WINDOWED, num_dense_layers=1, route_scale=2.5, mup_enabled=True)
-KIMI = dict(
-    SIZES,
-    num_hidden_layers=4,
-    num_key_value_heads=4,
-    intermediate_size=64,
-    kv_lora_rank=32,
-    q_lora_rank=None,
-    qk_nope_head_dim=16,
-    qk_rope_head_dim=8,
-    v_head_dim=12,
-    num_local_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    n_shared_experts=2,
-    n_group=2,
-    topk_group=1,
-    linear_head_dim=32,
-    linear_num_heads=4,
-    layer_types=["linear_attention", "full_attention"] * 2,
-    pad_token_id=None,
-)
-LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
-GRANITE = dict(
-    LOCAL_EXPERTS,
-    embedding_multiplier=12.0,
-    residual_multiplier=0.22,
-    attention_multiplier=0.2,
-    logits_scaling=6.0,
-)
-COHERE_EXPERTS = dict(
-    SIZES,
-    num_hidden_layers=6,
-    intermediate_size=24,
-    head_dim=16,
-    prefix_dense_intermediate_size=64,
-    num_experts=8,
-    num_experts_per_tok=3,
-    num_shared_experts=2,
-    sliding_window=100,
-    sliding_window_pattern=2,
-    logit_scale=0.25,
-    pad_token_id=None,
-)
-KOLIBRI = dict(
-    SIZES,
-    num_hidden_layers=5,
-    head_dim=16,
-    sliding_window=100,
-    num_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    shared_expert_intermediate_size=40,
-)
-MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
-DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
-GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)
-GRANITE_HYBRID = dict(
-    GRANITE,
-    num_hidden_layers=4,
-    layer_types=["mamba", "attention"] * 2,
-    shared_intermediate_size=40,
-    mamba_n_heads=8,
-    mamba_n_groups=2,
-    mamba_d_state=16,
-)
-# A letter for each layer. Steps are drawn near 1: transformers does not let them go below
-# `time_step_min` (0.001), which the makers' code does.
-NEMOTRON_H = {key: size for key, size in DENSE.items() if key != "num_hidden_layers"} | dict(
-    hybrid_override_pattern="ME*ME",
-    head_dim=16,
-    mamba_num_heads=8,
-    mamba_head_dim=8,
-    n_groups=2,
-    ssm_state_size=16,
-    n_routed_experts=8,
-    num_experts_per_tok=3,
-    moe_intermediate_size=24,
-    moe_shared_expert_intermediate_size=40,
-    routed_scaling_factor=2.5,
-    time_step_floor=1.0,
-    use_mamba_kernels=False,
-)
-CASES |= {
     "glm4_moe": ("Glm4MoeConfig", dict(SIGMOID, attention_bias=True, use_qk_norm=True)),
     "glm4_moe-groups": (
         "Glm4MoeConfig",

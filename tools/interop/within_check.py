@@ -16,10 +16,11 @@ import architectures
 import cases
 import delta_reference
 import scores
+import sizes
 
 # In heads of 12 numbers six pairs turn, two along each axis.
 QWEN2_VL = dict(
-    cases.DENSE,
+    sizes.DENSE,
     bos_token_id=None,
     eos_token_id=None,
     rope_parameters=dict(type="mrope", rope_theta=10000.0, mrope_section=[2, 2, 2]),
@@ -29,49 +30,49 @@ COHERE2 = dict(cases.CASES["cohere2"][1], model_type="cohere2")
 TEXT = {
     "Qwen2VL": QWEN2_VL,
     "Qwen2_5_VL": QWEN2_VL,
-    "Qwen3VL": dict(cases.DENSE, head_dim=16),
-    "InternVL": dict(cases.EXPERTS, head_dim=16, norm_topk_prob=True, model_type="qwen3_moe"),
+    "Qwen3VL": dict(sizes.DENSE, head_dim=16),
+    "InternVL": dict(sizes.EXPERTS, head_dim=16, norm_topk_prob=True, model_type="qwen3_moe"),
     "InternVL-gpt_oss": dict(cases.CASES["gpt_oss"][1], model_type="gpt_oss"),
     "DeepseekOcr2": dict(
-        cases.LLAMA_LIKE,
+        sizes.LLAMA_LIKE,
         n_routed_experts=8,
         num_experts_per_tok=3,
         moe_intermediate_size=24,
         n_shared_experts=2,
         mlp_layer_types=["dense", "sparse", "sparse"],
     ),
-    "Llava": dict(cases.DENSE, model_type="llama"),
-    "LlavaNext": dict(cases.DENSE, model_type="mistral", sliding_window=100),
-    "LlavaNext-granite": dict(cases.DENSE_GRANITE, model_type="granite"),
-    "LlavaOnevision": dict(cases.DENSE, model_type="qwen2"),
-    "LightOnOcr": dict(cases.DENSE, head_dim=16, model_type="qwen3"),
+    "Llava": dict(sizes.DENSE, model_type="llama"),
+    "LlavaNext": dict(sizes.DENSE, model_type="mistral", sliding_window=100),
+    "LlavaNext-granite": dict(sizes.DENSE_GRANITE, model_type="granite"),
+    "LlavaOnevision": dict(sizes.DENSE, model_type="qwen2"),
+    "LightOnOcr": dict(sizes.DENSE, head_dim=16, model_type="qwen3"),
     "Qwen3_5": cases.CASES["qwen3_5_text"][1],
     "Qwen3_5Moe": {
-        key: size for key, size in cases.LINEAR.items() if key != "intermediate_size"
+        key: size for key, size in sizes.LINEAR.items() if key != "intermediate_size"
     },
     "Gemma3": dict(
-        cases.DENSE,
+        sizes.DENSE,
         num_hidden_layers=7,
         head_dim=16,
         sliding_window=100,
         query_pre_attn_scalar=16,
     ),
-    "Gemma4": cases.GEMMA4,
-    "SmolVLM": dict(cases.DENSE, model_type="llama"),
-    "Idefics3": dict(cases.DENSE, model_type="llama"),
+    "Gemma4": sizes.GEMMA4,
+    "SmolVLM": dict(sizes.DENSE, model_type="llama"),
+    "Idefics3": dict(sizes.DENSE, model_type="llama"),
     "Lfm2Vl": dict(cases.CASES["lfm2"][1], model_type="lfm2"),
     "Cohere2Vision": COHERE2,
     "AyaVision": COHERE2,
-    "Qwen3VLMoe": dict(cases.EXPERTS, head_dim=16),
-    "Qwen3OmniMoe": dict(cases.EXPERTS, head_dim=16),
+    "Qwen3VLMoe": dict(sizes.EXPERTS, head_dim=16),
+    "Qwen3OmniMoe": dict(sizes.EXPERTS, head_dim=16),
     "Qwen2_5Omni": dict(
         QWEN2_VL,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 2, 2]),
     ),
-    "Qwen2Audio": dict(cases.DENSE, model_type="qwen2"),
-    "Voxtral": dict(cases.DENSE, model_type="llama", head_dim=16),
+    "Qwen2Audio": dict(sizes.DENSE, model_type="qwen2"),
+    "Voxtral": dict(sizes.DENSE, model_type="llama", head_dim=16),
     "Glm4v": dict(
-        cases.LLAMA_LIKE,
+        sizes.LLAMA_LIKE,
         pad_token_id=None,
         rope_parameters=dict(
             rope_type="default",
@@ -81,7 +82,7 @@ TEXT = {
         ),
     ),
     "Glm4vMoe": dict(
-        cases.SIGMOID,
+        sizes.SIGMOID,
         num_key_value_heads=2,
         rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[1, 1, 2]),
     ),

@@ -574,6 +574,34 @@ void add_kolibri(Add&& add, std::vector<NamedConfig>& all) {
   }
 }
 
+// Whose layers are one sublayer alone.
+template <class Add>
+void add_families_of_halves(Add&& add) {
+  const auto halves = [](ModelConfig& c) {
+    c.gated = false;
+    c.act = ops::Act::relu2;
+    c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+    c.scan_layers = {0};
+    c.nope_layers = {2};
+    c.mixer_only_layers = {0, 2};
+  };
+  add("nemotron_h", "deepseek-v3", [&](ModelConfig& c) {
+    halves(c);
+    c.layers = 5;
+    c.ffn_only_layers = {1, 3, 4};
+    c.moe_layers = {1, 4};
+    c.expert_width = 6;
+    c.shared_experts = 1;
+    c.shared_width = 10;
+  });
+  add("nemotron_h", "dense", [&](ModelConfig& c) {
+    halves(c);
+    c.layers = 4;
+    c.head_width = 6;
+    c.ffn_only_layers = {1, 3};
+  });
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -594,6 +622,7 @@ inline std::vector<NamedConfig> small_families() {
   add_windowed_families(add);
   add_cohere_with_experts(add, all);
   add_kolibri(add, all);
+  add_families_of_halves(add);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;
@@ -626,29 +655,6 @@ inline std::vector<NamedConfig> small_families() {
       c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 5, .conv_width = 2};
       c.scan_layers = {0};
     });
-  const auto halves = [](ModelConfig& c) {
-    c.gated = false;
-    c.act = ops::Act::relu2;
-    c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
-    c.scan_layers = {0};
-    c.nope_layers = {2};
-    c.mixer_only_layers = {0, 2};
-  };
-  add("nemotron_h", "deepseek-v3", [&](ModelConfig& c) {
-    halves(c);
-    c.layers = 5;
-    c.ffn_only_layers = {1, 3, 4};
-    c.moe_layers = {1, 4};
-    c.expert_width = 6;
-    c.shared_experts = 1;
-    c.shared_width = 10;
-  });
-  add("nemotron_h", "dense", [&](ModelConfig& c) {
-    halves(c);
-    c.layers = 4;
-    c.head_width = 6;
-    c.ffn_only_layers = {1, 3};
-  });
   for (const bool with_shared : {true, false})
     add("granitemoe_swa", "mixtral", [&](ModelConfig& c) {
       granite(c);

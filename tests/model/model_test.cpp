@@ -178,7 +178,11 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c = routed("mixtral", 4, 2);
   c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
   list.push_back({.name = "multipliers", .config = c});
-  c = routed("mixtral", 4, 2);
+}
+
+// Norms on both sides of sublayers, within FFNs, and beside a bias of the head.
+void add_variants_of_norms(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
   c.norm_placement = NormPlacement::both;
   c.norm_offset = true;
   c.qk_norm = QkNorm::head;
@@ -229,6 +233,22 @@ void add_linear_attention(std::vector<Case>& list) {
   list.push_back({.name = "linear attention below a convolution", .config = c});
 }
 
+void add_state_spaces(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  c.nope_layers = {1};
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {0};
+  list.push_back({.name = "a state space below attention where nothing turns", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.norm_offset = true;
+  c.scan = {.heads = 2, .groups = 1, .width = 5, .states = 3, .conv_width = 2};
+  c.scan_layers = {0, 1};
+  list.push_back({.name = "state spaces everywhere", .config = c});
+}
+
 // Layers that are one sublayer alone.
 void add_halves(std::vector<Case>& list) {
   ModelConfig c = routed("deepseek-v3", 4, 2);
@@ -267,7 +287,9 @@ std::vector<Case> architectures() {
   add_halves(list);
   add_variants_of_ffns(list);
   add_variants_of_attention(list);
+  add_variants_of_norms(list);
   add_linear_attention(list);
+  add_state_spaces(list);
   ModelConfig c = routed("mixtral", 4, 2);
   c.conv_layers = {0};
   c.conv_width = 2;
@@ -312,19 +334,6 @@ std::vector<Case> architectures() {
   c.qk_norm = QkNorm::head;
   c.multipliers.embedding = 3;
   list.push_back({.name = "norms without weights, one of the embedding", .config = c});
-  c = routed("mixtral", 4, 2);
-  c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
-  c.shared_experts = 1;
-  c.shared_width = 3;
-  c.nope_layers = {1};
-  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
-  c.scan_layers = {0};
-  list.push_back({.name = "a state space below attention where nothing turns", .config = c});
-  c = routed("mixtral", 4, 2);
-  c.norm_offset = true;
-  c.scan = {.heads = 2, .groups = 1, .width = 5, .states = 3, .conv_width = 2};
-  c.scan_layers = {0, 1};
-  list.push_back({.name = "state spaces everywhere", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;

@@ -47,6 +47,20 @@ std::vector<FileTensor> folder_map(Model& model) {
   return map_tensors(architecture_of(model.config()), model);
 }
 
+// PEFT has the names of modules, which of some families begin otherwise than those of their files.
+void take_prefix_of(std::vector<FileTensor>& map, const TensorNames& names,
+                    const Safetensors& file) {
+  const auto begins = [&](std::string_view prefix) {
+    return std::ranges::any_of(file.tensors(), [&](const NamedTensor& tensor) {
+      return std::string_view(tensor.name).starts_with(fmt::format("{}{}", kPrefix, prefix));
+    });
+  };
+  if (names.other_prefix.empty() || begins(names.prefix) || !begins(names.other_prefix)) return;
+  for (FileTensor& tensor : map)
+    if (tensor.name.starts_with(names.prefix))
+      tensor.name.replace(0, names.prefix.size(), names.other_prefix);
+}
+
 // ---- writing ------------------------------------------------------------------------------------
 
 Json adapter_json(const AdapterFile& file, const std::set<std::string>& targets,
@@ -484,7 +498,8 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
                                const Safetensors& file, int threads, AdapterPart part) {
   if (model.experts().size > 1)
     fail_usage("an adapter cannot hang on experts that lie on several processes; merge it first");
-  const std::vector<FileTensor> map = folder_map(model);
+  std::vector<FileTensor> map = folder_map(model);
+  take_prefix_of(map, *architecture_of(model.config()).names, file);
   const std::vector<Module> modules = modules_of(map);
   const Found found =
       look_through(file, Scales(config, where), TokenIds(config, where), map, modules);

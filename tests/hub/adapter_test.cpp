@@ -85,6 +85,38 @@ TEST(Adapter, NamesAndShapesArePeftsOwn) {
   EXPECT_EQ(config["rank_pattern"], Json::object());
 }
 
+// transformers 5 calls modules of Nemotron-H otherwise than its files call their tensors, and so
+// does PEFT then.
+TEST(Adapter, NamesOfModulesAreReadTooWhereTheyAreOthers) {
+  const std::vector<NamedConfig> families = small_families();
+  Adapted made(std::ranges::find(families, "nemotron_h", &NamedConfig::name)->config);
+  const TempFolder folder;
+  save_adapter(folder / "a", made.model, made.file);
+  std::vector<SafetensorsItem> items;
+  {
+    const Safetensors file = Safetensors::open(folder / "a/adapter_model.safetensors");
+    for (const NamedTensor& tensor : file.tensors()) {
+      const std::string own = "base_model.model.backbone.";
+      ASSERT_TRUE(tensor.name.starts_with(own)) << tensor.name;
+      items.push_back({"base_model.model.model." + tensor.name.substr(own.size()),
+                       file.get(tensor.name), DType::f32});
+    }
+    std::filesystem::create_directories(folder / "b");
+    write_safetensors(folder / "b/adapter_model.safetensors", items, {});
+  }
+  std::filesystem::copy_file(folder / "a/adapter_config.json", folder / "b/adapter_config.json");
+  Model as_saved(made.model.config()), as_there(made.model.config());
+  for (Model* model : {&as_saved, &as_there}) model->initialise(3);
+  attach_adapter(as_saved, folder / "a", 1);
+  const AttachedAdapter report = attach_adapter(as_there, folder / "b", 1);
+  EXPECT_GT(report.matrices, 0);
+  for (Model* model : {&as_saved, &as_there}) merge_terms(*model, 1);
+  for (const LowRank& low : made.file.matrices)
+    EXPECT_TRUE(same_bits(param_named(as_saved, low.base->name)->value,
+                          param_named(as_there, low.base->name)->value))
+        << low.base->name;
+}
+
 // q, k and v in one matrix: three pairs in one of three times the rank, at the same scale.
 TEST(Adapter, MatricesThatShareATensorAreStacked) {
   for (const NamedConfig& family : small_families()) {

@@ -109,6 +109,9 @@ void validate_sparse(const ModelConfig& c) {
   if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
       !c.conv_layers.empty() || !c.scan_layers.empty() || !c.ffn_only_layers.empty())
     fail_usage("where attention is sparse all layers have it, with rotary positions, no window");
+  // A text would end for two reasons.
+  if (c.rope_scaling.kind == RopeScaling::Kind::dynamic)
+    fail_usage("where attention is sparse rotary frequencies cannot be \"dynamic\"");
 }
 
 void validate_full(const ModelConfig& c) {

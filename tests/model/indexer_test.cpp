@@ -294,6 +294,14 @@ TEST(SparseModel, PiecesThreadsAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(SparseModel, HasNoTextsThatEndForAnotherReason) {
+  ModelConfig c = sparse_config({1});
+  c.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+  EXPECT_NO_THROW(validate(c));
+  c.rope_scaling.kind = RopeScaling::Kind::dynamic;
+  EXPECT_THROW(validate(c), Error);
+}
+
 TEST(SparseModel, OneForwardIsWhatTheCacheGives) {
   Eval eval(sparse_config({1}));
   const std::vector<int32_t> text = Eval::text(100, 5);

@@ -147,7 +147,7 @@ int64_t dense_pattern(const JsonReader& reader) {
 
 void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (has_no_windows(reader, f)) {
-    stands(reader, f.every_key);
+    if (f.every_key) stands(reader, f.every_key);
     return check_layer_types(reader, c, "\"sliding_window\" null");
   }
   c.attention_window = window_of(reader);

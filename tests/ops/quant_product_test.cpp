@@ -419,12 +419,13 @@ TEST(QuantProduct, WeightsUnpackedOnceOrByEachTileGiveTheSameBits) {
         for (size_t i = 0; i < list.size(); ++i)
           list[i] = static_cast<int32_t>(i * 7 % static_cast<size_t>(rows));
         for (const DType out : {DType::f32, DType::bf16})
-          for (const int32_t* row : {static_cast<const int32_t*>(nullptr), list.data()}) {
+          for (const bool gathered : {false, true}) {
+            const int32_t* row = gathered ? list.data() : nullptr;
             Tensor y[2];
             for (const bool unpacked : {false, true}) {
               y[unpacked] = memory.alloc(out, {rows, kOut});
               std::memset(y[unpacked].data, 0x3C, y[unpacked].bytes());
-              ops::quant_multiply_vnni({{y[unpacked].data, out, kOut, row != nullptr},
+              ops::quant_multiply_vnni({{y[unpacked].data, out, kOut, gathered},
                                         static_cast<const ops::QuantRecord*>(q),
                                         row,
                                         rows,

@@ -65,10 +65,10 @@ std::vector<ModelConfig> configs() {
   all.push_back(c);
   c.moe_layers = {0, 1, 2};
   all.push_back(c);
-  c = small();
-  c.moe_out_norm = true;
-  c.dense_first = 1;
-  all.push_back(c);
+  ModelConfig normed = small();
+  normed.moe_out_norm = true;
+  normed.dense_first = 1;
+  all.push_back(normed);
   ModelConfig gemma = small();
   gemma.routing = test::small_routing("gemma4", 4, 2);
   gemma.norm_placement = NormPlacement::both;

@@ -339,8 +339,7 @@ TEST_F(ChangedGguf, KeysOfLlamaCppsConverter) {
               {"nemotron_h.attention.layer_norm_epsilon", Type::f32, 1e-5}},
              "nemotron_h.rope.freq_base"},
         Case{"nemotron_h_moe",
-             {{"nemotron_h_moe.expert_shared_count", Type::u32, int64_t{1}},
-              {"nemotron_h_moe.expert_group_count", Type::u32, int64_t{1}}},
+             {{"nemotron_h_moe.expert_shared_count", Type::u32, int64_t{1}}},
              "nemotron_h_moe.expert_gating_func"},
         // Qwen3-Coder's, whose config says that it has none.
         Case{"qwen3moe", {{"qwen3moe.expert_shared_feed_forward_length", Type::u32, int64_t{0}}}},

@@ -221,6 +221,13 @@ void add_other_dense_families(Add&& add) {
     c.window_layers = {0, 1, 2};
     c.nope_layers = {3};
   });
+  add("lfm2", "dense", [](ModelConfig& c) {
+    c.layers = 3;
+    c.qk_norm = QkNorm::head;
+    c.conv_layers = {0, 2};
+    c.conv_width = 3;
+    c.tied = true;
+  });
   const auto layer_norms = [](ModelConfig& c) {
     c.norm = NormKind::layer;
     c.norm_bias = c.attention_bias = true;

@@ -180,13 +180,14 @@ constexpr NameRow kAxK1OwnNames[] = {
 constexpr auto kAxK1Names = joined(kAxK1OwnNames, kFusedLatentNames);
 constexpr auto kAxK1ApartNames = joined(kAxK1OwnNames, kLatentNames);
 
-// Kolibri's: norms before and behind each sublayer; experts as above.
+// Kolibri's, as transformers saves them (transformers:conversion_mapping.py): norms before and
+// behind each sublayer.
 constexpr NameRow kKolibriOwnNames[] = {
-    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_self_attn_layernorm.weight"},
-    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attn_norm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_ffn_norm.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.moe.router.expert_bias"},
 };
-constexpr auto kKolibriApartNames = joined(kKolibriOwnNames, kDeepSeekNames);
-constexpr auto kKolibriNames = joined(kFusedExpertNames, kKolibriApartNames);
+constexpr auto kKolibriNames = joined(kKolibriOwnNames, kDeepSeekNames);
 
 // An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
 constexpr NameRow kIndexerNames[] = {
@@ -690,8 +691,6 @@ const TensorNames kAxK1ApartTensors = {"A.X K1", kAxK1ApartNames,  kTiedHeadName
                                        {},       kHuggingFaceNames};
 const TensorNames kKolibriTensors = {"Kolibri", kKolibriNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
-const TensorNames kKolibriApartTensors = {"Kolibri", kKolibriApartNames, kTiedHeadName, {},
-                                          {},        kHuggingFaceNames};
 const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},
                                      kHuggingFaceNames};
 const TensorNames kPairedIndexedTensors = {"GLM-5", kPairedIndexedNames, kTiedHeadName, {},

@@ -106,8 +106,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kIndexedTensors, kPairedIndexedTensors, kPhi3Tensors, kGlm4Tensors, kStarcoder2Tensors,
     kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors,
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
-    kCohere2MoeApartTensors, kKolibriTensors, kKolibriApartTensors, kApertusTensors,
-    kNemotronHTensors, kNemotronHSavedTensors;
+    kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
+    kNemotronHSavedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

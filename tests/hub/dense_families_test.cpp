@@ -635,6 +635,10 @@ TEST(DenseFamilies, InternLm3) {
   EXPECT_TRUE(first.attention_bias && !first.attention_out_bias && !first.ffn_bias);
   EXPECT_TRUE(!others.attention_bias && others.attention_out_bias && others.ffn_bias);
   expect_needed(json, {"bias", "qkv_bias", "rms_norm_eps"});
+  Json renamed = without(without(json, "bias"), "qkv_bias");  // as transformers 5 saves it
+  renamed.update({{"attention_bias", true}, {"mlp_bias", true}});
+  const ModelConfig both = parse(renamed);
+  EXPECT_TRUE(both.attention_bias && both.attention_out_bias && both.ffn_bias);
   ModelConfig mixed = others;
   mixed.ffn_bias = false;
   EXPECT_EQ(architecture_of(mixed).model_type, "moe_cpp");

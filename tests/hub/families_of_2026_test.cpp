@@ -304,8 +304,8 @@ TEST(FamiliesOf2026, AxK1) {
   EXPECT_EQ(count_params(c).total(), count_params(deepseek).total() + 60 * 7168);
   EXPECT_NEAR(static_cast<double>(count_params(c).total()), 519e9, 1e9);  // "519B"
   expect_same(parse_json(config_to_json(c), "x"), c);
-  expect_needed(given, {"first_k_dense_replace", "n_group", "n_shared_experts", "q_lora_rank",
-                        "routed_scaling_factor", "topk_group"});
+  expect_needed(
+      given, {"n_group", "n_shared_experts", "q_lora_rank", "routed_scaling_factor", "topk_group"});
   expect_refused(given, {{"norm_topk_prob", false},
                          {"moe_layer_freq", 2},
                          {"attention_bias", true},

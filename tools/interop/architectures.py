@@ -7,6 +7,7 @@ or more for each model and at last how many passed.
 """
 
 import argparse
+import copy
 import json
 import os
 import shutil
@@ -55,6 +56,10 @@ What each family is, and what of it is refused: [model-folder.md](model-folder.m
 |---|---|---|---|---|---|
 """
 
+# transformers 5.23 has the class and not its entry: it means it for the text within a `mistral3`.
+transformers.AutoModelForCausalLM.register(
+    transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -111,8 +116,7 @@ def for_llama_cpp(sizes):
 
 def write(case, folder, tokenizer, dtype="f32", shard=None, llama=False):
     name, sizes = CASES[case]
-    if llama:
-        sizes = for_llama_cpp(sizes)
+    sizes = copy.deepcopy(for_llama_cpp(sizes) if llama else sizes)  # configs add to what they get
     torch.manual_seed(1)
     os.makedirs(folder, exist_ok=True)
     if name:

@@ -496,13 +496,12 @@ CASES = {
         ),
     ),
     "kolibri1": ("Kolibri1Config", KOLIBRI),
-    "kolibri1-whole": (
+    "kolibri1-normed": (
         "Kolibri1Config",
         dict(
             KOLIBRI,
             num_hidden_layers=2,
-            sliding_window=None,
-            layer_types=["full_attention"] * 2,
+            layer_types=["full_attention", "sliding_attention"],
             norm_topk_prob=True,
         ),
     ),
@@ -516,6 +515,11 @@ CASES = {
     "nanochat-biases": (
         "NanoChatConfig",
         dict(DENSE, attention_bias=True, final_logit_softcapping=None),
+    ),
+    "internlm3": ("InternLM3Config", dict(DENSE, head_dim=16)),
+    "internlm3-biases": (
+        "InternLM3Config",
+        dict(DENSE, head_dim=16, attention_bias=True, mlp_bias=True),
     ),
     "apertus": ("ApertusConfig", dict(DENSE, rope_parameters=LLAMA3)),
     "apertus-bias": (
@@ -586,7 +590,7 @@ NOT_FOR_LLAMA_CPP = {
     "exaone4": "windows only with 64 layers",
     "hyperclovax": "it has multipliers",
     "kolibri1": "weighs experts as recipe 'custom' does",
-    "kolibri1-whole": "weighs experts as recipe 'custom' does",
+    "kolibri1-normed": "weighs experts as recipe 'custom' does",
     "cohere2_moe": "some of its layers route",
     "cohere2_moe-sigmoid": "its FFNs stand beside attention",
     "cohere2_moe-raw": "some of its layers route",

@@ -108,7 +108,6 @@ constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
-constexpr const TensorNames* kOfKolibri[] = {&kKolibriApartTensors};
 constexpr const TensorNames* kOfAxK1[] = {&kAxK1ApartTensors};
 constexpr const TensorNames* kOfNemotronH[] = {&kNemotronHSavedTensors};
 
@@ -129,7 +128,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeekV3>("deepseek_v3", "DeepseekV3ForCausalLM", kLatentTensors),
     family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
-    family<kKolibri>("kolibri1", "Kolibri1ForCausalLM", kKolibriTensors, nullptr, kOfKolibri),
+    family<kKolibri>("kolibri1", "Kolibri1ForCausalLM", kKolibriTensors),
     family<kAxK1>("axk1", "AXK1ForCausalLM", kAxK1Tensors, nullptr, kOfAxK1),
     family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,
                       kOfFusedLatent),

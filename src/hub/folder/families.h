@@ -1,8 +1,7 @@
 // The families of transformers (transformers:models/*) that are built like Llama, and the first
-// DeepSeekMoE, Ling 2.0, Sarvam and InternLM3, whose code lies with their weights (huggingface
-// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b,
-// internlm/internlm3-8b-instruct; of the third github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row
-// for what sets each apart.
+// DeepSeekMoE, Ling 2.0 and Sarvam, whose code lies with their weights (huggingface
+// deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b; of the third
+// github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row for what sets each apart.
 // Adding one is adding a row here, one to the table of architectures, and a case to
 // tools/interop/architectures.py.
 #pragma once
@@ -298,6 +297,8 @@ inline constexpr const char* kHunYuanUnread[] = {
 
 inline constexpr Family kLlama = {
     .biases = FamilyBiases::flag_later, .keys = kLlamaKeys, .unread = kLlamaUnread};
+// (huggingface internlm/internlm3-8b-instruct; transformers 5 names the flags as Llama does, and
+// takes one of them without the other for a mistake)
 inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
 // (transformers:ministral3/modeling_ministral3.py)
@@ -366,7 +367,7 @@ inline constexpr Family kKolibri = {.head_width = HeadWidth::must,
 inline constexpr Family kAxK1 = {.biases = FamilyBiases::flag_or_none,
                                  .head_width = HeadWidth::latent,
                                  .moe_out_norm = true,
-                                 .experts = FamilyExperts::deepseek_like,
+                                 .experts = FamilyExperts::glm_lite,
                                  .router = &kDeepSeekV3Router,
                                  .keys = kAxK1Keys};
 // (transformers:mistral4/modeling_mistral4.py)

@@ -88,8 +88,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyBiases::use_qkv: return v.flag_or("use_qkv_bias", c.attention_bias, false);
     case FamilyBiases::use_all: return v.flag("use_bias", c.attention_bias);
     case FamilyBiases::two_flags:
-      v.flag("qkv_bias", c.attention_bias);
-      return v.flag("bias", c.attention_out_bias);
+      v.flag_by("qkv_bias", "attention_bias", c.attention_bias);
+      return v.flag_by("bias", "mlp_bias", c.attention_out_bias);
   }
 }
 

@@ -55,6 +55,10 @@ class FieldReader {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));
   }
   void flag(const char* key, bool& x) { x = from_.get<bool>(key); }
+  // Under another name where that stands; never written so.
+  void flag_by(const char* key, const char* other, bool& x) {
+    flag(from_.has(other) ? other : key, x);
+  }
   // The same for keys that may be missing; they are always written.
   void size_or(const char* key, int64_t& x, int64_t otherwise, int64_t low,
                int64_t high = kMaxSize) {
@@ -135,6 +139,7 @@ class FieldWriter {
     to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX));
   }
   void flag(const char* key, const bool& x) { to_[key] = x; }
+  void flag_by(const char* key, const char*, const bool& x) { flag(key, x); }
   void size_or(const char* key, const int64_t& x, int64_t, int64_t low, int64_t high = kMaxSize) {
     size(key, x, low, high);
   }

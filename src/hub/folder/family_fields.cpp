@@ -460,7 +460,7 @@ void read_keys(const JsonReader& reader, const Family& f) {
 }
 
 constexpr const char *kPostNorm = "use_post_norm", *kRmsNormEps = "rms_norm_eps",
-                     *kAct = "hidden_act", *kXielu = "xielu";
+                     *kHiddenAct = "hidden_act", *kXielu = "xielu";
 
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -484,8 +484,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.relu2 && c.act != ops::Act::relu2)
     refuse(reader, "hidden_act", "only the square of ReLU is of this family, \"relu2\"");
   c.xielu = f.xielu;
-  if (f.xielu && reader.get<std::string>(kAct) != kXielu)
-    refuse(reader, kAct, "only xIELU is of this family, \"xielu\"");
+  if (f.xielu && reader.get<std::string>(kHiddenAct) != kXielu)
+    refuse(reader, kHiddenAct, "only xIELU is of this family, \"xielu\"");
   if (f.biases == FamilyBiases::qkv) c.attention_bias = true;
   if (f.biases == FamilyBiases::two_flags) c.ffn_bias = c.attention_out_bias;
   else c.attention_out_bias = f.out_bias() && c.attention_bias;
@@ -585,7 +585,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
-  if (f.xielu) json[kAct] = kXielu;
+  if (f.xielu) json[kHiddenAct] = kXielu;
   if (f.phimoe) json[kHeadBias] = c.head_bias;
   if (f.post_norm_flag) json[kPostNorm] = c.norm_placement == NormPlacement::both;
   if (f.nanochat) write_cap(json, kLogitCap, c.logit_cap);

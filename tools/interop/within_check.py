@@ -25,7 +25,9 @@ QWEN2_VL = dict(
     eos_token_id=None,
     rope_parameters=dict(type="mrope", rope_theta=10000.0, mrope_section=[2, 2, 2]),
 )
-COHERE2 = dict(cases.CASES["cohere2"][1], model_type="cohere2")
+# Where transformers puts a text within a model of pictures it leaves out what divides or multiplies
+# the logits; the engine computes the text as it is alone.
+COHERE2 = dict(cases.CASES["cohere2"][1], model_type="cohere2", logit_scale=1.0)
 # Named as transformers' classes; behind a dash which text, where it may be of several families.
 TEXT = {
     "Qwen2VL": QWEN2_VL,
@@ -43,7 +45,7 @@ TEXT = {
     ),
     "Llava": dict(sizes.DENSE, model_type="llama"),
     "LlavaNext": dict(sizes.DENSE, model_type="mistral", sliding_window=100),
-    "LlavaNext-granite": dict(sizes.DENSE_GRANITE, model_type="granite"),
+    "LlavaNext-granite": dict(sizes.DENSE_GRANITE, model_type="granite", logits_scaling=1.0),
     "LlavaOnevision": dict(sizes.DENSE, model_type="qwen2"),
     "LightOnOcr": dict(sizes.DENSE, head_dim=16, model_type="qwen3"),
     "Qwen3_5": cases.CASES["qwen3_5_text"][1],
@@ -71,14 +73,18 @@ TEXT = {
     ),
     "Qwen2Audio": dict(sizes.DENSE, model_type="qwen2"),
     "Voxtral": dict(sizes.DENSE, model_type="llama", head_dim=16),
-    "Glm4v": dict(
-        sizes.LLAMA_LIKE,
+    "Glm4v": dict(  # whose heads are 128 wide, of which its config says nothing
+        {key: size for key, size in sizes.LLAMA_LIKE.items() if key != "head_dim"},
+        hidden_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
         pad_token_id=None,
         rope_parameters=dict(
             rope_type="default",
             rope_theta=10000.0,
             partial_rotary_factor=0.5,
-            mrope_section=[1, 1, 2],
+            mrope_section=[8, 12, 12],
         ),
     ),
     "Glm4vMoe": dict(
@@ -177,7 +183,7 @@ PICTURES = {
     "Qwen2_5Omni": {
         key: size for key, size in QWEN_PICTURES.items() if key != "num_position_embeddings"
     },
-    "Glm4v": GLM_PICTURES,
+    "Glm4v": dict(GLM_PICTURES, out_hidden_size=128),
     "Glm4vMoe": GLM_PICTURES,
 }
 

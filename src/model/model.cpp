@@ -62,8 +62,8 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   if (param.kind == ParamKind::scan_dt_bias ||
       (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel()))
     return draw_strengths(x, n, key);
-  if (const std::optional<float> first = first_of_xielu(param.kind)) {
-    std::fill_n(x, n, *first);
+  if (const std::optional<float> factor = first_of_xielu(param.kind)) {
+    std::fill_n(x, n, *factor);
     return;
   }
   // A router's fixed matrix, which is a buffer, is drawn as one that learns.

@@ -518,7 +518,7 @@ TEST(GgufRows, RowsThatAreReadOnly) {
       EXPECT_EQ(loaded.model->config().dense_first, config.dense_first);
       save(folder / "b.gguf", *loaded.model);
     }
-    const std::string& written = Gguf::open(folder / "b.gguf").text("general.architecture");
+    const std::string written = Gguf::open(folder / "b.gguf").text("general.architecture");
     EXPECT_TRUE(written != name && written != "moe_cpp") << written;
     EXPECT_EQ(logits_of(*load_model(folder / "b.gguf").model), want);
   }

@@ -15,13 +15,13 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
                      *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
 
-// A number of each layer, those that predict further tokens behind the others.
-const std::vector<int64_t>& numbers_by_layers(GgufKeys& keys, const char* key) {
-  const std::vector<int64_t>& numbers = keys.integers(key);
-  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(numbers) != blocks)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(key), numbers.size(),
-         blocks);
-  return numbers;
+// A list has something for each layer, those that predict further tokens behind the others.
+template <class T>
+const std::vector<T>& listed_by_layers(const std::vector<T>& list, GgufKeys& keys,
+                                       const char* key) {
+  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(list) != blocks)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(key), list.size(), blocks);
+  return list;
 }
 
 // The number that is of all layers but those that have 0, and these.
@@ -30,7 +30,7 @@ struct SameOrNone {
   std::vector<int64_t> without;
 };
 SameOrNone same_or_none(GgufKeys& keys, const char* key, const ModelConfig& c) {
-  const std::vector<int64_t>& all = numbers_by_layers(keys, key);
+  const std::vector<int64_t>& all = listed_by_layers(keys.integers(key), keys, key);
   SameOrNone found;
   found.number = std::max<int64_t>(1, *std::max_element(all.begin(), all.begin() + c.layers));
   for (int64_t i = 0; i < c.layers; ++i) {
@@ -50,15 +50,11 @@ std::vector<int64_t> layers_without_heads(GgufKeys& keys, ModelConfig& c) {
   return heads.without;
 }
 
-// The layers with linear attention: newer files list them, those that predict further tokens behind
-// them.
+// The layers with linear attention, which newer files list.
 std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
   const int64_t every = keys.size_or(kFullEvery, 2, 4);
   if (!keys.has(kRecurrent)) return layers_between(every, c.layers);
-  const std::vector<bool>& flags = keys.flags(kRecurrent);
-  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(flags) != blocks)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kRecurrent), flags.size(),
-         blocks);
+  const std::vector<bool>& flags = listed_by_layers(keys.flags(kRecurrent), keys, kRecurrent);
   std::vector<int64_t> layers;
   for (int64_t i = 0; i < c.layers; ++i)
     if (flags[static_cast<size_t>(i)]) layers.push_back(i);
@@ -100,7 +96,7 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 
 // One size is that of keys, values and gates, and there are as many heads as in the other layers.
 void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
-  const std::vector<int64_t>& heads = numbers_by_layers(keys, kKvHeads);
+  const std::vector<int64_t>& heads = listed_by_layers(keys.integers(kKvHeads), keys, kKvHeads);
   for (int64_t i = 0; i < c.layers; ++i) {
     const int64_t n = heads[static_cast<size_t>(i)];
     if (n != 0 && n != 1)

@@ -13,6 +13,20 @@ using gguf_files::drawn_model;
 using gguf_files::logits_of;
 using gguf_files::save;
 
+// The file as a folder of the family, and that as a file of the same architecture.
+void expect_back_from_folder(const std::string& path, const TempFolder& to, Model& model,
+                             const std::string& model_type) {
+  LoadedModel bound = open_model(path, {});
+  const std::string folder = to / "folder";
+  std::filesystem::create_directory(folder);
+  convert_model(bound, path, folder, {});
+  LoadedModel of_folder = open_model(folder, {});
+  EXPECT_EQ(of_folder.model->config().model_type, model_type);
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(model));
+  EXPECT_EQ(convert_model(of_folder, folder, to / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(to / "c.gguf").model), logits_of(model));
+}
+
 // Its layers of linear attention have no key/value heads. The converter writes convolutions and
 // decays in four dimensions, of which llama-quantize leaves out the first ones.
 TEST_F(ChangedGguf, KimiLinear) {
@@ -45,14 +59,8 @@ TEST_F(ChangedGguf, KimiLinear) {
   set({prefix + "attention.value_length", Type::u32, int64_t{72}});
   write();
   EXPECT_EQ(logits_of(*load_model(folder_ / "b.gguf").model), logits_of(*model_));
-  LoadedModel bound = open_model(folder_ / "b.gguf", {});
-  EXPECT_EQ(logits_of(*bound.model), logits_of(*model_));
-  std::filesystem::create_directory(folder_ / "folder");
-  convert_model(bound, folder_ / "b.gguf", folder_ / "folder", {});
-  LoadedModel of_folder = open_model(folder_ / "folder", {});
-  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
-  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
-  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+  EXPECT_EQ(logits_of(*open_model(folder_ / "b.gguf", {}).model), logits_of(*model_));
+  expect_back_from_folder(folder_ / "b.gguf", folder_, *model_, "kimi_linear");
   for (const char* key :
        {"kda.head_dim", "ssm.conv_kernel", "attention.kv_lora_rank", "attention.key_length_mla",
         "attention.value_length_mla", "attention.head_count_kv", "rope.dimension_count",
@@ -168,14 +176,7 @@ TEST_F(ChangedGguf, GraniteHybrid) {
   EXPECT_EQ(describe(file_->get("blk.2.ssm_conv1d.weight")), "f32 [128, 4]");
   EXPECT_EQ(std::get<bool>(entry(turns).value), false);
 
-  LoadedModel bound = open_model(path_, {});
-  std::filesystem::create_directory(folder_ / "folder");
-  convert_model(bound, path_, folder_ / "folder", {});
-  LoadedModel of_folder = open_model(folder_ / "folder", {});
-  EXPECT_EQ(of_folder.model->config().model_type, "granitemoehybrid");
-  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
-  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
-  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+  expect_back_from_folder(path_, folder_, *model_, "granitemoehybrid");
 
   const std::vector<GgufEntry> whole = target_.metadata;
   const auto without = [&](const std::string& key) {
@@ -230,14 +231,7 @@ TEST_F(ChangedGguf, NemotronH) {
                            "blk.2.ffn_gate_exps.weight", "blk.2.ffn_gate_shexp.weight"})
     EXPECT_FALSE(file_->contains(name)) << name;
 
-  LoadedModel bound = open_model(path_, {});
-  std::filesystem::create_directory(folder_ / "folder");
-  convert_model(bound, path_, folder_ / "folder", {});
-  LoadedModel of_folder = open_model(folder_ / "folder", {});
-  EXPECT_EQ(of_folder.model->config().model_type, "nemotron_h");
-  EXPECT_EQ(logits_of(*of_folder.model), logits_of(*model_));
-  EXPECT_EQ(convert_model(of_folder, folder_ / "folder", folder_ / "c.gguf", {}).why_own, "");
-  EXPECT_EQ(logits_of(*load_model(folder_ / "c.gguf").model), logits_of(*model_));
+  expect_back_from_folder(path_, folder_, *model_, "nemotron_h");
 
   const std::vector<GgufEntry> whole = target_.metadata;
   // A layer that predicts further tokens has both.

@@ -370,8 +370,9 @@ HWY_INLINE void unpack_step(char (*to)[2][64], const Packed<kType, 2>& w) {
   }
 }
 
+// Returns what lies behind the chunks.
 template <DType kType>
-void unpack(Unpacked& to, const char* chunk, int64_t group_bytes, int64_t blocks) {
+const char* unpack(Unpacked& to, const char* chunk, int64_t group_bytes, int64_t blocks) {
   constexpr PanelFormat kFormat = panel_format(kType);
   Packed<kType, 2> w;
   for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
@@ -400,6 +401,7 @@ void unpack(Unpacked& to, const char* chunk, int64_t group_bytes, int64_t blocks
     }
     chunk += chunk_bytes(kFormat, n);
   }
+  return chunk;
 }
 
 // Rows of a tile, blocks [begin, begin + blocks) of them, of which `weights` are the weights.
@@ -457,9 +459,7 @@ void multiply_pairs(const QuantTask& task) {
       int64_t fetched = 0;
       for (int64_t b = 0; b < blocks; b += kUnpackedBlocks) {
         const int64_t n = smaller(kUnpackedBlocks, blocks - b);
-        unpack<kType>(weights, panel, group_bytes, n);
-        for (int64_t c = 0; c < n; c += kChunkBlocks)
-          panel += chunk_bytes(kFormat, smaller(kChunkBlocks, n - c));
+        panel = unpack<kType>(weights, panel, group_bytes, n);
         for (int64_t t = 0; t < tiles; ++t, fetched += n * step) {
           const Span mine =
               partition(rows.end - rows.begin, static_cast<int>(t), static_cast<int>(tiles));

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/nearest.h"
 #include "hub/folder/config_fields.h"
+#include "hub/folder/dense_families.h"
 #include "hub/folder/families.h"
 #include "hub/folder/family_fields.h"
 

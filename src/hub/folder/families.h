@@ -141,8 +141,6 @@ inline constexpr FamilyKey kDeepSeekKeys[] = {
     {"mlp_bias", "false"}, {"n_group", "1"}, {"topk_group", "1"}, {"use_mla", "false"}};
 inline constexpr const char* kDeepSeekUnread[] = {
     "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "lm_head", "rm_head", "ep_size"};
-// What the texts of dots.ocr and InternVL say beside Qwen2's.
-inline constexpr FamilyKey kQwen2Keys[] = {{"attention_bias", "true"}, {"moe_config", "null"}};
 // Their code does not read the first: all layers behind the dense ones route. What turns of an
 // indexer it does not ask either (hub/tensor_names.cpp).
 inline constexpr FamilyKey kDeepSeekV32Keys[] = {{"moe_layer_freq", "1"},
@@ -173,9 +171,6 @@ inline constexpr FamilyKey kNemotronHKeys[] = {{"attention_bias", "false"},
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
-inline constexpr FamilyKey kSeedOssKeys[] = {{"attention_out_bias", "false"},
-                                             {"mlp_bias", "false"}};
-inline constexpr FamilyKey kErnie45Keys[] = {{"use_bias", "false"}};
 inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
                                                   {"use_rotary_pos_emb", "true"},
                                                   {"use_cla", "false"},
@@ -183,8 +178,6 @@ inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
                                                   {"mlp_bias", "false"},
                                                   {"position_embedding_xdrope", "false"},
                                                   {"add_classification_head", "false"}};
-inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
-                                              {"use_parallel_residual", "false"}};
 // What published configs say that transformers' code does not ask (huggingface
 // CohereLabs/c4ai-command-r7b-12-2024, CohereLabs/c4ai-command-r-v01).
 inline constexpr FamilyKey kCohereKeys[] = {
@@ -195,17 +188,6 @@ inline constexpr FamilyKey kCohereKeys[] = {
     {"rotary_pct", "1"},
     {"position_embedding_type", "\"rope_gptj\""},
     {"order_of_interleaved_layers", "\"local_attn_first\""}};
-inline constexpr FamilyKey kHeliumKeys[] = {{"mlp_bias", "false"}};
-inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
-// What published configs say that transformers' code does not ask (huggingface
-// microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
-inline constexpr FamilyKey kPhi3Keys[] = {{"attention_bias", "false"},
-                                          {"mlp_bias", "false"},
-                                          {"lm_head_bias", "false"},
-                                          {"full_attn_mod", "1"},
-                                          {"interpolate_factor", "1"}};
-inline constexpr FamilyKey kStarcoder2Keys[] = {
-    {"mlp_type", "\"default\""}, {"norm_type", "\"layer_norm\""}, {"scale_attn_weights", "true"}};
 
 // Keys that are not read: of training, of what the keys above switch off, of pictures.
 inline constexpr const char* kGlm4MoeUnread[] = {"router_aux_loss_coef"};
@@ -226,40 +208,15 @@ inline constexpr const char* kHy3Unread[] = {"expert_hidden_dim",   "enable_atte
 inline constexpr const char* kIndexedUnread[] = {"index_share_for_mtp_iteration",
                                                  "moe_router_dtype"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
-// Dropouts: there is none here, and they belong to a training.
-inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
-                                                   "hidden_dropout", "resid_pdrop", "embd_pdrop"};
-// What the texts of Idefics3 and SmolVLM say of parts that they have not, and of their pictures
-// (huggingface HuggingFaceTB/SmolVLM2-500M-Video-Instruct).
-inline constexpr FamilyKey kLlamaKeys[] = {{"qk_layer_norms", "false"}, {"use_resampler", "false"}};
-inline constexpr const char* kLlamaUnread[] = {"neftune_noise_alpha", "pixel_shuffle_factor",
-                                               "perceiver_config", "_flash_attn_2_enabled",
-                                               "transformers.js_config"};
-// What its configs say of parts that its code has always, or never.
-inline constexpr FamilyKey kApertusKeys[] = {
-    {"qk_norm", "true"}, {"post_norm", "false"}, {"mlp_bias", "false"}};
-// These, what is computed in f32, and its epsilon under other names.
-inline constexpr const char* kStarcoder2Unread[] = {
-    "residual_dropout",          "embedding_dropout",
-    "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
-    "layer_norm_epsilon",        "rms_norm_eps"};
 inline constexpr const char* kCohereUnread[] = {"model_max_length", "layer_switch",
                                                 "use_embedding_sharing", "use_parallel_embedding",
                                                 "_sliding_window_pattern"};
-// What its first configs said a second time, and how its weights were drawn.
-inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_scale",
-                                              "block_norm_eps", "block_out_init_scale",
-                                              "conv_dim_out",   "block_use_xavier_init",
-                                              "conv_dim",       "conv_use_xavier_init",
-                                              "full_attn_idxs", "theta"};
 // What its experts are wide "intermediate_size" says.
 inline constexpr const char* kAriaUnread[] = {"moe_intermediate_size", "moe_aux_loss_coeff",
                                               "moe_z_loss_coeff"};
 // Nothing turns, and a head's width is the sum of its parts.
 inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rope_parameters",
                                               "head_dim"};
-// (huggingface google/gemma-2-9b, whose other keys say the same)
-inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
 // Ways to compute or to draw what is read by other keys, its epsilon under other names, and
 // frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
@@ -286,7 +243,6 @@ inline constexpr const char* kNemotronHUnread[] = {"chunk_size",
                                                    "time_step_rank",
                                                    "use_mamba_kernels",
                                                    "_num_hidden_layers"};
-inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 inline constexpr const char* kHunYuanUnread[] = {
     "cla_share_factor", "kv_lora_rank", "q_lora_rank",    "qk_nope_head_dim", "qk_rope_head_dim",
     "v_head_dim",       "n_group",      "topk_group",     "norm_type",        "org_vocab_size",
@@ -294,21 +250,6 @@ inline constexpr const char* kHunYuanUnread[] = {
     "xdrope_section",   "eod_token_id", "image_token_id", "pad_id",           "mask_init_id",
     "im_start_id",      "im_end_id",    "im_newline_id",  "text_start_id",    "text_end_id",
     "video_start_id",   "video_end_id"};
-
-inline constexpr Family kLlama = {
-    .biases = FamilyBiases::flag_later, .keys = kLlamaKeys, .unread = kLlamaUnread};
-// (huggingface internlm/internlm3-8b-instruct; transformers 5 names the flags as Llama does, and
-// takes one of them without the other for a mistake)
-inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
-inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
-// (transformers:ministral3/modeling_ministral3.py)
-inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};
-inline constexpr Family kQwen2 = {
-    .biases = FamilyBiases::qkv, .window = FamilyWindow::qwen, .keys = kQwen2Keys};
-inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
-                                  .head_width = HeadWidth::must,
-                                  .window = FamilyWindow::qwen,
-                                  .qk_norm = QkNorm::head};
 inline constexpr Family kMixtral = {.window = FamilyWindow::mistral,
                                     .experts = FamilyExperts::mixtral};
 inline constexpr Family kPhiMoe = {.biases = FamilyBiases::flag,
@@ -415,30 +356,6 @@ inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie,
                                        .may_lack_balance = true,
                                        .keys = kErnieKeys,
                                        .unread = kErnieUnread};
-inline constexpr Family kOlmo2 = {
-    .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
-inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
-                                  .window = FamilyWindow::listed,
-                                  .window_every = 4,
-                                  .window_rope = WindowRope::plain,
-                                  .qk_norm = QkNorm::full,
-                                  .placement = NormPlacement::output};
-inline constexpr Family kGemma2 = {.biases = FamilyBiases::flag,
-                                   .head_width = HeadWidth::must,
-                                   .window = FamilyWindow::listed,
-                                   .placement = NormPlacement::both,
-                                   .gemma = FamilyGemma::gemma2,
-                                   .tied_unless_said = true,
-                                   .unread = kGemma2Unread};
-inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
-                                   .head_width = HeadWidth::must,
-                                   .window = FamilyWindow::listed,
-                                   .window_every = 6,
-                                   .window_rope = WindowRope::local,
-                                   .qk_norm = QkNorm::head,
-                                   .placement = NormPlacement::both,
-                                   .gemma = FamilyGemma::gemma3,
-                                   .tied_unless_said = true};
 // "enable_moe_block" says whether it has experts.
 inline constexpr Family kGemma4 = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::must,
@@ -540,10 +457,6 @@ inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,
                                      .experts = FamilyExperts::olmo};
-inline constexpr Family kSmolLm3 = {.biases = FamilyBiases::flag_later,
-                                    .window = FamilyWindow::never,
-                                    .rotary = FamilyRotary::by_layer,
-                                    .tied_unless_said = true};
 // Its experts are clamped SwiGLU whatever "hidden_act" says, and have biases.
 inline constexpr Family kGptOss = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::must,
@@ -584,76 +497,12 @@ inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
                                  .may_lack_balance = true,
                                  .keys = kAriaKeys,
                                  .unread = kAriaUnread};
-
-// Of the following none has experts.
-inline constexpr Family kGranite = {.biases = FamilyBiases::flag_later, .multipliers = true};
-// Granite whose logits are multiplied (transformers:hyperclovax/modeling_hyperclovax.py).
-inline constexpr Family kHyperClovaX = {.biases = FamilyBiases::flag_later,
-                                        .placement = NormPlacement::both,
-                                        .post_norm_flag = true,
-                                        .logit_factor = "logits_scaling",
-                                        .multipliers = true,
-                                        .unread = kResidualDropout};
-inline constexpr Family kGraniteSwa = {.biases = FamilyBiases::flag_later,
-                                       .window = FamilyWindow::listed,
-                                       .window_every = 4,
-                                       .first_full = true,
-                                       .rotary = FamilyRotary::bases,
-                                       .multipliers = true,
-                                       .sinks = true};
-inline constexpr Family kPhi3 = {.window = FamilyWindow::mistral,
-                                 .rotary = FamilyRotary::all,
-                                 .longrope = true,
-                                 .keys = kPhi3Keys,
-                                 .unread = kResidualDropout};
-inline constexpr Family kGlm = {
-    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::must, .rotary = FamilyRotary::half};
-inline constexpr Family kGlm4 = {.biases = FamilyBiases::qkv_flag,
-                                 .head_width = HeadWidth::must,
-                                 .rotary = FamilyRotary::half,
-                                 .placement = NormPlacement::both};
-inline constexpr Family kSeedOss = {.biases = FamilyBiases::qkv_flag,
-                                    .head_width = HeadWidth::must,
-                                    .keys = kSeedOssKeys,
-                                    .unread = kResidualDropout};
-inline constexpr Family kErnie45 = {
-    .head_width = HeadWidth::must, .tied_unless_said = true, .keys = kErnie45Keys};
-inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
-                                    .every_key = "sliding_window_pattern",
-                                    .qk_norm = QkNorm::head,
-                                    .rotary = FamilyRotary::windowed_or_all,
-                                    .placement = NormPlacement::output};
 inline constexpr Family kHunYuanDense = {.biases = FamilyBiases::flag,
                                          .qk_norm = QkNorm::head,
                                          .norm_turned = true,
                                          .head_width_too = "attention_head_dim",
                                          .keys = kHunYuanDenseKeys,
                                          .unread = kHunYuanUnread};
-inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
-                                 .eps_key = "norm_eps",
-                                 .lfm2 = true,
-                                 .tied_unless_said = true,
-                                 .keys = kLfm2Keys,
-                                 .unread = kLfm2Unread};
-inline constexpr Family kGemma = {.biases = FamilyBiases::flag,
-                                  .head_width = HeadWidth::must,
-                                  .gemma = FamilyGemma::gemma,
-                                  .tied_unless_said = true};
-inline constexpr Family kStableLm = {.biases = FamilyBiases::use_qkv,
-                                     .head_width = HeadWidth::even,
-                                     .rotary = FamilyRotary::quarter,
-                                     .eps_key = "layer_norm_eps",
-                                     .layer_norms = true,
-                                     .keys = kStableLmKeys,
-                                     .unread = kResidualDropout};
-inline constexpr Family kStarcoder2 = {.biases = FamilyBiases::use_all,
-                                       .window = FamilyWindow::mistral,
-                                       .eps_key = "norm_epsilon",
-                                       .layer_norms = true,
-                                       .plain_ffn = true,
-                                       .tied_unless_said = true,
-                                       .keys = kStarcoder2Keys,
-                                       .unread = kStarcoder2Unread};
 // (transformers:cohere/modeling_cohere.py, cohere2/modeling_cohere2.py)
 inline constexpr Family kCohere = {.biases = FamilyBiases::flag,
                                    .placement = NormPlacement::beside,
@@ -695,39 +544,6 @@ inline constexpr Family kCohere2Moe = {.biases = FamilyBiases::flag,
                                        .may_lack_balance = true,
                                        .keys = kCohereKeys,
                                        .unread = kCohereUnread};
-// Its projection back is as wide as the model, and never has a bias (transformers:helium/
-// modeling_helium.py).
-inline constexpr Family kHelium = {
-    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::even, .keys = kHeliumKeys};
-// (transformers:arcee/modeling_arcee.py)
-inline constexpr Family kArcee = {
-    .biases = FamilyBiases::flag_later, .plain_ffn = true, .relu2 = true};
-// (transformers:nemotron/modeling_nemotron.py; of its configs github NVIDIA/NeMo,
-// scripts/checkpoint_converters/convert_nemotron_nemo_to_hf.py)
-inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
-                                     .rotary = FamilyRotary::half,
-                                     .eps_key = "norm_eps",
-                                     .layer_norms = true,
-                                     .from_one = true,
-                                     .plain_ffn = true,
-                                     .relu2 = true,
-                                     .head_width_too = "kv_channels"};
-// (transformers:nanochat/modeling_nanochat.py)
-inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
-                                     .qk_norm = QkNorm::head,
-                                     .plain_ffn = true,
-                                     .relu2 = true,
-                                     .nanochat = true,
-                                     .norm_turned = true};
-// (transformers:apertus/modeling_apertus.py)
-inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
-                                    .qk_norm = QkNorm::head,
-                                    .plain_ffn = true,
-                                    .xielu = true,
-                                    .keys = kApertusKeys,
-                                    .unread = kResidualDropout};
-inline constexpr Family kYoutu = {
-    .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 // (transformers:kimi_linear/modeling_kimi_linear.py)
 inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
                                        .kimi = true,

@@ -1,0 +1,195 @@
+// The dense families of transformers (transformers:models/*) that are built like Llama, a row for
+// what sets each apart. Those that share rows of keys with experts of their family stand with them
+// in families.h, which says how one is added.
+#pragma once
+
+#include "hub/folder/family.h"
+
+namespace moe {
+
+// What the texts of dots.ocr and InternVL say beside Qwen2's.
+inline constexpr FamilyKey kQwen2Keys[] = {{"attention_bias", "true"}, {"moe_config", "null"}};
+inline constexpr FamilyKey kSeedOssKeys[] = {{"attention_out_bias", "false"},
+                                             {"mlp_bias", "false"}};
+inline constexpr FamilyKey kErnie45Keys[] = {{"use_bias", "false"}};
+inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
+                                              {"use_parallel_residual", "false"}};
+inline constexpr FamilyKey kHeliumKeys[] = {{"mlp_bias", "false"}};
+inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
+// What published configs say that transformers' code does not ask (huggingface
+// microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
+inline constexpr FamilyKey kPhi3Keys[] = {{"attention_bias", "false"},
+                                          {"mlp_bias", "false"},
+                                          {"lm_head_bias", "false"},
+                                          {"full_attn_mod", "1"},
+                                          {"interpolate_factor", "1"}};
+inline constexpr FamilyKey kStarcoder2Keys[] = {
+    {"mlp_type", "\"default\""}, {"norm_type", "\"layer_norm\""}, {"scale_attn_weights", "true"}};
+// Dropouts: there is none here, and they belong to a training.
+inline constexpr const char* kResidualDropout[] = {"residual_dropout", "embedding_dropout",
+                                                   "hidden_dropout", "resid_pdrop", "embd_pdrop"};
+// What the texts of Idefics3 and SmolVLM say of parts that they have not, and of their pictures
+// (huggingface HuggingFaceTB/SmolVLM2-500M-Video-Instruct).
+inline constexpr FamilyKey kLlamaKeys[] = {{"qk_layer_norms", "false"}, {"use_resampler", "false"}};
+inline constexpr const char* kLlamaUnread[] = {"neftune_noise_alpha", "pixel_shuffle_factor",
+                                               "perceiver_config", "_flash_attn_2_enabled",
+                                               "transformers.js_config"};
+// What its configs say of parts that its code has always, or never.
+inline constexpr FamilyKey kApertusKeys[] = {
+    {"qk_norm", "true"}, {"post_norm", "false"}, {"mlp_bias", "false"}};
+// These, what is computed in f32, and its epsilon under other names.
+inline constexpr const char* kStarcoder2Unread[] = {
+    "residual_dropout",          "embedding_dropout",
+    "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    "layer_norm_epsilon",        "rms_norm_eps"};
+// What its first configs said a second time, and how its weights were drawn.
+inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_scale",
+                                              "block_norm_eps", "block_out_init_scale",
+                                              "conv_dim_out",   "block_use_xavier_init",
+                                              "conv_dim",       "conv_use_xavier_init",
+                                              "full_attn_idxs", "theta"};
+// (huggingface google/gemma-2-9b, whose other keys say the same)
+inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
+inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
+
+inline constexpr Family kLlama = {
+    .biases = FamilyBiases::flag_later, .keys = kLlamaKeys, .unread = kLlamaUnread};
+// (huggingface internlm/internlm3-8b-instruct; transformers 5 names the flags as Llama does, and
+// takes one of them without the other for a mistake)
+inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
+inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
+// (transformers:ministral3/modeling_ministral3.py)
+inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};
+inline constexpr Family kQwen2 = {
+    .biases = FamilyBiases::qkv, .window = FamilyWindow::qwen, .keys = kQwen2Keys};
+inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
+                                  .head_width = HeadWidth::must,
+                                  .window = FamilyWindow::qwen,
+                                  .qk_norm = QkNorm::head};
+inline constexpr Family kOlmo2 = {
+    .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
+inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
+                                  .window = FamilyWindow::listed,
+                                  .window_every = 4,
+                                  .window_rope = WindowRope::plain,
+                                  .qk_norm = QkNorm::full,
+                                  .placement = NormPlacement::output};
+inline constexpr Family kGemma2 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .placement = NormPlacement::both,
+                                   .gemma = FamilyGemma::gemma2,
+                                   .tied_unless_said = true,
+                                   .unread = kGemma2Unread};
+inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .window_every = 6,
+                                   .window_rope = WindowRope::local,
+                                   .qk_norm = QkNorm::head,
+                                   .placement = NormPlacement::both,
+                                   .gemma = FamilyGemma::gemma3,
+                                   .tied_unless_said = true};
+inline constexpr Family kSmolLm3 = {.biases = FamilyBiases::flag_later,
+                                    .window = FamilyWindow::never,
+                                    .rotary = FamilyRotary::by_layer,
+                                    .tied_unless_said = true};
+
+// Of the following none has experts.
+inline constexpr Family kGranite = {.biases = FamilyBiases::flag_later, .multipliers = true};
+// Granite whose logits are multiplied (transformers:hyperclovax/modeling_hyperclovax.py).
+inline constexpr Family kHyperClovaX = {.biases = FamilyBiases::flag_later,
+                                        .placement = NormPlacement::both,
+                                        .post_norm_flag = true,
+                                        .logit_factor = "logits_scaling",
+                                        .multipliers = true,
+                                        .unread = kResidualDropout};
+inline constexpr Family kGraniteSwa = {.biases = FamilyBiases::flag_later,
+                                       .window = FamilyWindow::listed,
+                                       .window_every = 4,
+                                       .first_full = true,
+                                       .rotary = FamilyRotary::bases,
+                                       .multipliers = true,
+                                       .sinks = true};
+inline constexpr Family kPhi3 = {.window = FamilyWindow::mistral,
+                                 .rotary = FamilyRotary::all,
+                                 .longrope = true,
+                                 .keys = kPhi3Keys,
+                                 .unread = kResidualDropout};
+inline constexpr Family kGlm = {
+    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::must, .rotary = FamilyRotary::half};
+inline constexpr Family kGlm4 = {.biases = FamilyBiases::qkv_flag,
+                                 .head_width = HeadWidth::must,
+                                 .rotary = FamilyRotary::half,
+                                 .placement = NormPlacement::both};
+inline constexpr Family kSeedOss = {.biases = FamilyBiases::qkv_flag,
+                                    .head_width = HeadWidth::must,
+                                    .keys = kSeedOssKeys,
+                                    .unread = kResidualDropout};
+inline constexpr Family kErnie45 = {
+    .head_width = HeadWidth::must, .tied_unless_said = true, .keys = kErnie45Keys};
+inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
+                                    .every_key = "sliding_window_pattern",
+                                    .qk_norm = QkNorm::head,
+                                    .rotary = FamilyRotary::windowed_or_all,
+                                    .placement = NormPlacement::output};
+inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
+                                 .eps_key = "norm_eps",
+                                 .lfm2 = true,
+                                 .tied_unless_said = true,
+                                 .keys = kLfm2Keys,
+                                 .unread = kLfm2Unread};
+inline constexpr Family kGemma = {.biases = FamilyBiases::flag,
+                                  .head_width = HeadWidth::must,
+                                  .gemma = FamilyGemma::gemma,
+                                  .tied_unless_said = true};
+inline constexpr Family kStableLm = {.biases = FamilyBiases::use_qkv,
+                                     .head_width = HeadWidth::even,
+                                     .rotary = FamilyRotary::quarter,
+                                     .eps_key = "layer_norm_eps",
+                                     .layer_norms = true,
+                                     .keys = kStableLmKeys,
+                                     .unread = kResidualDropout};
+inline constexpr Family kStarcoder2 = {.biases = FamilyBiases::use_all,
+                                       .window = FamilyWindow::mistral,
+                                       .eps_key = "norm_epsilon",
+                                       .layer_norms = true,
+                                       .plain_ffn = true,
+                                       .tied_unless_said = true,
+                                       .keys = kStarcoder2Keys,
+                                       .unread = kStarcoder2Unread};
+// Its projection back is as wide as the model, and never has a bias (transformers:helium/
+// modeling_helium.py).
+inline constexpr Family kHelium = {
+    .biases = FamilyBiases::qkv_flag, .head_width = HeadWidth::even, .keys = kHeliumKeys};
+// (transformers:arcee/modeling_arcee.py)
+inline constexpr Family kArcee = {
+    .biases = FamilyBiases::flag_later, .plain_ffn = true, .relu2 = true};
+// (transformers:nemotron/modeling_nemotron.py; of its configs github NVIDIA/NeMo,
+// scripts/checkpoint_converters/convert_nemotron_nemo_to_hf.py)
+inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
+                                     .rotary = FamilyRotary::half,
+                                     .eps_key = "norm_eps",
+                                     .layer_norms = true,
+                                     .from_one = true,
+                                     .plain_ffn = true,
+                                     .relu2 = true,
+                                     .head_width_too = "kv_channels"};
+// (transformers:nanochat/modeling_nanochat.py)
+inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
+                                     .qk_norm = QkNorm::head,
+                                     .plain_ffn = true,
+                                     .relu2 = true,
+                                     .nanochat = true,
+                                     .norm_turned = true};
+// (transformers:apertus/modeling_apertus.py)
+inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
+                                    .qk_norm = QkNorm::head,
+                                    .plain_ffn = true,
+                                    .xielu = true,
+                                    .keys = kApertusKeys,
+                                    .unread = kResidualDropout};
+inline constexpr Family kYoutu = {
+    .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
+
+}  // namespace moe

@@ -238,6 +238,19 @@ void check_softmax_forward(const Tensor& s, const Tensor& lse, const Tensor& z) 
   need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
 }
 
+void check_sqrt_softplus_forward(const Tensor& s, const Tensor& z) {
+  need(is_f32(s) && is_f32(z) && same_matrix(s, z), "sqrt_softplus_forward", "s and z [N,E] f32",
+       {{"s", s}, {"z", z}});
+}
+
+void check_sqrt_softplus_backward(const Tensor& dz, const Tensor& ds, const Tensor& s,
+                                  const Tensor& z) {
+  need(is_f32(dz) && is_f32(ds) && is_f32(s) && is_f32(z) && same_matrix(dz, z) &&
+           same_matrix(ds, z) && same_matrix(s, z),
+       "sqrt_softplus_backward", "dz, ds, s and z [N,E] f32",
+       {{"dz", dz}, {"ds", ds}, {"s", s}, {"z", z}});
+}
+
 void check_softmax_backward(const Tensor& dz, const Tensor& ds, const Tensor& dlse,
                             const Tensor& s) {
   const char* op = "softmax_backward";

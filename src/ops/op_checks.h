@@ -45,6 +45,9 @@ void check_softmax_backward(const Tensor& dz, const Tensor& ds, const Tensor& dl
                             const Tensor& s);
 void check_logsumexp_backward(const Tensor& dz, const Tensor& dlse, const Tensor& z,
                               const Tensor& lse);
+void check_sqrt_softplus_forward(const Tensor& s, const Tensor& z);
+void check_sqrt_softplus_backward(const Tensor& dz, const Tensor& ds, const Tensor& s,
+                                  const Tensor& z);
 void check_heads(const char* op, const Tensor& all, const Tensor& shared, const Tensor& own,
                  int64_t heads);
 void check_rope(List<Tensor> all, int64_t head_width, const CosSinTable& cos_sin);

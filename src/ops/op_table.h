@@ -207,6 +207,9 @@ MOE_OP(device, void, settle_grad, (Run & run, Param& param), (run, param))
 MOE_OP(device, double, measure_peak_flops, (Run & run, DType dtype, double seconds),
        (run, dtype, seconds))
 MOE_OP(device, double, measure_read_bandwidth, (Run & run, double seconds), (run, seconds))
+MOE_OP(device, void, sqrt_softplus_forward, (Run & run, Tensor s, Tensor z), (run, s, z))
+MOE_OP(device, void, sqrt_softplus_backward, (Run & run, Tensor dz, Tensor ds, Tensor s, Tensor z),
+       (run, dz, ds, s, z))
 MOE_OP(device, void, top_experts,
        (Run & run, Tensor choice, Tensor s, Tensor bias, const ExpertGroups* groups),
        (run, choice, s, bias, groups))

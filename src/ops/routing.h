@@ -22,6 +22,11 @@ namespace moe::ops {
 // Beside a sum of scores that something is divided by, which may be 0.
 constexpr float kRenormFloor = 1e-20f;
 
+// ---- score (ops/cpu/routing/score.cpp) ----------------------------------------------------------
+// s = sqrt(log(1 + e^z)); dz = ds sigmoid(z) / (2 s), 0 where s has come to 0. dz may be ds.
+void sqrt_softplus_forward(Run&, Tensor s, Tensor z);
+void sqrt_softplus_backward(Run&, Tensor dz, Tensor ds, Tensor s, Tensor z);
+
 // ---- select (ops/cpu/routing/select.cpp) --------------------------------------------------------
 // Only the `keep` best of `groups` equal groups of neighbouring experts count; a group's score is
 // the sum of its `best` largest.

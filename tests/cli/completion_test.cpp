@@ -49,7 +49,8 @@ TEST(Completion, BashKnowsVerbsFlagsAndValues) {
   EXPECT_EQ(offered("moe tr"), Words{"train"});
   EXPECT_TRUE(has(offered("moe "), "completion"));
   EXPECT_EQ(offered("moe train --sample-p"), Words{"--sample-prompt"});
-  EXPECT_EQ(offered("moe train --recipe deepseek-v"), (Words{"deepseek-v2", "deepseek-v3"}));
+  EXPECT_EQ(offered("moe train --recipe deepseek-v"),
+            (Words{"deepseek-v2", "deepseek-v3", "deepseek-v4"}));
   EXPECT_EQ(offered("moe train --recipe = olm"), Words{"olmoe"}) << "--recipe=olm, as bash cuts it";
   EXPECT_EQ(offered("moe train --preset nano"), Words{"nanomoe"});
   EXPECT_EQ(offered("moe train --steps "), Words{}) << "a number";

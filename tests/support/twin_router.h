@@ -241,11 +241,14 @@ class TwinRouter {
   }
 
   void score() {
+    using std::sqrt;
     scores_ = *noisy_;
     for (auto& row : scores_) {
       if (std::holds_alternative<SoftmaxScore>(spec_.score)) row = twin::softmax(row);
       if (std::holds_alternative<SigmoidScore>(spec_.score))
         for (T& s : row) s = twin::sigmoid(s);
+      if (std::holds_alternative<SqrtSoftplusScore>(spec_.score))
+        for (T& s : row) s = sqrt(twin::softplus(s));
     }
   }
 

@@ -19,6 +19,7 @@ from routing_rows import (
     OPEN_NORM,
     OVER,
     RENORMALISED,
+    SCALED,
     stages_of,
 )
 
@@ -111,8 +112,8 @@ class Draw:
             self.options["experts"] = self.experts
         if self.row in GROUPED:
             self.options.update(expert_groups=self.groups, groups_kept=self.kept_groups)
-            if rng.random() < 0.5:
-                self.options["routed_scale"] = rng.choice([1.0, 2.5, 16.0])
+        if self.row in SCALED and rng.random() < 0.5:
+            self.options["routed_scale"] = rng.choice([1.0, 2.5, 16.0])
         if self.row in HAS_CAPACITY and rng.random() < 0.6:
             self.options["capacity_factor"] = rng.choice([0.5, 1.0, 1.25, 1.5, 2.0])
         if self.row in EXPERTS_CHOOSE and rng.random() < 0.5:
@@ -329,7 +330,7 @@ def trimmed(spec):
 def custom_stages(rng, draw):
     """Any stages that go together."""
     k, experts = draw.k, draw.experts
-    score = rng.choice(["softmax", "softmax", "sigmoid", "raw"])
+    score = rng.choice(["softmax", "softmax", "sigmoid", "raw", "sqrt_softplus"])
     stages = {
         "noise": rng.choice(
             ["none", "none", {"type": "jitter", "eps": 0.05}, {"type": "learned", "floor": 0.125}]
@@ -402,6 +403,7 @@ def custom_stages(rng, draw):
         probs = {
             "softmax": ["scores", "normalised_scores"],
             "sigmoid": ["normalised_scores"],
+            "sqrt_softplus": ["normalised_scores"],
             "raw": ["softmax"]
             + (["chosen_weights"] if stages["weigh"] == "softmax" else []),
         }[stages["score"]]

@@ -15,6 +15,7 @@ import math
 from fractions import Fraction
 
 import torch
+from torch.nn import functional as F
 
 import philox
 from routing_logits import Logits, NearTie, double
@@ -31,6 +32,7 @@ DEFAULTS = {
     "softmax": {},
     "sigmoid": {},
     "raw": {},
+    "sqrt_softplus": {},
     "top_k": {"bias": None, "sorted": True},
     "grouped_top_k": {"groups": 1, "keep": 1, "group_top": 1, "bias": None},
     "expert_choice": {"factor": 2.0, "scope": "micro_batch"},
@@ -547,6 +549,7 @@ def answer(spec, case, k, experts=None):
         "softmax": lambda: z.noisy.softmax(1),
         "sigmoid": z.noisy.sigmoid,
         "raw": lambda: z.noisy,
+        "sqrt_softplus": lambda: F.softplus(z.noisy, threshold=1000).sqrt(),
     }[kind]()
     values = settled(scores.tolist())
     origins = z.origins

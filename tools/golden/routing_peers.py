@@ -24,6 +24,7 @@ from types import SimpleNamespace
 import torch
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4TopKRouter
 from transformers.models.mixtral import modeling_mixtral as mixtral
 from transformers.models.nllb_moe.modeling_nllb_moe import NllbMoeTop2Router
 from transformers.models.olmoe import modeling_olmoe as olmoe
@@ -286,6 +287,9 @@ PEERS = {
         DeepseekV2TopkRouter, None, n_group=1, topk_method="group_limited_greedy"
     ),
     "deepseek-v3": _token_choice(DeepseekV3TopkRouter, None, n_group=1),
+    "deepseek-v4": _token_choice(
+        DeepseekV4TopKRouter, None, n_group=1, scoring_func="sqrtsoftplus"
+    ),
     "switch": switch_peer,
     "gshard": nllb_peer,
     "glam": nllb_peer,

@@ -135,6 +135,20 @@ def deepseek_v3(options):
     }
 
 
+def deepseek_v4(options):
+    """As V3 without groups, by sqrt(softplus)."""
+    return {
+        **deepseek_v3({"expert_groups": 1, "groups_kept": 1}),
+        "score": "sqrt_softplus",
+        "select": {"type": "top_k", "bias": {"rate": 0.001}},
+        "weigh": {
+            "type": "scores",
+            "renormalise": "before_drop",
+            "scale": options.get("routed_scale", 1.5),
+        },
+    }
+
+
 def olmoe(options):
     renormalise = "before_drop" if options.get("norm_topk_prob") else "never"
     return softmax_row(
@@ -234,6 +248,7 @@ ROWS = {
     "deepseek-moe": deepseek_moe,
     "deepseek-v2": deepseek_v2,
     "deepseek-v3": deepseek_v3,
+    "deepseek-v4": deepseek_v4,
     "olmoe": olmoe,
     "mixtral": mixtral,
     "gpt-oss": gpt_oss,
@@ -258,9 +273,11 @@ RENORMALISED = {
     "nanomoe",
     "qwen3-moe",
     "deepseek-v3",
+    "deepseek-v4",
 }  # K = 1 is refused: the weight would be 1 whatever the logits
 EXPERTS_CHOOSE = {"expert-choice", "expert-choice-notes"}
 GROUPED = {"deepseek-v2", "deepseek-v3"}
+SCALED = GROUPED | {"deepseek-v4"}
 HAS_CAPACITY = {"gshard", "switch", "glam", "st-moe", "nanomoe"}
 OPEN_NORM = {"olmoe", "qwen2-moe"}
 HAS_BALANCE = set(ROWS) - EXPERTS_CHOOSE - {"shazeer", "hash", "cmoe", "carved", "sketch", "custom"}

@@ -24,10 +24,18 @@ std::vector<T> copied(Tensor t) {
   return {t.as<T>(), t.as<T>() + t.rows() * t.cols()};
 }
 
-// Scores in [0, 1]: raw logits through a softmax over all experts, others as they are.
+// Scores in [0, 1]: raw logits through a softmax over all experts, those without an upper end over
+// their sum, others as they are.
 std::vector<float> scores_of(const Router::Saved& router, const RoutingSpec& spec) {
   if (router.scores.empty()) return {};
   std::vector<float> scores = copied<float>(router.scores);
+  if (std::holds_alternative<SqrtSoftplusScore>(spec.score)) {
+    for (auto row = scores.begin(); row != scores.end(); row += spec.experts) {
+      const double total = std::accumulate(row, row + spec.experts, double{ops::kRenormFloor});
+      for (int64_t e = 0; e < spec.experts; ++e)
+        row[e] = static_cast<float>(double{row[e]} / total);
+    }
+  }
   if (!std::holds_alternative<RawScore>(spec.score)) return scores;
   for (auto row = scores.begin(); row != scores.end(); row += spec.experts) {
     const float top = *std::max_element(row, row + spec.experts);

@@ -356,6 +356,32 @@ Recipe deepseek_v3() {
   return r;
 }
 
+Recipe deepseek_v4() {
+  Recipe r;
+  r.name = "deepseek-v4";
+  r.title = "the square root of softplus as score, a selection bias, no groups";
+  r.source =
+      "DeepSeek-AI 2026, arXiv 2606.19348, section 2.1; github huggingface/transformers, "
+      "models/deepseek_v4";
+  r.formula =
+      "s = sqrt(log(1 + e^(Wg x)));  K = top-k(s + b);  w = 1.5 s[K] / sum s[K];  after each step "
+      "b_e += 0.001 sign(mean(c) - c_e);  y = sum w_i FFN_i(x) + FFN_shared(x)";
+  r.differs =
+      "The first three layers of the published models choose by a fixed table of token ids and "
+      "weigh by these scores; here every layer chooses by its scores. The larger model scales by "
+      "2.5. The rate of b and the coefficient of the loss are V3's, and the published experts' "
+      "clamped SwiGLU is an option of the model, not of the routing.";
+  r.default_experts = 256;
+  r.default_top_k = 6;
+  r.shared = {.experts = 1, .widths = 1, .gate = false};
+  r.losses = {.coef = coefficients(1e-4f), .uniform_is_k = false, .sum_over_layers = true};
+  r.train.score = SqrtSoftplusScore{};
+  r.train.select = TopK{.k = 6, .bias = SelectionBias{.rate = 1e-3f}};
+  r.train.weigh = ChosenScores{.renormalise = Renormalise::before_drop, .scale = 1.5f};
+  r.train.losses = only(balance(Counts::unbiased_choices, Probs::normalised_scores, kSequence));
+  return r;
+}
+
 Recipe olmoe() {
   Recipe r;
   r.name = "olmoe";
@@ -615,10 +641,10 @@ std::vector<Recipe> make_recipe_table() {
   return {dense(),       shazeer(),      gshard(),        switch_transformer(),
           glam(),        st_moe(),       expert_choice(), expert_choice_notes(),
           nanomoe(),     deepseek_moe(), deepseek_v2(),   deepseek_v3(),
-          olmoe(),       mixtral(),      gpt_oss(),       gemma4(),
-          sparsemixer(), ernie_moe(),    qwen2_moe(),     qwen3_moe(),
-          hash(),        cmoe(),         carved(),        sketch(),
-          custom()};
+          deepseek_v4(), olmoe(),        mixtral(),       gpt_oss(),
+          gemma4(),      sparsemixer(),  ernie_moe(),     qwen2_moe(),
+          qwen3_moe(),   hash(),         cmoe(),          carved(),
+          sketch(),      custom()};
 }
 
 }  // namespace moe

@@ -109,7 +109,7 @@ void set_weighing(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions&
   if (!weigh || weigh->scale == 1)
     fail_usage(
         "recipe '{}' does not scale its combine weights; leave the routed scale out, or take "
-        "deepseek-v2 or deepseek-v3",
+        "deepseek-v2, deepseek-v3 or deepseek-v4",
         recipe.name);
   weigh->scale = *options.routed_scale;
 }

@@ -36,6 +36,15 @@ bool adds_up(const RoutingSpec& spec) {
   return scores && scores->renormalise == Renormalise::before_drop;
 }
 
+std::string_view name_of(const ScoreStage& score) {
+  return std::visit([](const auto& member) { return member.kName; }, score);
+}
+
+// Whether a weight may be as large as it likes.
+bool has_no_end(const RoutingSpec& spec) {
+  return is<SqrtSoftplusScore>(spec.score) && is<ChosenScores>(spec.weigh) && !adds_up(spec);
+}
+
 void check_scope(const Scope& scope, std::string_view what) {
   if (scope.kind == Scope::Kind::group && scope.group < 1)
     fail_usage(
@@ -178,16 +187,16 @@ void check_weigh(const RoutingSpec& spec) {
   const bool squashed = !is<RawScore>(spec.score);
   if (is<ChosenSoftmax>(spec.weigh) && squashed)
     fail_usage(
-        "a softmax of scores that are squashed into 0..1 already is nearly flat; use the score "
+        "a softmax of scores that are squashed already is nearly flat; use the score "
         "\"raw\", or the weighing \"scores\" with renormalise");
   if (is<ChosenSigmoids>(spec.weigh) && squashed)
     fail_usage(
-        "sigmoids of scores that are squashed into 0..1 already hardly differ; use the score "
+        "sigmoids of scores that are squashed already hardly differ; use the score "
         "\"raw\", or the weighing \"scores\"");
   if (is<TokenSoftmax>(spec.weigh)) {
     if (squashed)
       fail_usage(
-          "a softmax over tokens of scores that are squashed into 0..1 already is nearly flat; use "
+          "a softmax over tokens of scores that are squashed already is nearly flat; use "
           "the score \"raw\"");
     const auto* choice = std::get_if<ExpertChoice>(&spec.select);
     if (is<ThresholdChoice>(spec.select))
@@ -213,7 +222,7 @@ void check_weigh(const RoutingSpec& spec) {
           "above 0 (0.01 is usual), or use the weighing \"softmax\"");
     if (squashed)
       fail_usage(
-          "a softmax of scores that are squashed into 0..1 already is nearly flat; use the score "
+          "a softmax of scores that are squashed already is nearly flat; use the score "
           "\"raw\"");
     if (!is<NearBestChoice>(spec.select))
       fail_usage(
@@ -252,8 +261,9 @@ void check_second(const RoutingSpec& spec) {
   const bool half = !threshold->relative && !selection_bias(spec.select) &&
                     !is<NearBestChoice>(spec.select) &&
                     (adds_up(spec) || is<SoftmaxScore>(spec.score));
-  const float most = (half ? 0.5f : 1.f) * (w && !threshold->relative ? w->scale : 1.f);
-  if (!(threshold->least >= 0 && threshold->least <= most))
+  const float share = half ? 0.5f : has_no_end(spec) && !threshold->relative ? INFINITY : 1.f;
+  const float most = share * (w && !threshold->relative ? w->scale : 1.f);
+  if (!(threshold->least >= 0 && threshold->least <= most && std::isfinite(threshold->least)))
     fail_usage(
         "no second choice reaches a threshold of {}; give \"least\" a number from 0 to {} (Mesh "
         "TensorFlow uses 0.2)",
@@ -295,11 +305,11 @@ void check_balance(const RoutingSpec& spec, const BalanceLoss& b) {
     fail_usage(
         "the balance loss needs probabilities, and {} scores do not add up to 1; use probs {}, or "
         "the score \"softmax\"",
-        is<RawScore>(spec.score) ? "raw" : "sigmoid",
+        name_of(spec.score),
         is<RawScore>(spec.score) ? "\"softmax\" or \"chosen_weights\"" : "\"normalised_scores\"");
   if (b.probs == Probs::softmax && !is<RawScore>(spec.score))
     fail_usage(
-        "a softmax of scores that are squashed into 0..1 already is nearly flat; use probs "
+        "a softmax of scores that are squashed already is nearly flat; use probs "
         "\"scores\" or \"normalised_scores\", or the score \"raw\"");
   if (b.probs == Probs::normalised_scores && is<RawScore>(spec.score))
     fail_usage(

@@ -3,6 +3,7 @@
 
 #include "moe/stages/stage_math.h"
 #include "ops/ops.h"
+#include "ops/routing.h"
 
 namespace moe {
 
@@ -16,6 +17,7 @@ void score_forward(Run& run, Tensor s, Tensor lse, Tensor z, const ScoreStage& s
                  [](SoftmaxScore) {},
                  [&](SigmoidScore) { ops::ffn_act_forward(run, s, {}, z, {}, ops::Act::sigmoid); },
                  [&](RawScore) { ops::cast(run, s, z); },
+                 [&](SqrtSoftplusScore) { ops::sqrt_softplus_forward(run, s, z); },
              },
              stage);
 }
@@ -39,6 +41,7 @@ void score_backward(Run& run, Tensor dz, Tensor ds, Tensor dlse, Tensor s, Tenso
                  [&](RawScore) {
                    if (dz.data != ds.data) ops::cast(run, dz, ds);
                  },
+                 [&](SqrtSoftplusScore) { ops::sqrt_softplus_backward(run, dz, ds, s, z); },
              },
              stage);
   if (!dlse.empty()) ops::logsumexp_backward_acc(run, dz, dlse, z, lse);

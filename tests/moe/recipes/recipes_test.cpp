@@ -23,8 +23,8 @@ TEST(Recipes, AreTheNamedOnes) {
   EXPECT_EQ(
       names,
       "dense shazeer gshard switch glam st-moe expert-choice expert-choice-notes nanomoe "
-      "deepseek-moe deepseek-v2 deepseek-v3 olmoe mixtral gpt-oss gemma4 sparsemixer ernie-moe "
-      "qwen2-moe qwen3-moe hash cmoe carved sketch custom ");
+      "deepseek-moe deepseek-v2 deepseek-v3 deepseek-v4 olmoe mixtral gpt-oss gemma4 sparsemixer "
+      "ernie-moe qwen2-moe qwen3-moe hash cmoe carved sketch custom ");
 }
 
 TEST(Recipes, EveryRowTrainsAndEvaluatesByItsDefaults) {

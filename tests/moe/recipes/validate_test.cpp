@@ -32,7 +32,7 @@ template <class Stage>
 using Members = std::vector<Member<Stage>>;
 
 // A new member of a variant belongs into the lists below.
-static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 3 &&
+static_assert(std::variant_size_v<NoiseStage> == 3 && std::variant_size_v<ScoreStage> == 4 &&
               std::variant_size_v<SelectStage> == 6 && std::variant_size_v<LogitStage> == 2 &&
               std::variant_size_v<WeighStage> == 8 && std::variant_size_v<SecondStage> == 3 &&
               std::variant_size_v<CapacityStage> == 2);
@@ -41,7 +41,10 @@ Members<NoiseStage> all_noise() {
   return {{"no noise", NoNoise{}}, {"jitter", InputJitter{}}, {"learned", LearnedNoise{}}};
 }
 Members<ScoreStage> all_scores() {
-  return {{"softmax score", SoftmaxScore{}}, {"sigmoid", SigmoidScore{}}, {"raw", RawScore{}}};
+  return {{"softmax score", SoftmaxScore{}},
+          {"sigmoid", SigmoidScore{}},
+          {"raw", RawScore{}},
+          {"sqrt softplus", SqrtSoftplusScore{}}};
 }
 Members<SelectStage> all_selections() {
   Members<SelectStage> out;

@@ -13,7 +13,7 @@ namespace {
 // s = score(z), row by row.  z [N,E]
 template <class T>
 std::vector<T> score_twin(const std::vector<T>& z, size_t experts, const ScoreStage& stage) {
-  using std::exp;
+  using std::exp, std::log, std::sqrt;
   std::vector<T> s = z;
   for (size_t n = 0; n < z.size(); n += experts) {
     T sum(0.0);
@@ -21,6 +21,7 @@ std::vector<T> score_twin(const std::vector<T>& z, size_t experts, const ScoreSt
     for (size_t e = n; e < n + experts; ++e) {
       if (std::holds_alternative<SoftmaxScore>(stage)) s[e] = exp(z[e]) / sum;
       if (std::holds_alternative<SigmoidScore>(stage)) s[e] = T(1.0) / (T(1.0) + exp(-z[e]));
+      if (std::holds_alternative<SqrtSoftplusScore>(stage)) s[e] = sqrt(log(T(1.0) + exp(z[e])));
     }
   }
   return s;
@@ -39,7 +40,7 @@ std::vector<T> lse_twin(const std::vector<T>& z, size_t experts) {
   return lse;
 }
 
-const ScoreStage kStages[] = {SoftmaxScore{}, SigmoidScore{}, RawScore{}};
+const ScoreStage kStages[] = {SoftmaxScore{}, SigmoidScore{}, RawScore{}, SqrtSoftplusScore{}};
 
 TEST(Score, EveryMemberMatchesItsTwinForwardAndBackward) {
   for (const ScoreStage& stage : kStages)

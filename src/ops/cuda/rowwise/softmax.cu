@@ -1,5 +1,6 @@
-// Softmax and logsumexp over rows of f32 logits with their adjoints. The maximum is taken out
-// before any exponential, so no logit overflows; a row with a NaN or +inf is NaN throughout.
+// Softmax, logsumexp and the square root of softplus over rows of f32 logits with their adjoints.
+// The maximum is taken out before any exponential, so no logit overflows; a row with a NaN or +inf
+// is NaN throughout.
 #include "ops/cuda/rowwise/row.h"
 #include "ops/op_checks.h"
 
@@ -86,6 +87,43 @@ __global__ void logsumexp_rows_backward(Rows<float> dz, const float* dlse, Rows<
   });
 }
 
+// ops/cpu/routing/score.cpp has the formulas.
+__global__ void sqrt_softplus_rows(Rows<float> s, Rows<float> z, int64_t rows, int64_t cols,
+                                   bool steps) {
+  begin_in_turn();
+  const OwnRow own(rows);
+  if (!own.live) return;
+  for_steps(cols, [&](int64_t c) {
+    Step<float> v;
+    v.load(z.row(own.r), c, cols, steps);
+    float out[kStep];
+#pragma unroll
+    for (int i = 0; i < kStep; ++i)
+      out[i] = sqrtf((v[i] < 0 ? 0.0f : v[i]) + log1pf(expf(-fabsf(v[i]))));  // keeps NaN
+    Step<float>(out).store(s.row(own.r), c, cols, steps);
+  });
+}
+
+__global__ void sqrt_softplus_rows_backward(Rows<float> dz, Rows<float> ds, Rows<float> s,
+                                            Rows<float> z, int64_t rows, int64_t cols, bool steps) {
+  begin_in_turn();
+  const OwnRow own(rows);
+  if (!own.live) return;
+  for_steps(cols, [&](int64_t c) {
+    Step<float> v, score, grad;
+    v.load(z.row(own.r), c, cols, steps);
+    score.load(s.row(own.r), c, cols, steps);
+    grad.load(ds.row(own.r), c, cols, steps);
+    float out[kStep];
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      const float t = expf(-fabsf(v[i])), sigmoid = (v[i] < 0 ? t : 1.0f) / (1.0f + t);
+      out[i] = grad[i] * (score[i] > 0 ? sigmoid / (score[i] + score[i]) : 0.0f);
+    }
+    Step<float>(out).store(dz.row(own.r), c, cols, steps);
+  });
+}
+
 float* numbers_of(const Tensor& t) { return t.empty() ? nullptr : t.as<float>(); }
 
 }  // namespace
@@ -112,6 +150,21 @@ void logsumexp_backward_acc(Run& run, Tensor dz, Tensor dlse, Tensor z, Tensor l
   launch(run, logsumexp_rows_backward, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(dz),
          dlse.as<float>(), Rows<float>(z), lse.as<float>(), z.rows(), z.cols(),
          rows_in_steps({dz, z}));
+}
+
+void sqrt_softplus_forward(Run& run, Tensor s, Tensor z) {
+  check_sqrt_softplus_forward(s, z);
+  const RowShape shape(z.cols(), 1);
+  launch(run, sqrt_softplus_rows, shape.blocks(z.rows()), shape.block(), 0, Rows<float>(s),
+         Rows<float>(z), z.rows(), z.cols(), rows_in_steps({s, z}));
+}
+
+void sqrt_softplus_backward(Run& run, Tensor dz, Tensor ds, Tensor s, Tensor z) {
+  check_sqrt_softplus_backward(dz, ds, s, z);
+  const RowShape shape(z.cols(), 1);
+  launch(run, sqrt_softplus_rows_backward, shape.blocks(z.rows()), shape.block(), 0,
+         Rows<float>(dz), Rows<float>(ds), Rows<float>(s), Rows<float>(z), z.rows(), z.cols(),
+         rows_in_steps({dz, ds, s, z}));
 }
 
 }  // namespace moe::ops::cuda

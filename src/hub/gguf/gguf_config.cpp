@@ -549,6 +549,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   }
   add_kv_heads(out, prefix, row, c);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
+  if (row.halves) number(kEps, c.norm_eps);  // which llama.cpp asks for, though its norms are RMS
   if (row.window_every > 0) size(kWindow, c.attention_window);
   if (row.unheeded_window) size(kWindow, 0);  // older versions of llama.cpp want to be told
   if (row.window_key) size(kPattern, row.window_every);

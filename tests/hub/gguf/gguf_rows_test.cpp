@@ -221,6 +221,8 @@ TEST_F(ChangedGguf, NemotronH) {
                     widths = prefix + "feed_forward_length";
   EXPECT_EQ(std::get<List>(entry(heads).value), (List{0, 2, 0, 0}));
   EXPECT_EQ(std::get<List>(entry(widths).value), (List{0, 0, 32, 32}));
+  EXPECT_EQ(entry(prefix + "attention.layer_norm_epsilon").value,
+            entry(prefix + "attention.layer_norm_rms_epsilon").value);
   EXPECT_EQ(describe(file_->get("blk.0.ssm_in.weight")), "f32 [196, 32]");
   EXPECT_EQ(describe(file_->get("blk.0.ssm_a")), "f32 [4, 1]");
   EXPECT_EQ(describe(file_->get("blk.0.ssm_norm.weight")), "f32 [2, 32]");

@@ -137,6 +137,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
           fmt::format("{}; {}", listed(c.ffn_only_layers), listed(c.mixer_only_layers)));
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
   decides("whether attention has a gate", c.attention_gate);
+  decides("whether its gate is one of each head", c.head_gates);
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
   decides("whether norms have weights", c.norm_weights);
   decides("whether the embedding is normalised", c.embedding_norm);

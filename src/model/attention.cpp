@@ -48,7 +48,7 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
          yv = shape.values_of_keys ? yk : projected(shape.v_width());
   if (shape.values_of_keys) {
     ops::matmul_forward(run, {{q, yq}, {k, yk}}, x, all);
-  } else if (gate.present()) {
+  } else if (gate.present() && !shape.head_gates) {
     saved.gate = projected(shape.o_width());
     ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}, {gate, saved.gate}}, x, all);
   } else {
@@ -174,16 +174,28 @@ void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Sav
   dk = before_norm(run, dk, k_norm, saved.k_norm);
 }
 
+// Few numbers, so they stay f32.
+void Attention::project_head_gates(Run& run, Tensor x, Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  saved.gate = run.saved.alloc(DType::f32, {x.rows(), shape.gates});
+  ops::matmul_forward(run, saved.gate, x, gate, all);
+}
+
 // y = o * sigmoid(gate)
 Tensor Attention::gated(Run& run, const Saved& saved) const {
   if (!gate.present()) return saved.o;
   Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
-  ops::ffn_act_forward(run, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
+  if (shape.head_gates) ops::head_gates_forward(run, y, saved.o, saved.gate);
+  else ops::ffn_act_forward(run, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
   return y;
 }
 
 Tensor Attention::gate_backward(Run& run, Tensor do_, Tensor dgate, const Saved& saved) const {
   Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
+  if (shape.head_gates) {
+    ops::head_gates_backward(run, do_, dgate, y, do_, saved.o, saved.gate);
+    return y;
+  }
   ops::cast(run, y, do_);
   ops::ffn_act_backward(run, dgate, do_, y, {}, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
   return y;
@@ -319,6 +331,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
+  if (shape.head_gates) project_head_gates(run, x, saved);
   if (latents && (pass.cache || !pass.kept.empty())) {
     attend_latents(run, x, pass, layer, saved);
   } else {
@@ -356,6 +369,11 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
   rotate(run, dq, dk, pass, true);
   project_backward(run, dx, dq, dk, dv, x, saved);
   if (!gate.present()) return;
+  if (dgate.dtype != x.dtype) {
+    const Tensor rounded = run.scratch.alloc(x.dtype, {x.rows(), shape.gates});
+    ops::cast(run, rounded, dgate);
+    dgate = rounded;
+  }
   ops::matmul_dw(run, gate, dgate, x, all);
   ops::matmul_dx_acc(run, dx, dgate, gate, all);
 }

@@ -19,7 +19,7 @@ struct Attention {
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
-  Param gate;                            // [H*C,D], absent without
+  Param gate;                            // [H*C,D], or [H,D] of heads, absent without
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Norm> v_norm;            // per head, no weight
   std::optional<Latents> latents;
@@ -29,7 +29,7 @@ struct Attention {
   struct Saved {
     Tensor q, k, v;  // [N,H*C], [N,G*C], [N,G*Cv] A, after norm and rotation
     Tensor o;        // [N,H*Cv] A, before the gate
-    Tensor gate;     // [N,H*C] A, before its sigmoid; absent without
+    Tensor gate;     // [N,H*C] A, or [N,H] f32 of heads, before its sigmoid; absent without
     Tensor lse;      // [N,H] f32
     Norm::Saved q_norm, k_norm, v_norm;
     Latents::Saved latents;
@@ -58,6 +58,7 @@ struct Attention {
   // they saw.
   void norm_turned(Run&, Saved&);
   void norm_turned_backward(Run&, Tensor& dq, Tensor& dk, const Saved&);
+  void project_head_gates(Run&, Tensor x, Saved&);
   // What heads gave, weighted by the gate where there is one, in run.scratch then.
   Tensor gated(Run&, const Saved&) const;
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.

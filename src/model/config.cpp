@@ -84,10 +84,10 @@ void validate_latent(const ModelConfig& c) {
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
   if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
-      c.attention_out_bias || c.attention_sinks || c.attention_gate)
+      c.attention_out_bias || c.attention_sinks || (c.attention_gate && !c.head_gates))
     fail_usage(
-        "latent attention has rotary positions, no biases, no sinks, no gate, and no norms of "
-        "queries and keys");
+        "latent attention has rotary positions, no biases, no sinks, no gate but one of each head, "
+        "and no norms of queries and keys");
 }
 
 void validate_sparse(const ModelConfig& c) {
@@ -276,10 +276,11 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
   float factor = latent.present() ? score_factor(rope_scaling) : 1;
   if (multipliers.attention > 0)
     factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
+  const int64_t value_width = latent.present() ? latent.value_width : own_width;
   return {.heads = heads,
           .kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads,
           .key_width = own_width,
-          .value_width = latent.present() ? latent.value_width : own_width,
+          .value_width = value_width,
           .rotary_width = !turns             ? 0
                           : rotary_width > 0 ? rotary_width
                                              : own_width,
@@ -291,6 +292,10 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .queries_grow = query_growth.present(),
           .score_factor = factor,
           .score_cap = score_cap,
+          .gates = !attention_gate ? 0
+                   : head_gates    ? heads
+                                   : heads * value_width,
+          .head_gates = head_gates,
           .latent = latent,
           .shared_width = latent.present() ? rotary_width : 0,
           .top = sparse.top,
@@ -382,6 +387,8 @@ void validate(const ModelConfig& c) {
   if (!(c.rope_theta > 0)) fail_usage("rope theta is {}; it must be above 0", c.rope_theta);
   validate(c.rope_scaling);
   validate_latent(c);
+  if (c.head_gates && !c.attention_gate)
+    fail_usage("gates of heads are given, but attention has no gate");
   validate_sparse(c);
   validate_full(c);
   validate_linear(c);

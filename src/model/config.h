@@ -156,6 +156,8 @@ struct AttentionShape {
   bool queries_grow = false;    // with their positions (QueryGrowth)
   float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
   float score_cap = 0;          // scores are cap tanh(score / cap); 0: as they are
+  int64_t gates = 0;            // sigmoids that weight what heads give: H*Cv, or H; 0: none
+  bool head_gates = false;      // one of each head
   LatentAttention latent = {};
   // with latents: so many of a key's C numbers, the first ones, all heads share; they turn or not
   int64_t shared_width = 0;
@@ -239,6 +241,7 @@ struct ModelConfig {
   float score_cap = 0;              // scores are cap tanh(score / cap), on the CPU; 0: as they are
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
   bool attention_gate = false;      // what heads give is weighted by sigmoids of the token
+  bool head_gates = false;          // of those each head has one, not one for each number
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;

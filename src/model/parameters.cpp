@@ -87,6 +87,8 @@ void List::latent_attention(Attention& attention) const {
   matrix(attention.v, ParamKind::v_b, "attn.v_b.weight", shape.v_width(), l.width);
   add(attention.o, Part::attention, ParamKind::o, "attn.o.weight", Role::residual,
       {c.width, shape.o_width()});
+  if (shape.gates > 0)
+    matrix(attention.gate, ParamKind::o_gate, "attn.o_gate.weight", shape.gates, c.width);
   if (shape.index_heads > 0) indexer(attention.indexer.emplace(), shape);
 }
 
@@ -126,9 +128,9 @@ void List::attention(Attention& attention) const {
                Role::matrix, shape.v_width(), c.width);
   projection(attention.o, attention.o_bias, c.attention_out_bias, ParamKind::o, "attn.o",
              Role::residual, c.width, shape.o_width());
-  if (c.attention_gate)
+  if (shape.gates > 0)
     add(attention.gate, Part::attention, ParamKind::o_gate, "attn.o_gate.weight", Role::matrix,
-        {shape.o_width(), c.width});
+        {shape.gates, c.width});
   if (c.attention_sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});

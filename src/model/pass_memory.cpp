@@ -122,7 +122,7 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
   if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
     bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
-  if (c.attention_gate) bytes += s.n * shape.o_width() * s.a;
+  bytes += s.n * shape.gates * (shape.head_gates ? kF32 : s.a);
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +
@@ -273,6 +273,14 @@ int64_t scratch_scan(const Sizes& s) {
                   scratch_wave(s, s.n, s.c.width));
 }
 
+// Gradients of what heads gave and of their gates: the first beside what it was made of, of gates
+// of heads also in the activations' type.
+int64_t scratch_gate(const Sizes& s, const AttentionShape& shape) {
+  if (shape.gates == 0) return 0;
+  const int64_t rounded = s.a != kF32 ? s.a : 0;
+  return s.n * (shape.o_width() * s.a + shape.gates * (shape.head_gates ? kF32 + rounded : s.a));
+}
+
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   if (!s.c.mixes(layer)) return 0;
   if (s.c.is_linear(layer)) return scratch_linear(s);
@@ -285,7 +293,7 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
   if (const LatentAttention& l = shape.latent; l.present())
     // dk_rope, dkv, dk_b; dq_b; before a norm
-    return q + others + scratch_wave(s, s.n, s.c.width) +
+    return q + others + scratch_wave(s, s.n, s.c.width) + scratch_gate(s, shape) +
            s.n * s.a *
                (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width + l.query_width +
                 std::max(l.width, l.query_width));
@@ -293,8 +301,7 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
   const int64_t turned = s.c.qk_norm_turned ? q + s.n * shape.k_width() * s.a : 0;
   const int64_t values = shape.value_norm ? s.n * (shape.k_width() + shape.v_width()) * s.a : 0;
   return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + turned + values +
-         scratch_wave(s, s.n, s.c.width) +
-         (s.c.attention_gate ? 2 * s.n * shape.o_width() * s.a : 0);
+         scratch_wave(s, s.n, s.c.width) + scratch_gate(s, shape);
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {

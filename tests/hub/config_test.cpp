@@ -48,7 +48,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
        {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::attention_out_bias,
         &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate,
         &ModelConfig::norm_offset, &ModelConfig::norm_weights, &ModelConfig::embedding_norm,
-        &ModelConfig::moe_out_norm, &ModelConfig::shared_average, &ModelConfig::xielu})
+        &ModelConfig::moe_out_norm, &ModelConfig::shared_average, &ModelConfig::xielu,
+        &ModelConfig::attention_gate, &ModelConfig::head_gates})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);

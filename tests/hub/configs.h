@@ -705,6 +705,9 @@ inline std::vector<NamedConfig> small_configs() {
   halved.ffn_only_layers = {3};
   halved.routing = default_options(find_recipe("mixtral"), 3, 2, 2);
   all.push_back({"halved", halved});
+  ModelConfig gated = small_config();
+  gated.attention_gate = gated.head_gates = true;
+  all.push_back({"gates_of_heads", gated});
   ModelConfig listed = small_config();
   listed.layers = 4;
   listed.moe_layers = {1, 3};

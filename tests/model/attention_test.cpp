@@ -10,6 +10,7 @@
 #include "model/rope.h"
 #include "support/check.h"
 #include "support/gradient.h"
+#include "support/twin_router.h"
 #include "support/twins_attention.h"
 #include "support/twins_rowwise.h"
 
@@ -105,9 +106,10 @@ TEST(AttentionLayer, MatchesItsTwinWhateverItsHeadsAre) {
     expect_like_the_twin(shape);
 }
 
-// x, then q_a, q_b, kv_a, k_rope, k_b, v_b and the way out.
+// x, then q_a, q_b, kv_a, k_rope, k_b, v_b, the way out, and the gates of heads where there are
+// any.
 template <class T>
-using LatentInputs = std::array<std::vector<T>, 8>;
+using LatentInputs = std::array<std::vector<T>, 9>;
 
 // y = x / rms(x) of rows of `width`
 template <class T>
@@ -166,12 +168,19 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
       static_cast<double>(shape.score_factor) / std::sqrt(static_cast<double>(shape.key_width)),
       0};
   const std::vector<T> v = linear(kv, in[6], l.width);
-  return linear(twin::attention_forward(q, k, v, rows, of).o, in[7], shape.o_width());
+  std::vector<T> o = twin::attention_forward(q, k, v, rows, of).o;
+  if (!in[8].empty()) {
+    const std::vector<T> gate = linear(in[0], in[8], kWidth);
+    for (size_t i = 0; i < o.size(); ++i)
+      o[i] *= twin::sigmoid(gate[i / static_cast<size_t>(shape.value_width)]);
+  }
+  return linear(o, in[7], shape.o_width());
 }
 
-enum class Latent { turns, stands, grows };
+enum class Latent { turns, stands, grows, gated };
 std::string name_of(Latent kind) {
-  return kind == Latent::turns ? "turns" : kind == Latent::stands ? "stands" : "grows";
+  constexpr const char* kNames[] = {"turns", "stands", "grows", "gated"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 struct LatentLayer {
@@ -190,6 +199,11 @@ struct LatentLayer {
              .latent = {.width = 7, .query_width = 6, .value_width = 5},
              .shared_width = kTurning};
     if (kind == Latent::stands) shape.rotary_width = 0;
+    if (kind == Latent::gated) {
+      shape.gates = kHeads;
+      shape.head_gates = true;
+      attention.gate = draw_param(run.saved, {kHeads, kWidth}, 10, 0.7f);
+    }
     const auto ones = [&](Norm& norm, int64_t width) {
       norm.eps = 1e-6f;
       norm.weight = draw_param(run.saved, {width}, 1, 0);
@@ -235,14 +249,15 @@ void expect_latents_like_the_twin(Latent kind) {
   Attention::Saved saved;
   attention.forward(run, y, x, pass, 0, saved);
   Latents& latents = *attention.latents;
-  Param* params[] = {&latents.q_a, &attention.q, &latents.kv_a, &latents.k_rope,
-                     &attention.k, &attention.v, &attention.o};
+  std::vector<Param*> params = {&latents.q_a, &attention.q, &latents.kv_a, &latents.k_rope,
+                                &attention.k, &attention.v, &attention.o};
+  if (kind == Latent::gated) params.push_back(&attention.gate);
   LatentInputs<double> in = {values(x)};
-  for (size_t i = 0; i < std::size(params); ++i) in[i + 1] = values(params[i]->value);
+  for (size_t i = 0; i < params.size(); ++i) in[i + 1] = values(params[i]->value);
   expect_near(y, twin_latent_attention(in, attention.shape), kTwinF32, "y");
   attention.backward(run, dx, dy, x, pass, saved);
   const std::vector<double> r = values(dy);
-  for (size_t i = 0; i < in.size(); ++i) {
+  for (size_t i = 0; i <= params.size(); ++i) {
     LatentInputs<Dual<double>> dual;
     for (size_t j = 0; j < in.size(); ++j) dual[j] = constants(in[j]);
     const std::vector<double> want = dual_gradient(in[i], [&](const DualVector& at) {
@@ -254,7 +269,7 @@ void expect_latents_like_the_twin(Latent kind) {
 }
 
 TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
-  for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows})
+  for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows, Latent::gated})
     expect_latents_like_the_twin(kind);
 }
 
@@ -328,7 +343,8 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
   expect_near(whole, hung, kTwinF32, "merged");
 }
 INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache,
-                         testing::Values(Latent::turns, Latent::stands, Latent::grows),
+                         testing::Values(Latent::turns, Latent::stands, Latent::grows,
+                                         Latent::gated),
                          [](const auto& item) { return name_of(item.param); });
 
 // What a model's layers are given is what its options say, one layer after another.

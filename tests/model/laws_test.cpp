@@ -222,6 +222,12 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(GatesOfHeads, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("qwen3-moe"));
+  c.attention_gate = c.head_gates = true;
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("mixtral"));
   c.scan_layers = {0};

@@ -228,6 +228,8 @@ void add_linear_attention(std::vector<Case>& list) {
   c.linear = {.key_heads = 1, .value_heads = 2, .key_width = 3, .value_width = 5, .conv_width = 3};
   c.linear_layers = {0};
   list.push_back({.name = "linear attention below attention with a gate", .config = c});
+  c.head_gates = true;
+  list.push_back({.name = "linear attention below attention with gates of heads", .config = c});
   c.conv_layers = {1};
   c.conv_width = 3;
   list.push_back({.name = "linear attention below a convolution", .config = c});

@@ -85,7 +85,9 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   expect_estimated("xIELU", c, {.tokens = 1024, .loss = true});
   c.gated = true;
   c.xielu = c.embedding_norm = c.qk_norm_turned = false;
-  c.attention_gate = true;
+  c.attention_gate = c.head_gates = true;
+  expect_estimated("gates of heads", c, {.tokens = 1024, .loss = true});
+  c.head_gates = false;
   c.norm_placement = NormPlacement::both;
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
@@ -128,6 +130,9 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   // keys and values of heads are estimated too, which are made where there is no cache
   expect_estimated("latents and queries that grow", c, {.tokens = 1024, .loss = true}, 0.6);
   c.query_growth = {};
+  c.attention_gate = c.head_gates = true;
+  expect_estimated("latents and gates of heads", c, {.tokens = 1024, .loss = true}, 0.6);
+  c.attention_gate = c.head_gates = false;
   c.sparse = {.top = 128, .heads = 4, .width = 32, .followers = {1}};
   // keys and values of heads are estimated too, which are made where none are chosen
   expect_estimated("sparse attention", c, {.tokens = 1024, .loss = true}, 0.6);

@@ -316,9 +316,10 @@ class TwinModel {
               o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
         }
     if (const std::vector<T>* gate = maybe(name + "o_gate.weight")) {
-      const Matrix<T> z = linear(x, *gate, c_.q_width(), 0, nullptr);
+      const Matrix<T> z = linear(x, *gate, c_.head_gates ? c_.heads : c_.q_width(), 0, nullptr);
+      const size_t each = c_.head_gates ? width : 1;
       for (size_t n = 0; n < o.size(); ++n)
-        for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i]);
+        for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i / each]);
     }
     return linear(o, p(name + "o.weight"), c_.width, 0, maybe(name + "o.bias"));
   }

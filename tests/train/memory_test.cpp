@@ -83,7 +83,10 @@ TEST(Memory, IsEstimatedFromShapes) {
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_estimated("experts beside attention", c, dtype, false);
   c.norm_placement = NormPlacement::both;
-  c.attention_gate = true;
+  c.attention_gate = c.head_gates = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_estimated("gates of heads", c, dtype, false);
+  c.head_gates = false;
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 24, .value_width = 32, .conv_width = 4};
   c.linear_layers = {0, 1};

@@ -397,6 +397,7 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
 
 std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.halves && c.has_halves()) return kHalvesInWords;
+  if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
   if (!known.phimoe && c.head_bias) return "its head has a bias";
   if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)
     return "long texts turn by other frequencies";

@@ -56,6 +56,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("conv_L_cache", c.conv_width, 0, 2);
   v.layer_list("conv_layers", c.conv_layers);
   v.extra("attention_gate", c.attention_gate, false);
+  v.extra("attention_gate_by_head", c.head_gates, false);
   v.extra("rope_local_base_freq", c.window_rope_theta, 0, 0);
   v.extra("norm_offset", c.norm_offset, false);
   v.extra("norm_weights", c.norm_weights, true);

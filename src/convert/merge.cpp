@@ -121,10 +121,13 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether layers have a scale", c.layer_scale);
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
-  decides("the heads of linear attention (linear_num_key_heads and the like)",
-          fmt::format("{} and {}, {} and {} wide, behind a convolution of {}, gates of {}",
-                      c.linear.key_heads, c.linear.value_heads, c.linear.key_width,
-                      c.linear.value_width, c.linear.conv_width, c.linear.gate_width));
+  decides(
+      "the heads of linear attention (linear_num_key_heads and the like)",
+      fmt::format("{} and {}, {} and {} wide, behind a convolution of {}, gates of {}, decays of "
+                  "{} above {}",
+                  c.linear.key_heads, c.linear.value_heads, c.linear.key_width,
+                  c.linear.value_width, c.linear.conv_width, c.linear.gate_width,
+                  c.linear.by_channel() ? "channels" : "heads", c.linear.decay_floor));
   decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
   decides("the layers of a state space (layer_types)", listed(c.scan_layers));

@@ -165,6 +165,9 @@ void validate_linear(const ModelConfig& c) {
     fail_usage(
         "gates of linear attention are made of {} numbers; it must be 0 (of the token) to {}",
         l.gate_width, kLimit);
+  if (!(l.decay_floor <= 0 && std::isfinite(l.decay_floor)))
+    fail_usage("the floor of linear attention's decays is {}; it must be below 0, or 0 for none",
+               l.decay_floor);
 }
 
 void validate_convolutions(const ModelConfig& c) {

@@ -97,14 +97,18 @@ struct LinearAttention {
   int64_t key_width = 0, value_width = 0;  // of a head
   int64_t conv_width = 0;                  // tokens that the convolution before it sees
   // Of what decays, of each channel of a head, and sigmoid gates are made (Kimi Delta Attention,
-  // arXiv 2510.26692); 0: decays are of a head, gates are silu, both made of the token
+  // arXiv 2510.26692); 0: both are made of the token, decays are of a head and gates are silu ...
   int64_t gate_width = 0;
+  bool channel_decays = false;  // ... unless this says that they are as Kimi's all the same
+  // What a token's decay, its logarithm, never falls below: floor / (1 + e^-(e^a_log (a +
+  // dt_bias))), in place of -e^a_log log(1 + e^(a + dt_bias)); 0: that (Ling 3.0)
+  float decay_floor = 0;
 
   bool present() const { return key_heads > 0; }
   int64_t k_width() const { return key_heads * key_width; }
   int64_t v_width() const { return value_heads * value_width; }
   int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution
-  bool by_channel() const { return gate_width > 0; }
+  bool by_channel() const { return gate_width > 0 || channel_decays; }
   // Numbers that say how much a token makes the matrices forget.
   int64_t decays() const { return by_channel() ? value_heads * key_width : value_heads; }
   // Numbers that a sequence keeps: the last tokens' channels, and the matrices.

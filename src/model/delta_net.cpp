@@ -11,13 +11,16 @@ void DeltaNet::project(Run& run, Tensor x, Saved& saved) {
   const Tensor qs = saved.projected.slice_cols(0, keys),
                ks = saved.projected.slice_cols(keys, 2 * keys),
                vs = saved.projected.slice_cols(2 * keys, rest);
-  if (shape.by_channel()) {
+  if (shape.gate_width > 0) {
     saved.z_in = run.saved.alloc(x.dtype, {n, shape.gate_width});
     saved.a_in = run.saved.alloc(x.dtype, {n, shape.gate_width});
     ops::matmul_forward(run, {{q, qs}, {k, ks}, {v, vs}, {z_in, saved.z_in}, {a_in, saved.a_in}}, x,
                         all);
     ops::matmul_forward(run, saved.z, saved.z_in, z, all);
     ops::matmul_forward(run, saved.a, saved.a_in, a, all);
+  } else if (shape.by_channel()) {
+    ops::matmul_forward(run, {{q, qs}, {k, ks}, {v, vs}, {z, saved.z}}, x, all);
+    ops::matmul_forward(run, saved.a, x, a, all);
   } else {
     ops::matmul_forward(run, {{q, qs}, {k, ks}, {v, vs}, {z, saved.z}}, x, all);
     ops::matmul_forward_f32(run, saved.a, x, a, all);
@@ -43,7 +46,8 @@ void DeltaNet::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t l
   for (float* state : conv_states) states.push_back(state + shape.conv_state());
   ops::short_conv_forward(run, saved.qkv, saved.projected, conv, {}, bounds, conv_states,
                           ops::ConvAct::silu);
-  ops::delta_gates_forward(run, saved.log_decay, saved.strength, saved.a, saved.b, a_log, dt_bias);
+  ops::delta_gates_forward(run, saved.log_decay, saved.strength, saved.a, saved.b, a_log, dt_bias,
+                           shape.decay_floor);
   if (pass.goes_back())
     saved.chunks =
         run.saved.alloc(DType::f32, {ops::delta_chunks(bounds), values * shape.key_width});
@@ -78,7 +82,8 @@ void DeltaNet::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pa
          db = like(saved.b);
   ops::delta_rule_backward(run, dqkv, da, db, do_, saved.chunks, saved.qkv, saved.log_decay,
                            saved.strength, heads(), bounds);
-  ops::delta_gates_backward(run, da, db, a_log, dt_bias, da, db, saved.a, saved.b);
+  ops::delta_gates_backward(run, da, db, a_log, dt_bias, da, db, saved.a, saved.b,
+                            shape.decay_floor);
   Param no_bias;
   ops::short_conv_backward(run, dprojected, conv, no_bias, dqkv, saved.projected, bounds,
                            ops::ConvAct::silu);
@@ -97,22 +102,26 @@ void DeltaNet::project_backward(Run& run, Tensor dx, Tensor dprojected, Tensor d
   back(q, dprojected.slice_cols(0, keys));
   back(k, dprojected.slice_cols(keys, 2 * keys));
   back(v, dprojected.slice_cols(2 * keys, shape.channels()));
-  if (shape.by_channel()) made_backward(run, dx, z, z_in, dz, saved.z_in, x);
+  const bool made = shape.gate_width > 0;
+  if (made) made_backward(run, dx, z, z_in, dz, saved.z_in, x);
   else back(z, dz);
   back(b, db);
-  if (shape.by_channel()) made_backward(run, dx, a, a_in, da, saved.a_in, x);
-  else back(a, da);
+  if (made) made_backward(run, dx, a, a_in, da, saved.a_in, x);
+  else back(a, shape.by_channel() ? in_type(run, da, x.dtype) : da);
+}
+
+Tensor DeltaNet::in_type(Run& run, Tensor x, DType dtype) const {
+  if (x.dtype == dtype) return x;
+  const Tensor y = run.scratch.alloc(dtype, {x.rows(), x.cols()});
+  ops::cast(run, y, x);
+  return y;
 }
 
 // Of out (in x), where in x = made. The products are those of the activations' type.
 void DeltaNet::made_backward(Run& run, Tensor dx, Param& out, Param& in, Tensor dy, Tensor made,
                              Tensor x) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  if (dy.dtype != x.dtype) {
-    const Tensor rounded = run.scratch.alloc(x.dtype, {dy.rows(), dy.cols()});
-    ops::cast(run, rounded, dy);
-    dy = rounded;
-  }
+  dy = in_type(run, dy, x.dtype);
   const Tensor dmade = run.scratch.alloc(x.dtype, {made.rows(), made.cols()});
   ops::matmul_dw(run, out, dy, made, all);
   ops::matmul_dx(run, dmade, dy, out, all);

@@ -161,7 +161,7 @@ void List::linear_attention(DeltaNet& linear) const {
   projection(linear.q, ParamKind::linear_q, "linear.q.weight", l.k_width());
   projection(linear.k, ParamKind::linear_k, "linear.k.weight", l.k_width());
   projection(linear.v, ParamKind::linear_v, "linear.v.weight", l.v_width());
-  if (l.by_channel()) {
+  if (l.gate_width > 0) {
     projection(linear.z_in, ParamKind::linear_z_in, "linear.z_in.weight", l.gate_width);
     projection(linear.a_in, ParamKind::linear_a_in, "linear.a_in.weight", l.gate_width);
     own(linear.z, ParamKind::linear_z, "linear.z.weight", Role::matrix,
@@ -170,6 +170,8 @@ void List::linear_attention(DeltaNet& linear) const {
         {l.decays(), l.gate_width});
   } else {
     projection(linear.z, ParamKind::linear_z, "linear.z.weight", l.v_width());
+    if (l.by_channel())
+      projection(linear.a, ParamKind::linear_a_out, "linear.a_out.weight", l.decays());
   }
   projection(linear.b, ParamKind::linear_b, "linear.b.weight", l.value_heads);
   if (!l.by_channel()) projection(linear.a, ParamKind::linear_a, "linear.a.weight", l.value_heads);

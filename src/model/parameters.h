@@ -63,7 +63,8 @@ enum class ParamKind : uint8_t {
   index_k_norm,
   index_weights,
   // of linear attention: queries, keys and values, what gates them, strength and decay of a token;
-  // what gates and decays are made of, and the decays of channels made of it; the convolution, the
+  // what gates and decays are made of, and the decays of channels made of it or, as large a matrix,
+  // of the token; the convolution, the
   // decay's bias and factor, the norm of a head, the projection back
   linear_q,
   linear_k,

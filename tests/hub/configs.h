@@ -708,6 +708,16 @@ inline std::vector<NamedConfig> small_configs() {
   ModelConfig gated = small_config();
   gated.attention_gate = gated.head_gates = true;
   all.push_back({"gates_of_heads", gated});
+  ModelConfig decaying = small_shared();
+  decaying.linear = {.key_heads = 2,
+                     .value_heads = 2,
+                     .key_width = 3,
+                     .value_width = 5,
+                     .conv_width = 3,
+                     .channel_decays = true,
+                     .decay_floor = -1.5f};
+  decaying.linear_layers = {0, 2};
+  all.push_back({"decays_of_channels", decaying});
   ModelConfig listed = small_config();
   listed.layers = 4;
   listed.moe_layers = {1, 3};

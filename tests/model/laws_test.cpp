@@ -220,6 +220,10 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
     c.linear.gate_width = gate_width;
     expect_pieces_and_neighbours_change_no_bit(c);
   }
+  c.linear.gate_width = 0;
+  c.linear.channel_decays = true;
+  c.linear.decay_floor = -5;
+  expect_pieces_and_neighbours_change_no_bit(c);
 }
 
 TEST(GatesOfHeads, PiecesAndNeighboursChangeNoBit) {

@@ -319,6 +319,11 @@ std::vector<Case> architectures() {
   c.linear_layers = {1};
   c.nope_layers = {0};
   list.push_back({.name = "decays of channels above attention where nothing turns", .config = c});
+  c.linear.gate_width = 0;
+  c.linear.channel_decays = true;
+  list.push_back({.name = "decays of channels made of the token", .config = c});
+  c.linear.decay_floor = -3;
+  list.push_back({.name = "decays of channels that a floor bounds", .config = c});
   c = routed("mixtral", 4, 2);
   c.gated = false;
   c.act = ops::Act::relu2;

@@ -95,6 +95,9 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   expect_estimated("linear attention", c, {.tokens = 1024, .loss = true});
   c.linear.gate_width = 24;
   expect_estimated("decays of channels", c, {.tokens = 1024, .loss = true});
+  c.linear.gate_width = 0;
+  c.linear.channel_decays = true;
+  expect_estimated("decays of channels of the token", c, {.tokens = 1024, .loss = true});
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;

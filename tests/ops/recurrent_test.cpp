@@ -198,26 +198,29 @@ template <class T>
 std::pair<std::vector<T>, std::vector<T>> twin_gates(const std::vector<T>& a,
                                                      const std::vector<T>& b,
                                                      const std::vector<T>& a_log,
-                                                     const std::vector<T>& dt_bias) {
+                                                     const std::vector<T>& dt_bias, double floor) {
   using std::exp, std::log;
   std::vector<T> decay, strength;
   const size_t each = dt_bias.size() / a_log.size();
   for (size_t i = 0; i < a.size(); ++i) {
     const size_t c = i % dt_bias.size();
-    decay.push_back(-exp(a_log[c / each]) * log(T(1.0) + exp(a[i] + dt_bias[c])));
+    const T rate = exp(a_log[c / each]), x = a[i] + dt_bias[c];
+    decay.push_back(floor < 0 ? T(floor) * twin::sigmoid(rate * x) : -rate * log(T(1.0) + exp(x)));
   }
   for (const T& x : b) strength.push_back(twin::sigmoid(x));
   return {decay, strength};
 }
 
-// With a decay of each head, and of each of its `GetParam()` channels.
-class DeltaGates : public testing::TestWithParam<int64_t> {};
+// With a decay of each head, and of each of its channels, which a floor may bound.
+class DeltaGates : public testing::TestWithParam<std::tuple<int64_t, double>> {};
 
 TEST_P(DeltaGates, AndTheirGradients) {
   Arena memory;
   moe::Run run(2);
   constexpr int64_t kRows = 11, kHeads = 3;
-  const int64_t decays = kHeads * GetParam();
+  const auto [channels, floor] = GetParam();
+  const int64_t decays = kHeads * channels;
+  const auto bound = static_cast<float>(floor);
   Param a_log = draw_param(memory, {kHeads}, 1), dt_bias = draw_param(memory, {decays}, 2);
   const auto of_width = [&](int64_t cols, uint64_t seed) {
     return draw(memory, DType::f32, {kRows, cols}, seed);
@@ -225,28 +228,29 @@ TEST_P(DeltaGates, AndTheirGradients) {
   const Tensor a = of_width(decays, 3), b = of_width(kHeads, 4), ddecay = of_width(decays, 5),
                dstrength = of_width(kHeads, 6), decay = of_width(decays, 7),
                strength = of_width(kHeads, 8);
-  ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias);
+  ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias, bound);
   const std::vector<double> in[] = {values(a), values(b), values(a_log.value),
                                     values(dt_bias.value)};
-  const auto [want_decay, want_strength] = twin_gates(in[0], in[1], in[2], in[3]);
+  const auto [want_decay, want_strength] = twin_gates(in[0], in[1], in[2], in[3], floor);
   expect_near(decay, want_decay, kTwinF32, "log_decay");
   expect_near(strength, want_strength, kTwinF32, "strength");
   const std::vector<double> r = values(ddecay), s = values(dstrength);
-  ops::delta_gates_backward(run, ddecay, dstrength, a_log, dt_bias, ddecay, dstrength, a, b);
+  ops::delta_gates_backward(run, ddecay, dstrength, a_log, dt_bias, ddecay, dstrength, a, b, bound);
   const Tensor got[] = {ddecay, dstrength, a_log.grad, dt_bias.grad};
   for (size_t i = 0; i < 4; ++i) {
     DualVector dual[4];
     for (size_t j = 0; j < 4; ++j) dual[j] = constants(in[j]);
     const std::vector<double> want = dual_gradient(in[i], [&](const DualVector& at) {
       dual[i] = at;
-      const auto [of_decay, of_strength] = twin_gates(dual[0], dual[1], dual[2], dual[3]);
-      return inner(of_decay, r) + inner(of_strength, s);
+      const auto of = twin_gates(dual[0], dual[1], dual[2], dual[3], std::get<1>(GetParam()));
+      return inner(of.first, r) + inner(of.second, s);
     });
     expect_near(got[i], want, kTwinF32, "gradient " + std::to_string(i));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeltaGates, testing::Values(1, 5));
+INSTANTIATE_TEST_SUITE_P(All, DeltaGates,
+                         testing::Combine(testing::Values(1, 5), testing::Values(0.0, -5.0)));
 
 TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   Arena memory;

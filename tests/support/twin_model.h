@@ -357,20 +357,25 @@ class TwinModel {
     const auto through = [&](const char* in, const char* out, int64_t width) {
       return linear(made(in, l.gate_width), p(name + out + ".weight"), width, 0, nullptr);
     };
-    const bool by_channel = l.gate_width > 0;
+    const bool by_channel = l.gate_width > 0 || l.channel_decays, of_few = l.gate_width > 0;
+    const int64_t decays = l.value_heads * l.key_width;
     Matrix<T> qkv = made("q", l.k_width()),
-              decay = by_channel ? through("a_in", "a_out", l.value_heads * l.key_width)
-                                 : made("a", l.value_heads),
+              decay = of_few       ? through("a_in", "a_out", decays)
+                      : by_channel ? made("a_out", decays)
+                                   : made("a", l.value_heads),
               strength = made("b", l.value_heads);
     const Matrix<T> k = made("k", l.k_width()), v = made("v", l.v_width()),
-                    z = by_channel ? through("z_in", "z", l.v_width()) : made("z", l.v_width());
+                    z = of_few ? through("z_in", "z", l.v_width()) : made("z", l.v_width());
     const size_t channels = by_channel ? static_cast<size_t>(l.key_width) : 1;
     for (size_t n = 0; n < x.size(); ++n) {
       for (const Matrix<T>* more : {&k, &v})
         qkv[n].insert(qkv[n].end(), (*more)[n].begin(), (*more)[n].end());
       for (size_t h = 0; h < decay[n].size(); ++h) {
-        const T a = decay[n][h] + p(name + "dt_bias")[h];
-        decay[n][h] = -exp(p(name + "a_log")[h / channels]) * log(T(1.0) + exp(a));
+        const T a = decay[n][h] + p(name + "dt_bias")[h],
+                rate = exp(p(name + "a_log")[h / channels]);
+        decay[n][h] = l.decay_floor < 0
+                          ? T(static_cast<double>(l.decay_floor)) * twin::sigmoid(rate * a)
+                          : -rate * log(T(1.0) + exp(a));
       }
       for (T& b : strength[n]) b = twin::sigmoid(b);
     }

@@ -100,6 +100,10 @@ TEST(Memory, IsEstimatedFromShapes) {
   c.linear.gate_width = 24;
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_estimated(fmt::format("decays of channels {}", name_of(dtype)), c, dtype, false);
+  c.linear.gate_width = 0;
+  c.linear.channel_decays = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_estimated(fmt::format("decays of the token {}", name_of(dtype)), c, dtype, false);
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;

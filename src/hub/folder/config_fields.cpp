@@ -67,6 +67,8 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("linear_value_head_dim", c.linear.value_width, 0, 1);
   v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
   v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
+  v.extra("linear_channel_decays", c.linear.channel_decays, false);
+  v.extra("linear_decay_floor", c.linear.decay_floor, 0, -FLT_MAX);
   v.layer_list("linear_attention_layers", c.linear_layers);
   v.extra("mamba_n_heads", c.scan.heads, 0, 1);
   v.extra("mamba_n_groups", c.scan.groups, 0, 1);

@@ -242,6 +242,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   if (c.linear.present() != (f.linear || f.kimi))
     return f.linear || f.kimi ? "none of its layers has linear attention"
                               : "some of its layers have linear attention";
+  if (c.linear.decay_floor != 0) return "decays of its linear attention have a floor";
   if (f.kimi) {
     if (const std::string reason = why_not_kimi(c); !reason.empty()) return reason;
   } else if (c.linear.by_channel()) {

@@ -155,6 +155,7 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
+  if (c.linear.decay_floor != 0) return "decays of its linear attention have a floor";
   if ((row.linear || row.gate) != c.attention_gate)
     return row.linear || row.gate ? "its attention has no gate" : "its attention has a gate";
   if (row.kimi) return why_not_kimi_sizes(c);

@@ -604,6 +604,14 @@ TEST(GgufRows, WhyOwn) {
   expect_own(c, "keys, values and gates of its linear attention are of different widths");
   c.linear.gate_width = 0;
   expect_own(c, "heads of its linear attention have one decay each");
+  c.linear.channel_decays = true;
+  expect_own(c, "keys, values and gates of its linear attention are of different widths");
+  c = kimi_config();
+  c.linear.decay_floor = -5;
+  expect_own(c, "decays of its linear attention have a floor");
+  c = kimi_config();
+  c.attention_gate = c.head_gates = true;
+  expect_own(c, "its attention has one gate a head");
   c = kimi_config();
   c.latent.query_width = 16;
   expect_own(c, "its queries are made of latents");

@@ -1,5 +1,7 @@
 // Decay and strength of a token at each head, and the decay at each of its channels where those
 // have their own. Few numbers beside what the projections before them multiply: plain loops.
+// Of decays that a floor F bounds, with s = sigmoid(r x), r = e^a_log and x = a + dt_bias,
+//   y = F s,  dy/dx = F s (1 - s) r,  dy/da_log = F s (1 - s) r x.
 #include <cmath>
 #include <vector>
 
@@ -10,6 +12,19 @@ namespace moe::ops::cpu {
 namespace {
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+// The logarithm of a decay; its derivative by x, as two factors; that by the logarithm of `rate`.
+struct Decay {
+  float value, by_x, by_x_too, by_rate;
+};
+Decay decay_of(float rate, float x, float floor) {
+  if (floor < 0) {
+    const float s = sigmoid(rate * x), slope = s * (1 - s);
+    return {floor * s, floor * rate, slope, floor * rate * slope * x};
+  }
+  const float value = -rate * softplus(x);
+  return {value, -rate, sigmoid(x), value};
+}
 
 void check(const char* op, const Tensor& decay, const Tensor& strength, const Tensor& a,
            const Tensor& b, const Param& a_log, const Param& dt_bias) {
@@ -28,7 +43,7 @@ void check(const char* op, const Tensor& decay, const Tensor& strength, const Te
 }  // namespace
 
 void delta_gates_forward(Run& run, Tensor log_decay, Tensor strength, Tensor a, Tensor b,
-                         const Param& a_log, const Param& dt_bias) {
+                         const Param& a_log, const Param& dt_bias, float floor) {
   check("delta_gates_forward", log_decay, strength, a, b, a_log, dt_bias);
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
   const int64_t heads = b.cols(), each = a.cols() / heads;
@@ -36,16 +51,17 @@ void delta_gates_forward(Run& run, Tensor log_decay, Tensor strength, Tensor a, 
                [&](int64_t begin, int64_t end, int) {
                  for (int64_t n = begin; n < end; ++n)
                    for (int64_t h = 0; h < heads; ++h) {
-                     const float factor = -std::exp(rate[h]);
+                     const float factor = std::exp(rate[h]);
                      for (int64_t c = h * each; c < (h + 1) * each; ++c)
-                       log_decay.row<float>(n)[c] = factor * softplus(a.row<float>(n)[c] + bias[c]);
+                       log_decay.row<float>(n)[c] =
+                           decay_of(factor, a.row<float>(n)[c] + bias[c], floor).value;
                      strength.row<float>(n)[h] = sigmoid(b.row<float>(n)[h]);
                    }
                });
 }
 
 void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& dt_bias,
-                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b) {
+                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b, float floor) {
   check("delta_gates_backward", da, db, a, b, a_log, dt_bias);
   check("delta_gates_backward", dlog_decay, dstrength, a, b, a_log, dt_bias);
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
@@ -53,15 +69,16 @@ void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& d
     if (!param->grad.empty()) settle_grad(run, *param);
   const int64_t heads = b.cols(), each = a.cols() / heads;
   const auto of_head = [&](int64_t h) {
-    const float factor = -std::exp(rate[h]);
+    const float factor = std::exp(rate[h]);
     double drate = 0;
     std::vector<double> dbias(static_cast<size_t>(each));
     for (int64_t n = 0; n < a.rows(); ++n) {
       for (int64_t i = 0; i < each; ++i) {
         const int64_t c = h * each + i;
-        const float x = a.row<float>(n)[c] + bias[c], grad = dlog_decay.row<float>(n)[c],
-                    through = grad * factor * sigmoid(x);
-        drate += static_cast<double>(grad) * static_cast<double>(factor * softplus(x));
+        const float grad = dlog_decay.row<float>(n)[c];
+        const Decay decay = decay_of(factor, a.row<float>(n)[c] + bias[c], floor);
+        const float through = grad * decay.by_x * decay.by_x_too;
+        drate += static_cast<double>(grad) * static_cast<double>(decay.by_rate);
         dbias[static_cast<size_t>(i)] += static_cast<double>(through);
         da.row<float>(n)[c] = through;
       }

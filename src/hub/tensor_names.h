@@ -1,6 +1,6 @@
 // What the tensors of files are called: a table for each family of model folders
-// (hub/tensor_names.cpp) and for each kind of GGUF files (hub/gguf/gguf_names.cpp), from what a
-// parameter is to its name.
+// (hub/tensor_names.cpp, hub/ling_names.cpp) and for each kind of GGUF files
+// (hub/gguf/gguf_names.cpp), from what a parameter is to its name.
 #pragma once
 
 #include <array>
@@ -107,7 +107,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors,
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
-    kNemotronHSavedTensors;
+    kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -20,6 +20,7 @@ from sizes import (
     LATENT,
     LATENT_YARN,
     LINEAR,
+    LING3,
     LLAMA3,
     LLAMA_LIKE,
     LOCAL_EXPERTS,
@@ -278,6 +279,19 @@ CASES = {
     "kimi_linear-heads": (
         "KimiLinearConfig",
         dict(KIMI, linear_num_heads=3, linear_head_dim=16),
+    ),
+    "bailing_hybrid": ("BailingHybridConfig", LING3),
+    "bailing_hybrid-free": (
+        "BailingHybridConfig",
+        dict(
+            LING3,
+            kda_safe_gate=False,
+            layer_types=["linear_attention", "full_attention", "full_attention", "linear_attention"],
+            linear_num_heads=3,
+            n_group=1,
+            rope_theta=10000.0,
+            rope_parameters=LATENT_YARN,
+        ),
     ),
     "qwen3_5_moe_text": (
         "Qwen3_5MoeTextConfig",
@@ -600,6 +614,8 @@ NOT_FOR_LLAMA_CPP = {
     "apertus": "factors of its activation are learned",
     "apertus-bias": "factors of its activation are learned",
     "kimi_linear-heads": "its linear attention has 3 heads",
+    "bailing_hybrid": "its attention has one gate a head",
+    "bailing_hybrid-free": "its attention has one gate a head",
     "axk1": "what its experts give is normalised",
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",

@@ -140,6 +140,19 @@ KIMI = dict(
     layer_types=["linear_attention", "full_attention"] * 2,
     pad_token_id=None,
 )
+# Decays that leave a part of what was before at every token, as f32 and f64 differ where all of it is
+# forgotten.
+LING3 = {
+    key: size
+    for key, size in KIMI.items()
+    if key not in ("q_lora_rank", "layer_types") and not key.startswith("linear_")
+} | dict(
+    first_k_dense_replace=1,
+    head_dim=16,
+    layer_group_size=2,
+    kda_lower_bound=-1.5,
+    num_mtp_layers=0,
+)
 LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
 GRANITE = dict(
     LOCAL_EXPERTS,

@@ -106,6 +106,7 @@ constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
 constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
+constexpr const TensorNames* kOfLing3[] = {&kLing3SavedTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
@@ -183,6 +184,7 @@ constexpr Architecture kArchitectures[] = {
     family<kApertus>("apertus", "ApertusForCausalLM", kApertusTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
+    family<kLing3>("bailing_hybrid", "BailingHybridForCausalLM", kLing3Tensors, nullptr, kOfLing3),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
                     kOfGptOss),
@@ -368,7 +370,9 @@ std::string usual_model_type(const JsonReader& config) {
     return "bailing_moe_v2";
   std::string type = config.get<std::string>(kType);
   // (huggingface moonshotai/Kimi-K2-Instruct, whose class is DeepSeek-V3's)
-  return type == "kimi_k2" ? "deepseek_v3" : type;
+  if (type == "kimi_k2") return "deepseek_v3";
+  // (github sgl-project/sglang-jax, configs of Ling 3.0)
+  return type == "bailing_moe_v3" ? "bailing_hybrid" : type;
 }
 
 std::vector<const TextWithin*> find_texts_within(std::string_view model_type) {

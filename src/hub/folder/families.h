@@ -71,6 +71,18 @@ inline constexpr FamilyRouter kKimiRouter = {
     .norm_key = "moe_renormalize",
     .groups_key = "num_expert_group",
 };
+// (transformers:bailing_hybrid/modeling_bailing_hybrid.py; published configs have Ling 2.0's words)
+inline constexpr FamilyRouter kLing3Router = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .bias_key = "moe_router_enable_expert_bias",
+    .score_key = "score_function",
+    .other_groups_key = "num_expert_group",
+    .other_norm_key = "moe_renormalize",
+};
 // (transformers:nemotron_h/modeling_nemotron_h.py, NemotronHMoE)
 inline constexpr FamilyRouter kNemotronHRouter = {
     .recipe = "deepseek-v3",
@@ -171,6 +183,21 @@ inline constexpr FamilyKey kNemotronHKeys[] = {{"attention_bias", "false"},
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
+// What transformers' code does not ask, as it does nothing else, and limits of experts, which it
+// has not (github ggml-org/llama.cpp, conversion of BailingMoeV3ForCausalLM; github sgl-project/
+// sglang-jax has a copy of configuration_bailing_moe_v3.py).
+inline constexpr FamilyKey kLing3Keys[] = {
+    {"use_bias", "false"},
+    {"use_qkv_bias", "false"},
+    {"use_mla_nope", "false"},
+    {"mla_use_nope", "false"},
+    {"no_kda_lora", "true"},
+    {"gated_attention_proj_granularity_type", "\"head_wise\""},
+    {"scoring_func", "\"sigmoid\""},
+    {"topk_method", "\"noaux_tc\""},
+    {"routing_group_score_top_k", "2"},
+    {"expert_swiglu_limit_list", "null"},
+    {"share_expert_swiglu_limit_list", "null"}};
 inline constexpr FamilyKey kHunYuanDenseKeys[] = {{"use_qk_norm", "true"},
                                                   {"use_rotary_pos_emb", "true"},
                                                   {"use_cla", "false"},
@@ -217,6 +244,13 @@ inline constexpr const char* kAriaUnread[] = {"moe_intermediate_size", "moe_aux_
 // Nothing turns, and a head's width is the sum of its parts.
 inline constexpr const char* kKimiUnread[] = {"rope_theta", "rope_scaling", "rope_parameters",
                                               "head_dim"};
+// What turns the widths of a head's parts say; the rest is of training, and of the layers that
+// guess tokens ahead.
+inline constexpr const char* kLing3Unread[] = {
+    "embedding_dropout", "max_window_layers",     "moe_shared_expert_intermediate_size",
+    "mtp_use_kda",       "output_dropout",        "mtp_loss_scaling_factor",
+    "rotary_dim",        "partial_rotary_factor", "router_dtype",
+    "use_qk_norm"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
 // Ways to compute or to draw what is read by other keys, its epsilon under other names, and
 // frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
@@ -551,5 +585,15 @@ inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
                                        .router = &kKimiRouter,
                                        .keys = kKimiKeys,
                                        .unread = kKimiUnread};
+// Kimi Linear whose latent attention turns and has gates (transformers:bailing_hybrid/
+// modeling_bailing_hybrid.py).
+inline constexpr Family kLing3 = {.head_width = HeadWidth::latent,
+                                  .ling3 = true,
+                                  .attention_gate = true,
+                                  .head_gates = true,
+                                  .experts = FamilyExperts::ling3,
+                                  .router = &kLing3Router,
+                                  .keys = kLing3Keys,
+                                  .unread = kLing3Unread};
 
 }  // namespace moe

@@ -89,6 +89,7 @@ enum class FamilyExperts {
   kolibri,
   aria,
   kimi,
+  ling3,
   nemotron_h
 };
 
@@ -107,6 +108,8 @@ struct FamilyRouter {
              *norm_key = "norm_topk_prob";
   bool score_flag = false;  // the key of the score holds no word: true is this one
   const char* groups_key = "n_group";
+  // Under which transformers saves them; null: under the same.
+  const char *other_groups_key = nullptr, *other_norm_key = nullptr;
 };
 
 // A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
@@ -159,6 +162,9 @@ struct Family {
   // missing; the others have a gate; norms count from 1.
   bool linear = false;
   bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
+  // The same, these decays made of the token, as "layer_types" or "layer_group_size" says; the
+  // other layers turn.
+  bool ling3 = false;
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
   // attention turns. "num_local_experts" 0: the shared FFN is all there is.
@@ -167,6 +173,7 @@ struct Family {
   // words for state spaces; nothing turns. Where no layer routes there are no experts.
   bool halves = false;
   bool attention_gate = false;           // attention has a gate in every layer
+  bool head_gates = false;               // which is one of each head
   bool norm_turned = false;              // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
   bool sinks = false;
@@ -195,7 +202,8 @@ struct Family {
   bool num_shared() const {
     return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
            experts == FamilyExperts::exaone || experts == FamilyExperts::hy3 ||
-           experts == FamilyExperts::cohere || experts == FamilyExperts::kimi;
+           experts == FamilyExperts::cohere || experts == FamilyExperts::kimi ||
+           experts == FamilyExperts::ling3;
   }
   // Whether there is one shared expert with a gate.
   bool gated_shared() const {
@@ -220,7 +228,7 @@ struct Family {
   bool mlp_types() const {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
            experts == FamilyExperts::hy3 || experts == FamilyExperts::cohere ||
-           experts == FamilyExperts::kimi;
+           experts == FamilyExperts::kimi || experts == FamilyExperts::ling3;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const {

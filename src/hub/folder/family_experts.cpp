@@ -43,7 +43,9 @@ void visit_deepseek_sizes(Visitor& v, Config& c, const Family& f) {
 
 template <class Visitor, class Config>
 void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
-  if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
+  if (f.experts == FamilyExperts::ling3)
+    v.size_by("num_experts_per_tok", "num_experts_per_token", c.routing.top_k, 1);
+  else if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
   switch (f.experts) {
     case FamilyExperts::none: return;
     case FamilyExperts::phimoe:
@@ -84,6 +86,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::exaone:
     case FamilyExperts::hy3:
     case FamilyExperts::kimi:
+    case FamilyExperts::ling3:
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
       v.size("num_shared_experts", c.shared_experts, 1);
@@ -153,9 +156,10 @@ std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& 
 }  // namespace
 
 // The first configs said how many are dense, and where neither stands the first is, or none of
-// Cohere's; of families with indexers and of the first DeepSeek one of the two has to stand.
+// Cohere's; of families with indexers, of Ling 3.0 and of the first DeepSeek one of the two has to
+// stand.
 void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  const bool listed = reader.has(kMlpTypes), one_stands = f.indexed || !f.mlp_types();
+  const bool listed = reader.has(kMlpTypes), one_stands = f.indexed || f.ling3 || !f.mlp_types();
   c.dense_first = one_stands && !listed
                       ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
                       : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize,
@@ -342,13 +346,19 @@ void need_word(const JsonReader& reader, const char* key, const char* word) {
     refuse(reader, key, fmt::format("only \"{}\" is of this family", word).c_str());
 }
 
+// The second of two names of a key where that stands, else the first.
+const char* standing(const JsonReader& reader, const char* key, const char* other) {
+  return other && reader.has(other) ? other : key;
+}
+
 void read_groups(const JsonReader& reader, ModelConfig& c, const Family& f, bool greedy) {
   const auto groups = [&](const char* key) {
     if (!greedy) return reader.get_in<int64_t>(key, 1, kMaxSize);
     reader.get_in<int64_t>(key, 1, kMaxSize, 1);
     return int64_t{1};
   };
-  c.routing.expert_groups = groups(f.router->groups_key);
+  c.routing.expert_groups =
+      groups(standing(reader, f.router->groups_key, f.router->other_groups_key));
   c.routing.groups_kept = groups("topk_group");
 }
 
@@ -367,8 +377,9 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) 
   const bool greedy = router.greedy && reader.get<std::string>("topk_method", "greedy") == "greedy";
   if (!greedy && router.groups && *router.method != 0)
     need_word(reader, "topk_method", router.method);
-  if (reader.get<bool>(router.norm_key, router.renormalises) != router.renormalises)
-    refuse(reader, router.norm_key,
+  const char* norm_key = standing(reader, router.norm_key, router.other_norm_key);
+  if (reader.get<bool>(norm_key, router.renormalises) != router.renormalises)
+    refuse(reader, norm_key,
            router.renormalises ? "this family divides weights by their sum, only true"
                                : "this family does not divide weights by their sum, only false");
   if (says_bias(router) && !reader.get<bool>(router.bias_key, true))
@@ -535,7 +546,8 @@ std::string why_not_router(const ModelConfig& c, const Family& f) {
   if (c.routing.recipe != router->recipe)
     return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router->recipe);
   // Its code divides the weights of several experts by their sum, and one weight by nothing.
-  if (f.experts == FamilyExperts::ling && c.routing.top_k == 1) return "tokens have one expert";
+  if ((f.experts == FamilyExperts::ling || f.ling3) && c.routing.top_k == 1)
+    return "tokens have one expert";
   const RoutingLosses& coef = c.routing.coef;
   if (coef.device != 0 || coef.communication != 0)
     return "it learns with losses of devices, for which the family has no words";
@@ -583,6 +595,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::cohere:
     case FamilyExperts::aria:
     case FamilyExperts::kimi:
+    case FamilyExperts::ling3:
       if (none)
         return f.router || f.experts == FamilyExperts::aria ||
                        f.experts == FamilyExperts::deepseek_like
@@ -632,8 +645,9 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
   if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
   else if (f.counted_shared()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
-  if (f.experts == FamilyExperts::ling && c.routing.top_k == 1)
-    refuse(reader, "num_experts_per_tok", "weights of one expert are not divided in this family");
+  if ((f.experts == FamilyExperts::ling || f.ling3) && c.routing.top_k == 1)
+    refuse(reader, standing(reader, "num_experts_per_tok", "num_experts_per_token"),
+           "weights of one expert are not divided in this family");
   read_router(reader, c, f);
 }
 

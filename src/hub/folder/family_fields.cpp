@@ -25,7 +25,7 @@ void visit_latents(Visitor& v, Config& c) {
 void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_latents(fields, c);
-  if (!f.indexed)
+  if (!f.indexed && !f.ling3)
     need_to_stand(
         reader, "q_lora_rank",
         "the width of what queries are made of, or null where they are made of the token");
@@ -38,8 +38,11 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
       refuse(reader, key, "it does not go with the widths of the parts of a head");
   };
   check("qk_head_dim", c.head_width);
-  if (!f.indexed && !f.kimi) check("head_dim", f.part_of_head ? c.head_width : c.rotary_width);
-  else stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes
+  if (!f.indexed && !f.kimi && !f.ling3)
+    check("head_dim", f.part_of_head ? c.head_width : c.rotary_width);
+  else
+    stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes, and
+                                 // Ling 3.0 that of its linear attention
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
   stands(reader, "ep_size");  // of a way to run it
@@ -68,7 +71,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   else if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
-  v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
+  if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
+  else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number(f.eps_key, c.norm_eps, 0);
   if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma && !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
@@ -263,6 +267,7 @@ double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
   if (f.part_of_head)
     return static_cast<double>(c.rotary_width) / static_cast<double>(c.head_width);
+  if (f.ling3) return static_cast<double>(c.rotary_width) / static_cast<double>(c.linear.key_width);
   if (f.rotary_share() || f.rotary_dim()) {
     share = read_rotary_share(reader, share_otherwise(reader, f));
     c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);
@@ -497,6 +502,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
     refuse(reader, f.head_width_too, "\"head_dim\" is another width");
   c.attention_sinks = f.sinks;
   c.attention_gate = f.attention_gate;
+  c.head_gates = f.head_gates;
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
 }
 
@@ -670,7 +676,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .moe_out_norm = f.moe_out_norm,
                             .shared_average = f.experts == FamilyExperts::cohere,
                             .xielu = f.xielu,
-                            .halves = f.halves};
+                            .halves = f.halves,
+                            .head_gates = f.head_gates};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -700,7 +707,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if ((f.lfm2 || f.kimi || f.states || f.experts == FamilyExperts::aria) && c.act != ops::Act::silu)
+  if ((f.lfm2 || f.kimi || f.ling3 || f.states || f.experts == FamilyExperts::aria) &&
+      c.act != ops::Act::silu)
     return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";

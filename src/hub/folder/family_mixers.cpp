@@ -195,6 +195,8 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     c.linear_layers = other_layers(reader, c, f);
     for (int64_t i = 0; i < c.layers; ++i)
       if (!c.is_linear(i)) c.nope_layers.push_back(i);
+  } else if (f.ling3) {
+    read_ling3(reader, c);
   } else if (f.states) {
     read_states(reader, c);
   } else if (f.halves) {
@@ -208,6 +210,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
 
 void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
+  if (f.ling3) return write_ling3(json, c);
   if (f.states) return write_states(json, c);
   if (f.halves) return write_halves(json, c);
   if (!f.linear && !f.lfm2) return;
@@ -239,11 +242,14 @@ std::string why_not_kimi(const ModelConfig& c) {
 }  // namespace
 
 std::string why_not_mixers(const ModelConfig& c, const Family& f) {
-  if (c.linear.present() != (f.linear || f.kimi))
-    return f.linear || f.kimi ? "none of its layers has linear attention"
-                              : "some of its layers have linear attention";
-  if (c.linear.decay_floor != 0) return "decays of its linear attention have a floor";
-  if (f.kimi) {
+  const bool linear = f.linear || f.kimi || f.ling3;
+  if (c.linear.present() != linear)
+    return linear ? "none of its layers has linear attention"
+                  : "some of its layers have linear attention";
+  if (c.linear.decay_floor != 0 && !f.ling3) return "decays of its linear attention have a floor";
+  if (f.ling3) {
+    if (const std::string reason = why_not_ling3(c); !reason.empty()) return reason;
+  } else if (f.kimi) {
     if (const std::string reason = why_not_kimi(c); !reason.empty()) return reason;
   } else if (c.linear.by_channel()) {
     return "in its linear attention each channel has its own decay";
@@ -263,6 +269,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
                          : "norms of queries and keys see them turned";
   if (c.attention_gate != f.has_gate())
     return f.has_gate() ? "its attention has no gate" : "its attention has a gate";
+  if (c.head_gates != f.head_gates) return "its attention's gate is not one of each head";
   if (c.norm_offset != f.norm_offset())
     return f.norm_offset() ? "its norms do not count from 1" : "its norms count from 1";
   return "";

@@ -70,6 +70,10 @@ std::vector<int64_t> layers_of_type(const JsonReader&, const ModelConfig&, const
 void read_states(const JsonReader&, ModelConfig&);
 void write_states(Json&, const ModelConfig&);
 std::string why_not_states(const ModelConfig&);
+// Layers of Ling 3.0's linear attention (family_ling.cpp).
+void read_ling3(const JsonReader&, ModelConfig&);
+void write_ling3(Json&, const ModelConfig&);
+std::string why_not_ling3(const ModelConfig&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
 // Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads

@@ -51,6 +51,10 @@ class FieldReader {
   void size(const char* key, int64_t& x, int64_t low, int64_t high = kMaxSize) {
     x = from_.get_in<int64_t>(key, low, high);
   }
+  // Under another name where that stands; never written so.
+  void size_by(const char* key, const char* other, int64_t& x, int64_t low) {
+    size(from_.has(other) ? other : key, x, low);
+  }
   void number(const char* key, float& x, double low) {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));
   }
@@ -135,6 +139,7 @@ class FieldWriter {
   void size(const char* key, const int64_t& x, int64_t low, int64_t high = kMaxSize) {
     to_[key] = checked<int64_t>(key, x, low, high);
   }
+  void size_by(const char* key, const char*, const int64_t& x, int64_t low) { size(key, x, low); }
   void number(const char* key, const float& x, double low) {
     to_[key] = shortest_decimal(checked<float>(key, x, low, FLT_MAX));
   }

@@ -1,0 +1,64 @@
+// The names of Ling 3.0's tensors (transformers:conversion_mapping.py, "bailing_hybrid").
+#include "hub/tensor_names.h"
+
+namespace moe {
+namespace {
+
+// Its latent attention, whose projection back is called otherwise than that of linear attention.
+constexpr NameRow kLing3Own[] = {
+    {Part::embedding, ParamKind::weight, "model.word_embeddings.weight"},
+    {Part::attention, ParamKind::q_a, "model.layers.{i}.attention.q_a_proj.weight"},
+    {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.attention.q_a_layernorm.weight"},
+    {Part::attention, ParamKind::q_b, "model.layers.{i}.attention.q_b_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::q, "model.layers.{i}.attention.q_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::kv_a, "model.layers.{i}.attention.kv_a_proj_with_mqa.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::k_rope, "model.layers.{i}.attention.kv_a_proj_with_mqa.weight",
+     Layout::fused_rotary},
+    {Part::attention, ParamKind::kv_a_norm, "model.layers.{i}.attention.kv_a_layernorm.weight"},
+    {Part::attention, ParamKind::k_b, "model.layers.{i}.attention.kv_b_proj.weight",
+     Layout::fused_heads},
+    {Part::attention, ParamKind::v_b, "model.layers.{i}.attention.kv_b_proj.weight",
+     Layout::fused_heads},
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.attention.g_proj.weight"},
+    {Part::attention, ParamKind::o, "model.layers.{i}.attention.dense.weight"},
+    {Part::attention, ParamKind::linear_q, "model.layers.{i}.attention.q_proj.weight"},
+    {Part::attention, ParamKind::linear_k, "model.layers.{i}.attention.k_proj.weight"},
+    {Part::attention, ParamKind::linear_v, "model.layers.{i}.attention.v_proj.weight"},
+    {Part::attention, ParamKind::linear_z, "model.layers.{i}.attention.g_proj.weight"},
+    {Part::attention, ParamKind::linear_a_out, "model.layers.{i}.attention.f_proj.weight"},
+    {Part::attention, ParamKind::linear_b, "model.layers.{i}.attention.b_proj.weight"},
+    {Part::attention, ParamKind::linear_conv, "model.layers.{i}.attention.{p}_conv1d.weight",
+     Layout::channels_apart},
+    {Part::attention, ParamKind::linear_dt_bias, "model.layers.{i}.attention.dt_bias", Layout::same,
+     true},
+    {Part::attention, ParamKind::linear_a_log, "model.layers.{i}.attention.A_log", Layout::same,
+     true},
+    {Part::attention, ParamKind::linear_norm, "model.layers.{i}.attention.o_norm.weight"},
+    {Part::attention, ParamKind::linear_o, "model.layers.{i}.attention.o_proj.weight"},
+    {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.expert_bias"},
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+// As transformers saves them, both projections back are called alike.
+constexpr NameRow kLing3Dense[] = {
+    {Part::attention, ParamKind::linear_o, "model.layers.{i}.attention.dense.weight"},
+};
+constexpr auto kLing3Saved = joined(kLing3Dense, kLing3Own);
+
+}  // namespace
+
+// What else there is is called as in Llama and its kin; that table is a constant of another file,
+// so it is there before these are made.
+const TensorNames kLing3Tensors = {"Ling 3.0", kLing3Own, kTiedHeadName,
+                                   {},         {},        kLlamaTensors.rows};
+const TensorNames kLing3SavedTensors = {"Ling 3.0", kLing3Saved, kTiedHeadName,
+                                        {},         {},          kLlamaTensors.rows};
+
+}  // namespace moe

@@ -240,7 +240,8 @@ TEST_F(FamilyFolder, IndexersTurnAsTheFamilyDoes) {
     }
     EXPECT_EQ(read_json(out / "again/config.json")["model_type"],
               pairs ? "glm_moe_dsa" : "deepseek_v32");
-    EXPECT_EQ(Gguf::open(out / "again.gguf").text("general.architecture"), "glm-dsa");
+    EXPECT_EQ(Gguf::open(out / "again.gguf").text("general.architecture"),
+              pairs ? "glm-dsa" : "deepseek32");
   }
 }
 

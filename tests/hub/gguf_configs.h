@@ -313,6 +313,10 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   all.push_back({"deepseek2", v3});
   v3.sparse = {.top = 6, .heads = 3, .width = 16, .followers = {1}};
   all.push_back({"glm-dsa", v3});
+  v3.sparse.followers = {};
+  v3.model_type = "deepseek_v32";
+  v3.rope_scaling = v2.rope_scaling;
+  all.push_back({"deepseek32", v3});
   all.push_back({"kimi-linear", kimi_config()});
   ModelConfig glm = grouped_config();
   glm.qk_norm = QkNorm::head;

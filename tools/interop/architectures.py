@@ -104,11 +104,14 @@ def randomise(model):
 
 
 def for_llama_cpp(sizes):
-    """Widths that its blocks divide, and no YaRN whose ends are not rounded, which it rounds."""
+    """Widths that its blocks divide, indexers as wide as its transform of them takes, and no YaRN
+    whose ends are not rounded, which it rounds."""
     sizes = {
         key: EVEN.get(size, size) if key.endswith(("_size", "_rank")) or key == "head_dim" else size
         for key, size in sizes.items()
     }
+    if "index_head_dim" in sizes:
+        sizes["index_head_dim"] = 128
     if not sizes.get("rope_parameters", {}).get("truncate", True):
         sizes["rope_parameters"] = dict(rope_type="default", rope_theta=10000.0)
     return sizes

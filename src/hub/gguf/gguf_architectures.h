@@ -60,10 +60,12 @@ struct GgufArchitecture {
   const TensorNames* fused_experts = nullptr;
   // Names of files that have queries, keys and values in one tensor, where others have not.
   const TensorNames* fused_attention = nullptr;
-  bool indexed = false;      // attention is sparse, by indexers
-  bool part_turns = false;   // "rope.dimension_count" may be less than a head's width
-  int64_t nope_every = 0;    // nothing turns in layers i with (i + 1) mod this == 0
-  int64_t window_every = 0;  // layers have windows but those with (i + 1) mod this == 0
+  bool indexed = false;          // attention is sparse, by indexers
+  bool shared_indexers = false;  // a layer may take the choice of one before
+  bool yarn_scores = true;       // scores have the factor YaRN gives them (of latent attention)
+  bool part_turns = false;       // "rope.dimension_count" may be less than a head's width
+  int64_t nope_every = 0;        // nothing turns in layers i with (i + 1) mod this == 0
+  int64_t window_every = 0;      // layers have windows but those with (i + 1) mod this == 0
   // llama.cpp takes a model of this name for one with windows where it has so many layers, and for
   // one without where it has another number; 0: the row tells
   int64_t windows_at = 0;

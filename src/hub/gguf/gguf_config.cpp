@@ -495,12 +495,14 @@ void read_dense(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     keys.ignore(key);
 }
 
-void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
+void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix,
+                  const GgufArchitecture& row, const ModelConfig& c) {
   using Type = GgufEntry::Type;
   for (const auto& [key, x] : {std::pair{kTop, c.sparse.top},
                                {kIndexHeads, c.sparse.heads},
                                {kIndexWidth, c.sparse.width}})
     out.push_back({prefix + key, Type::u32, x});
+  if (!row.shared_indexers) return;
   std::vector<bool> full;
   for (int64_t i = 0; i < c.layers; ++i) full.push_back(c.attention(i).index_heads > 0);
   out.push_back({prefix + kIndexTypes, Type::booleans, full});
@@ -575,7 +577,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size("attention.value_length_mla", c.latent.value_width);
     size(kKeyWidth, c.latent.width + c.rotary_width);
     size(kValueWidth, c.latent.width);
-    if (row.indexed) add_indexers(out, prefix, c);
+    if (row.indexed) add_indexers(out, prefix, row, c);
   } else {
     size(kKeyWidth, c.head_width);
     size(kValueWidth, c.head_width);

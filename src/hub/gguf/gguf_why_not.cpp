@@ -207,6 +207,7 @@ std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig&
   if (row.query_growth && s.attention_factor != 1) return "its YaRN multiplies cosines and sines";
   if (row.query_growth && s.original_context != c.query_growth.context)
     return "its queries grow from another context on than its YaRN's";
+  if (row.latent() && !row.yarn_scores) return "its YaRN scales scores";
   // llama.cpp knows one number there, of scores alone.
   return row.latent() && (s.score_mscale <= 0 || s.attention_factor != 1)
              ? "its YaRN scales what turns otherwise than what does not"
@@ -272,6 +273,8 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             fmt::format("it is no {}", row.title)),
       needs(row.indexed == c.sparse.present(),
             row.indexed ? "its attention is not sparse" : "its attention is sparse"),
+      needs(row.shared_indexers || c.sparse.followers.empty(),
+            "some of its layers take the tokens another one chose"),
       needs(row.norm == c.norm,
             row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),
       needs(row.positions == c.positions, row.positions == Positions::rope

@@ -478,15 +478,9 @@ std::vector<ReadOnly> read_only_configs() {
   hy.routing.expert_groups = hy.routing.groups_kept = 1;
   hy.qk_norm = QkNorm::head;
   hy.head_width = 16;
-  ModelConfig sparse = grouped_config();
-  sparse.model_type = "deepseek_v32";
-  make_latent(sparse);
-  sparse.latent.query_width = 32;
-  sparse.sparse = {.top = 6, .heads = 3, .width = 16};
   return {{"seed_oss", "blk.1.post_attention_norm.weight", seed},
           {"ernie4_5", "blk.1.ffn_norm.weight", ernie},
-          {"hy_v3", "blk.1.exp_probs_b", hy},
-          {"deepseek32", "blk.1.indexer.attn_k.weight", sparse}};
+          {"hy_v3", "blk.1.exp_probs_b", hy}};
 }
 
 TEST(GgufRows, RowsThatAreReadOnly) {

@@ -75,6 +75,11 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
         "this model does not add what its FFNs give as it is, but normalised or times a number; "
         "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "
         "smollm3)");
+  if (dense.hyper.present())
+    fail_usage(
+        "this model has {} residual streams; such a model cannot be carved yet, take one that has "
+        "one (llama, mistral, qwen3, smollm3)",
+        dense.hyper.streams);
   if (dense.xielu)
     fail_usage(
         "the activation of this model, xIELU, learns two numbers in each layer, which experts here "

@@ -144,6 +144,9 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
   decides("whether norms have weights", c.norm_weights);
   decides("whether the embedding is normalised", c.embedding_norm);
+  decides("the residual streams (hc_mult)", c.hyper.streams);
+  decides("whether residual streams mix", c.hyper.mixes);
+  decides("whether experts are held at 10", c.experts_held);
   of_base("the rotary base of layers with a window (rope_local_base_freq)", c.window_rope_theta);
   decides("the number of heads (num_attention_heads)", c.heads);
   decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);

@@ -105,14 +105,21 @@ FieldList fields(WantedModel& w) {
       .also({"intermediate_size", "n_inner"});
   list.add_choice(
           "activation", w.activation, activation_names(),
-          "silu, gelu, gelu_tanh, relu, relu2 (its square), sigmoid, or swiglu_oai, gpt-oss's "
-          "clamped one")
+          "silu, gelu, gelu_tanh, relu, relu2 (its square), sigmoid, swiglu_oai, gpt-oss's clamped "
+          "one, or swiglu_10, silu with gate and up held at 10 (DeepSeek-V4)")
       .also({"hidden_act"});
   list.add_choice("qk_norm", w.qk_norm, kQkNormNames,
                   "none, head or full: RMSNorm of queries and keys");
   list.add_choice("norm_placement", w.norm_placement, kPlacementNames,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
                   "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h))");
+  list.add("streams", w.streams,
+           "residual streams beside one another, weighed by the token (hyper-connections); 0: one "
+           "that is not weighed")
+      .also({"hc_mult"});
+  list.add("mix_streams", w.mix_streams,
+           "true: streams are mixed by doubly stochastic matrices, as DeepSeek-V4's (mHC); false: "
+           "each goes on by itself, as Hy4's");
   list.add("bias", w.bias, "true or false: biases in norms, attention and experts (gpt2)");
   list.add("tied", w.tied, "true or false: the head is the embedding")
       .also({"tie_word_embeddings"});
@@ -149,7 +156,7 @@ void set_losses(RoutingOptions& options, WantedModel w) {
 
 const std::vector<std::string>& activation_names() {
   static const std::vector<std::string> names = {"silu",       "gelu",    "gelu_tanh", "relu",
-                                                 "swiglu_oai", "sigmoid", "relu2"};
+                                                 "swiglu_oai", "sigmoid", "relu2",     "swiglu_10"};
   return names;
 }
 
@@ -181,6 +188,8 @@ ModelConfig make_config(const WantedModel& w, int64_t vocab, int64_t context) {
   if (w.activation) c.act = *w.activation;
   if (w.qk_norm) c.qk_norm = *w.qk_norm;
   if (w.norm_placement) c.norm_placement = *w.norm_placement;
+  c.hyper.streams = w.streams;
+  c.hyper.mixes = w.streams > 0 && w.mix_streams;
   if (w.bias) {
     c.attention_bias = c.attention_out_bias = c.ffn_bias = *w.bias;
     c.norm_bias = *w.bias && c.norm == NormKind::layer;

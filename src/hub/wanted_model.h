@@ -21,6 +21,8 @@ struct WantedModel {
   std::optional<QkNorm> qk_norm;
   std::optional<NormPlacement> norm_placement;
   std::optional<bool> bias, tied;
+  int64_t streams = 0;
+  bool mix_streams = true;
   std::optional<double> rope_theta;
   double dropout = 0;
 

@@ -174,10 +174,10 @@ void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Sav
   dk = before_norm(run, dk, k_norm, saved.k_norm);
 }
 
-// Few numbers, so they stay f32.
-void Attention::project_head_gates(Run& run, Tensor x, Saved& saved) {
+// Those of heads are few numbers, so they stay f32.
+void Attention::project_gate(Run& run, Tensor x, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  saved.gate = run.saved.alloc(DType::f32, {x.rows(), shape.gates});
+  saved.gate = run.saved.alloc(shape.head_gates ? DType::f32 : x.dtype, {x.rows(), shape.gates});
   ops::matmul_forward(run, saved.gate, x, gate, all);
 }
 
@@ -279,12 +279,14 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
   ops::cast(run, query.slice_cols(0, shared), q_heads.slice_cols(0, shared));
   ops::gather_rows(run, query.slice_cols(shared, shared + width), sorted, back);
 
-  Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width);
+  Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width), lse;
+  if (sinks.present()) lse = run.scratch.alloc(DType::f32, {tokens, heads});
   query = query.reshape({tokens, heads * (shared + width)});
   if (pass.kept.empty())
-    ops::attention_forward(run, seen, {}, query, kv, batch.positions, heads, 1, scale_of(shape),
+    ops::attention_forward(run, seen, lse, query, kv, batch.positions, heads, 1, scale_of(shape),
                            shape.window);
-  else attend_kept(run, seen, query, kv, pass.kept, batch.positions, heads, scale_of(shape));
+  else attend_kept(run, seen, lse, query, kv, pass.kept, batch.positions, heads, scale_of(shape));
+  if (sinks.present()) ops::attention_sinks(run, seen, lse, sinks);
   ops::matmul_forward(run, values, {seen.reshape({rows, width}), by_head},
                       bank_of(v_bank_, v, heads), offsets);
   ops::gather_rows(run, saved.o.reshape({rows, shape.value_width}), values, back);
@@ -331,7 +333,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
-  if (shape.head_gates) project_head_gates(run, x, saved);
+  if (gate.present() && (shape.head_gates || latents)) project_gate(run, x, saved);
   if (latents && (pass.cache || !pass.kept.empty())) {
     attend_latents(run, x, pass, layer, saved);
   } else {

@@ -58,7 +58,8 @@ struct Attention {
   // they saw.
   void norm_turned(Run&, Saved&);
   void norm_turned_backward(Run&, Tensor& dq, Tensor& dk, const Saved&);
-  void project_head_gates(Run&, Tensor x, Saved&);
+  // Of heads, or beside latents; else the gate is projected with queries, keys and values.
+  void project_gate(Run&, Tensor x, Saved&);
   // What heads gave, weighted by the gate where there is one, in run.scratch then.
   Tensor gated(Run&, const Saved&) const;
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.

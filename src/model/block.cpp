@@ -101,6 +101,39 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
   ops::add(run, dh, dsum, dx);
 }
 
+template <class F>
+void Block::between_streams(Run& run, Tensor out, Tensor h, HyperConnection& streams, Norm& norm,
+                            RngKey dropout_key, SublayerSaved& saved, F&& body) {
+  const int64_t tokens = h.rows(), width = h.cols() / streams.shape.streams;
+  const Tensor seen = run.saved.alloc(DType::f32, {tokens, width}),
+               y = run.saved.alloc(DType::f32, {tokens, width});
+  streams.collapse(run, seen, h, saved.streams);
+  saved.x = run.saved.alloc(run.compute, {tokens, width});
+  norm.forward(run, saved.x, seen, saved.norm);
+  body(y, saved.x);
+  if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
+  streams.spread(run, out, y, saved.streams);
+}
+
+template <class F>
+void Block::between_streams_backward(Run& run, Tensor dh, HyperConnection& streams, Norm& norm,
+                                     RngKey dropout_key, const SublayerSaved& saved, F&& body) {
+  const ArenaScope scope(run.scratch);
+  const auto alloc = [&](DType dtype, int64_t cols) {
+    return run.scratch.alloc(dtype, {dh.rows(), cols});
+  };
+  const int64_t width = saved.x.cols();
+  const Tensor dgiven = alloc(DType::f32, width), dx = alloc(DType::f32, width),
+               dw = alloc(DType::f32, saved.streams.w.cols());
+  streams.spread_backward(run, dh, dgiven, dw, saved.streams);
+  Tensor dy = dgiven;
+  if (run.compute != DType::f32) dy = alloc(run.compute, width);
+  dropped_backward(run, dy, dgiven, dropout_key);
+  body(dx, dy, saved.x);
+  norm.backward(run, dgiven, dx, saved.norm);
+  streams.collapse_backward_acc(run, dh, dw, dgiven, saved.streams);
+}
+
 void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
   if (placement == NormPlacement::beside) return forward_beside(run, out, h, pass, saved);
   if (!mixes) return forward_ffn(run, out, h, pass, saved);
@@ -114,15 +147,19 @@ void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& sav
 }
 
 void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, u, h, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
-                   saved.attention_in,
-                   [&](Tensor y, Tensor x) { mix_forward(run, y, x, pass, saved); });
+  const RngKey key = pass.key_of(layer, Site::attention_dropout);
+  const auto body = [&](Tensor y, Tensor x) { mix_forward(run, y, x, pass, saved); };
+  if (attn_streams)
+    return between_streams(run, u, h, *attn_streams, attn_norm, key, saved.attention_in, body);
+  sublayer_forward(run, u, h, attn_norm, attn_out_norm, key, saved.attention_in, body);
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
-  sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
-                   saved.ffn_in,
-                   [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); });
+  const RngKey key = pass.key_of(layer, Site::ffn_dropout);
+  const auto body = [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); };
+  if (ffn_streams)
+    return between_streams(run, out, u, *ffn_streams, ffn_norm, key, saved.ffn_in, body);
+  sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, key, saved.ffn_in, body);
   scale_layer(run, out);
 }
 
@@ -164,17 +201,25 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   if (placement == NormPlacement::beside) return backward_beside(run, dh, pass, coef, saved);
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm
   if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
-  if (feeds)
-    sublayer_backward(run, dh, ffn_norm, ffn_out_norm, pass.key_of(layer, Site::ffn_dropout),
-                      saved.ffn_in, [&](Tensor dx, Tensor dy, Tensor x) {
-                        ffn.backward(run, dx, du, dy, x, pass, coef, saved.ffn);
-                      });
+  const RngKey ffn_key = pass.key_of(layer, Site::ffn_dropout),
+               attention_key = pass.key_of(layer, Site::attention_dropout);
+  const auto ffn_body = [&](Tensor dx, Tensor dy, Tensor x) {
+    ffn.backward(run, dx, du, dy, x, pass, coef, saved.ffn);
+  };
+  const auto mix_body = [&](Tensor dx, Tensor dy, Tensor x) {
+    mix_backward(run, dx, dy, x, pass, saved);
+  };
+  if (ffn_streams)
+    between_streams_backward(run, dh, *ffn_streams, ffn_norm, ffn_key, saved.ffn_in, ffn_body);
+  else if (feeds)
+    sublayer_backward(run, dh, ffn_norm, ffn_out_norm, ffn_key, saved.ffn_in, ffn_body);
   if (ffn.norms) ops::add(run, dh, dh, du);
-  if (!mixes) return;
-  sublayer_backward(run, dh, attn_norm, attn_out_norm, pass.key_of(layer, Site::attention_dropout),
-                    saved.attention_in, [&](Tensor dx, Tensor dy, Tensor x) {
-                      mix_backward(run, dx, dy, x, pass, saved);
-                    });
+  if (attn_streams)
+    between_streams_backward(run, dh, *attn_streams, attn_norm, attention_key, saved.attention_in,
+                             mix_body);
+  else if (mixes)
+    sublayer_backward(run, dh, attn_norm, attn_out_norm, attention_key, saved.attention_in,
+                      mix_body);
 }
 
 }  // namespace moe

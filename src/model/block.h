@@ -5,6 +5,7 @@
 #include "model/attention.h"
 #include "model/delta_net.h"
 #include "model/gated_conv.h"
+#include "model/hyper_connection.h"
 #include "model/state_scan.h"
 #include "moe/layer.h"
 #include "moe/norm.h"
@@ -18,6 +19,8 @@ namespace moe {
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
 // Of pre the FFN alone may be as of both, in layers that route.
 // and, with a scale c of the layer, h' times c.
+// With several residual streams (pre alone, without s and c) h and u are what is collapsed of them,
+// and what a sublayer gives is spread over them (model/hyper_connection.h).
 // attn being linear attention, a gated convolution or a state space in layers that have it. A block
 // that has one of the two sublayers alone is its half of these: h' = u, or u = h.
 struct Block {
@@ -32,13 +35,15 @@ struct Block {
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise
   std::optional<StateScan> scan;   // likewise
-  Param layer_scale;               // [1], a buffer; absent without
+  std::optional<HyperConnection> attn_streams, ffn_streams;
+  Param layer_scale;  // [1], a buffer; absent without
   MoeLayer ffn;
 
   // One residual sublayer's views into run.saved.
   struct SublayerSaved {
     Tensor x;  // [N,D] A, what the sublayer saw
     Norm::Saved norm, out_norm;
+    HyperConnection::Saved streams;
   };
   struct Saved {
     SublayerSaved attention_in, ffn_in;
@@ -49,13 +54,13 @@ struct Block {
     MoeLayer::Saved ffn;
   };
 
-  // out, h [N,D] f32, different memory
+  // out, h [N,D] f32, or [N,SD] of S streams; different memory
   void forward(Run&, Tensor out, Tensor h, const Pass&, Saved&);
-  // Its halves, where the FFN stands behind attention: u from h, out from u.  u [N,D] f32;
+  // Its halves, where the FFN stands behind attention: u from h, out from u.  u f32 of h's shape;
   // different memory
   void forward_attention(Run&, Tensor u, Tensor h, const Pass&, Saved&);
   void forward_ffn(Run&, Tensor out, Tensor u, const Pass&, Saved&);
-  // dh [N,D] f32: on entry the gradient of the block's output, on return of its input
+  // dh f32 of h's shape: on entry the gradient of the block's output, on return of its input
   void backward(Run&, Tensor dh, const Pass&, const RoutingLosses& coef, const Saved&);
 
  private:
@@ -75,6 +80,13 @@ struct Block {
   template <class F>
   void sublayer_backward(Run&, Tensor dh, Norm&, std::optional<Norm>& out_norm, RngKey dropout_key,
                          const SublayerSaved&, F&& body);
+  // The same of a sublayer between streams.  out, h, dh [N,SD] f32
+  template <class F>
+  void between_streams(Run&, Tensor out, Tensor h, HyperConnection&, Norm&, RngKey dropout_key,
+                       SublayerSaved&, F&& body);
+  template <class F>
+  void between_streams_backward(Run&, Tensor dh, HyperConnection&, Norm&, RngKey dropout_key,
+                                const SublayerSaved&, F&& body);
 };
 
 }  // namespace moe

@@ -84,10 +84,9 @@ void validate_latent(const ModelConfig& c) {
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
   if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
-      c.attention_out_bias || c.attention_sinks || (c.attention_gate && !c.head_gates))
+      c.attention_out_bias)
     fail_usage(
-        "latent attention has rotary positions, no biases, no sinks, no gate but one of each head, "
-        "and no norms of queries and keys");
+        "latent attention has rotary positions, no biases, and no norms of queries and keys");
 }
 
 void validate_sparse(const ModelConfig& c) {
@@ -203,6 +202,28 @@ void validate_scan(const ModelConfig& c) {
       fail_usage("{} of a state space: {}; it must be {} to {}", what, size, least, kLimit);
   if (s.heads % s.groups != 0)
     fail_usage("{} heads of a state space are not {} groups of as many each", s.heads, s.groups);
+}
+
+void validate_streams(const ModelConfig& c) {
+  const ops::HyperShape& h = c.hyper;
+  constexpr int64_t kMost = 16, kMostRounds = 1000;
+  if (h.streams < 0 || h.streams == 1 || h.streams > kMost)
+    fail_usage("@streams is {}; there are 2 to {} residual streams, or 0: one that is not weighed",
+               h.streams, kMost);
+  if (!h.present()) return;
+  if (!(h.magnitude > 0 && std::isfinite(h.magnitude)) || !(h.eps >= 0 && std::isfinite(h.eps)))
+    fail_usage(
+        "streams are weighed up to {} with an epsilon of {}; give one above 0, and one of 0 or "
+        "more",
+        h.magnitude, h.eps);
+  if (h.rounds < 1 || h.rounds > kMostRounds)
+    fail_usage("weights of streams are divided by their sums in {} rounds; it must be 1 to {}",
+               h.rounds, kMostRounds);
+  if (c.norm_placement != NormPlacement::pre || c.moe_out_norm || c.branch_norms || c.layer_scale ||
+      c.multipliers.residual != 1 || c.has_halves())
+    fail_usage(
+        "several residual streams go with norms before sublayers alone, in layers that have both, "
+        "without multipliers of the residual");
 }
 
 void validate_halves(const ModelConfig& c) {
@@ -398,6 +419,7 @@ void validate(const ModelConfig& c) {
   validate_convolutions(c);
   validate_scan(c);
   validate_halves(c);
+  validate_streams(c);
   if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
     fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
                c.window_rope_theta);
@@ -413,8 +435,10 @@ void validate(const ModelConfig& c) {
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");
   check_sketch_bits(c.sketch_bits);
-  if (c.act == ops::Act::swiglu_oai && !c.gated)
-    fail_usage("the activation swiglu_oai is of FFNs with gates");
+  if ((c.act == ops::Act::swiglu_oai || c.act == ops::Act::swiglu_10) && !c.gated)
+    fail_usage("the activations swiglu_oai and swiglu_10 are of FFNs with gates");
+  if (c.experts_held && (c.act != ops::Act::silu || !c.gated || c.by_neuron()))
+    fail_usage("routed experts can be held at 10 only where FFNs have gates of silu");
   if (c.xielu && c.gated) fail_usage("xIELU is an activation of FFNs without gates");
   if (c.xielu && c.moe_layer_count() > 0)
     fail_usage(

@@ -81,8 +81,11 @@ struct LatentAttention {
 // the layer says which these are, or the choice of the last layer before it that has one stands
 // (DeepSeek-V3.2, arXiv 2512.02556, section 2.1; GLM-5).
 struct SparseAttention {
-  int64_t top = 0;                      // 0: to all of them
-  int64_t heads = 0, width = 0;         // of an indexer's queries; its keys have one head
+  int64_t top = 0;               // 0: to all of them
+  int64_t heads = 0, width = 0;  // of an indexer's queries; its keys have one head
+  // of the norm of an indexer's keys, a constant of most families' code
+  // (transformers:deepseek_v32/modeling_deepseek_v32.py)
+  float norm_eps = 1e-6f;
   std::vector<int64_t> followers = {};  // layers without an indexer
 
   bool present() const { return top > 0; }
@@ -253,6 +256,9 @@ struct ModelConfig {
                                   // nothing else of an FFN has one
   ops::Act act = ops::Act::silu;
   bool gated = true;  // SwiGLU and kin
+  // Routed experts hold their gate below 10 and `up` within +-10, as swiglu_10 does, and other FFNs
+  // do not (Hy4).
+  bool experts_held = false;
   // The activation is not `act` but xIELU, two factors of which each layer learns (ops.h): of dense
   // FFNs without gates.
   bool xielu = false;
@@ -263,7 +269,9 @@ struct ModelConfig {
   bool head_bias = false;
   float dropout = 0;  // on the embedding and on what attention and FFN add to the residual
   Multipliers multipliers;
-  float logit_cap = 0;       // logits are cap tanh(logit / cap); 0: as they are
+  float logit_cap = 0;  // logits are cap tanh(logit / cap); 0: as they are
+  // Several residual streams, with norms before sublayers alone.
+  ops::HyperShape hyper;
   bool layer_scale = false;  // what a layer leaves is multiplied by a number of its own, a buffer
   // The router and the routed experts see the residual stream by norms of their own, and norms
   // stand behind the routed experts and behind the shared ones (moe/layer.h, BranchNorms).

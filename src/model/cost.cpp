@@ -67,7 +67,8 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
       scores +=
           2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
   }
-  return {.projections = products(matrices[Part::attention]),
+  // matrices among the norms weigh residual streams
+  return {.projections = products(matrices[Part::attention] + matrices[Part::norms]),
           .scores = scores,
           .dense_ffn = products(matrices[Part::dense_ffn]),
           .experts = products(active(c, matrices[Part::experts], top_k)),
@@ -118,7 +119,7 @@ double training_flops(const ModelConfig& c, const TrainedNumbers& trained, int64
   const int64_t experts = c.routing.experts * c.moe_layer_count();
   const auto of_tokens = static_cast<double>(tokens);
   const auto products = [&](const PartCounts& n) {
-    const int64_t met = n[Part::attention] + n[Part::dense_ffn] + n[Part::shared] +
+    const int64_t met = n[Part::attention] + n[Part::norms] + n[Part::dense_ffn] + n[Part::shared] +
                         n[Part::router] + n[c.tied ? Part::embedding : Part::lm_head];
     const double rows = experts == 0 ? 0
                                      : static_cast<double>(expert_rows) *

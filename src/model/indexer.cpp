@@ -47,7 +47,7 @@ ops::KvView laid_as_kept(Run& run, Tensor keys, std::span<const int64_t> bounds,
 
 // Each query becomes a sequence of its own, whose keys are copies of those that it sees: so the
 // sums of a query that sees all before it are those of attention that is not sparse.
-void attend_kept(Run& run, Tensor o, Tensor q, const ops::KvView& kv, Tensor kept,
+void attend_kept(Run& run, Tensor o, Tensor lse, Tensor q, const ops::KvView& kv, Tensor kept,
                  std::span<const int32_t> positions, int64_t heads, float scale) {
   const int64_t most = std::max(kKeptBytes / bytes_of(kv.k.dtype, kv.k.cols()), kept.cols());
   const int64_t width = kv.k.cols(), value_at = width - kv.v.cols();
@@ -70,7 +70,8 @@ void attend_kept(Run& run, Tensor o, Tensor q, const ops::KvView& kv, Tensor kep
     const ArenaScope scope(run.scratch);
     const Tensor keys = run.scratch.alloc(kv.k.dtype, {std::ssize(row), width});
     ops::gather_rows(run, keys, kv.k, row);
-    ops::attention_forward(run, o.slice_rows(begin, n), {}, q.slice_rows(begin, n),
+    ops::attention_forward(run, o.slice_rows(begin, n),
+                           lse.empty() ? lse : lse.slice_rows(begin, n), q.slice_rows(begin, n),
                            {keys, keys.slice_cols(value_at, width), bounds, first_row}, last, heads,
                            1, scale);
   }

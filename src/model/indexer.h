@@ -33,8 +33,8 @@ ops::KvView laid_as_kept(Run&, Tensor keys, std::span<const int64_t> bounds,
                          std::vector<int64_t>& first_row);
 
 // Attention of H heads to one head's keys and values, those that `kept` [N,K] lists for each query.
-// o [N,H*Cv], q [N,H*C] A; keys lie as rows, values are part of them
-void attend_kept(Run&, Tensor o, Tensor q, const ops::KvView&, Tensor kept,
+// o [N,H*Cv], q [N,H*C] A; lse [N,H] f32 or absent; keys lie as rows, values are part of them
+void attend_kept(Run&, Tensor o, Tensor lse, Tensor q, const ops::KvView&, Tensor kept,
                  std::span<const int32_t> positions, int64_t heads, float scale);
 
 // Bytes that attend_kept copies keys to at once, but always those of one query.

@@ -40,6 +40,24 @@ std::optional<float> first_of_xielu(ParamKind kind) {
   }
 }
 
+// Streams begin as one: a sublayer sees their mean and gives to each what it gives, each goes on as
+// it is, but for a hundredth of what the token says (arXiv 2512.24880; transformers:
+// hy_v4/modeling_hy_v4.py).
+void first_of_streams(const Param& param, const ops::HyperShape& shape) {
+  constexpr float kScale = 0.01f, kOwn = 6;
+  float* x = param.value.as<float>();
+  const int64_t streams = shape.streams;
+  if (!param.is_bias() || param.kind == ParamKind::attn_streams_scale ||
+      param.kind == ParamKind::ffn_streams_scale || param.kind == ParamKind::end_streams_scale) {
+    std::fill_n(x, param.value.numel(), kScale);
+    return;
+  }
+  std::fill_n(x, param.value.numel(), 0.0f);
+  std::fill_n(x, streams, -std::log(static_cast<float>(streams - 1)));
+  for (int64_t s = 0; shape.mixes && param.value.numel() > streams && s < streams; ++s)
+    x[(2 + s) * streams + s] = kOwn;
+}
+
 // One parameter's initial values, each drawn from (key, index in the whole of it).
 void draw(const Param& param, const ModelConfig& config, RngKey key) {
   const InitOptions& init = config.init;
@@ -62,6 +80,7 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   if (param.kind == ParamKind::scan_dt_bias ||
       (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel()))
     return draw_strengths(x, n, key);
+  if (is_of_streams(param.kind) && !param.is_matrix()) return first_of_streams(param, config.hyper);
   if (const std::optional<float> factor = first_of_xielu(param.kind)) {
     std::fill_n(x, n, *factor);
     return;
@@ -173,7 +192,7 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
     block.ffn.group = experts_;
     moe_blocks_.push_back(&block);
   }
-  list_output(config_, final_norm_, lm_head_, lm_head_bias_, take);
+  list_output(config_, end_streams_, final_norm_, lm_head_, lm_head_bias_, take);
   // so that no run is without a limit
   if (storage_ == Storage::bound) ops::limit_copies(params_, {});
 }
@@ -354,7 +373,7 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
 }
 
 void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
-  const int64_t tokens = pass.batch.tokens(), d = config_.width;
+  const int64_t tokens = pass.batch.tokens();
   const auto layers = static_cast<size_t>(config_.layers);
   if (pass.recorded && pass.recorded->size() != moe_blocks_.size())
     fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(),
@@ -363,14 +382,13 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   saved.pass = pass;
   saved.blocks.resize(layers);
   const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
-  for (size_t i = 0; i < buffers; ++i) saved.h.push_back(run.saved.alloc(DType::f32, {tokens, d}));
-  saved.hidden = run.saved.alloc(run.compute, {tokens, d});
+  for (size_t i = 0; i < buffers; ++i)
+    saved.h.push_back(run.saved.alloc(DType::f32, {tokens, stream_width()}));
+  saved.hidden = run.saved.alloc(run.compute, {tokens, config_.width});
   prepare(run, run.saved, saved.pass);
 
   Told told(run);
-  embed(run, saved.h[0], pass.batch);
-  if (config_.dropout > 0 && pass.draws())
-    ops::dropout(run, saved.h[0], saved.h[0], config_.dropout, pass.key.fold(kEmbeddingDropout));
+  begin(run, saved.h[0], pass);
   for (size_t i = 0; i < layers; ++i) {
     const Arena::Mark mark = run.saved.mark();
     const Tensor out = saved.h[(i + 1) % buffers];
@@ -378,12 +396,58 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     tell(run, saved, told, *blocks_[i], saved.blocks[i], out);
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
-  const Tensor last = saved.h[layers % buffers];
+  finish(run, saved.h[layers % buffers], saved);
+  told.settle(saved.routing);
+}
+
+void Model::begin(Run& run, Tensor h, const Pass& pass) {
+  const Tensor first = h.slice_cols(0, config_.width);
+  embed(run, first, pass.batch);
+  if (config_.dropout > 0 && pass.draws())
+    ops::dropout(run, first, first, config_.dropout, pass.key.fold(kEmbeddingDropout));
+  for (int64_t at = config_.width; at < h.cols(); at += config_.width)
+    ops::cast(run, h.slice_cols(at, at + config_.width), first);
+}
+
+void Model::begin_backward(Run& run, Tensor dh, const Pass& pass) {
+  Tensor d = dh.slice_cols(0, config_.width);
+  for (int64_t at = config_.width; at < dh.cols(); at += config_.width)
+    ops::add(run, d, d, dh.slice_cols(at, at + config_.width));
+  if (config_.dropout > 0 && pass.draws())
+    ops::dropout(run, d, d, config_.dropout, pass.key.fold(kEmbeddingDropout));
+  if (config_.embedding_norm) d = before_embedding_norm(run, d, pass.batch);
+  if (config_.positions == Positions::learned)
+    ops::embedding_backward(run, positions_, d, pass.batch.positions);
+  if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, d, d, by);
+  ops::embedding_backward(run, embedding_, d, pass.batch.ids);
+}
+
+void Model::finish(Run& run, Tensor last, ModelSaved& saved) {
+  if (end_streams_) {
+    const Tensor x = run.saved.alloc(DType::f32, {last.rows(), config_.width});
+    end_streams_->collapse(run, x, last, saved.end_streams);
+    last = x;
+  }
   if (has_final_norm(config_)) final_norm_.forward(run, saved.hidden, last, saved.final_norm);
   else ops::cast(run, saved.hidden, last);
   if (const float by = config_.multipliers.logits; by != 1)
     ops::scale(run, saved.hidden, saved.hidden, 1 / by);
-  told.settle(saved.routing);
+}
+
+void Model::finish_backward(Run& run, Tensor dh, Tensor dhidden, const ModelSaved& saved) {
+  if (const float by = config_.multipliers.logits; by != 1)
+    ops::scale(run, dhidden, dhidden, 1 / by);
+  const bool normed = has_final_norm(config_);
+  if (!end_streams_) {
+    if (normed) final_norm_.backward(run, dh, dhidden, saved.final_norm);
+    return;
+  }
+  const ArenaScope scope(run.scratch);
+  const Tensor dx = run.scratch.alloc(DType::f32, {dhidden.rows(), dhidden.cols()}),
+               dw = run.scratch.alloc(DType::f32, {dh.rows(), saved.end_streams.w.cols()});
+  final_norm_.backward(run, dx, dhidden, saved.final_norm);
+  ops::zero(run, dh);
+  end_streams_->collapse_backward_acc(run, dh, dw, dx, saved.end_streams);
 }
 
 // On a device they are made there and brought here once: an op would first take there what stands
@@ -430,31 +494,23 @@ void Model::end_step(const Run& run, const RoutingSpec& training,
 void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
                      const RoutingLosses& coef, ModelSaved& saved, std::span<const float> weights) {
   ArenaScope scope(run.scratch);
-  const int64_t tokens = saved.hidden.rows(), d = config_.width;
-  Tensor dh = run.scratch.alloc(DType::f32, {tokens, d});
-  const bool normed = has_final_norm(config_);
-  Tensor dhidden = normed ? run.scratch.alloc(DType::f32, {tokens, d}) : dh;
+  const int64_t tokens = saved.hidden.rows();
+  const Tensor dh = run.scratch.alloc(DType::f32, {tokens, stream_width()});
+  Tensor dhidden = dh;  // [N,D]
+  if (has_final_norm(config_)) dhidden = run.scratch.alloc(DType::f32, {tokens, config_.width});
   lm_head_loss_backward(run, dhidden, lm_head(), targets, scale, saved.lm_head, weights);
-  if (const float by = config_.multipliers.logits; by != 1)
-    ops::scale(run, dhidden, dhidden, 1 / by);
-  if (normed) final_norm_.backward(run, dh, dhidden, saved.final_norm);
+  finish_backward(run, dh, dhidden, saved);
   Pass pass = saved.pass;
   pass.wanted = {};  // the forward has told it
   for (size_t i = blocks_.size(); i-- > 0;) {
     ArenaScope recomputed(run.saved);
     if (pass.keep == Keep::inputs) {
-      Tensor out = run.saved.alloc(DType::f32, {tokens, d});
+      Tensor out = run.saved.alloc(DType::f32, {tokens, stream_width()});
       blocks_[i]->forward(run, out, saved.h[i], pass, saved.blocks[i]);
     }
     blocks_[i]->backward(run, dh, pass, coef, saved.blocks[i]);
   }
-  if (config_.dropout > 0 && pass.draws())
-    ops::dropout(run, dh, dh, config_.dropout, pass.key.fold(kEmbeddingDropout));
-  if (config_.embedding_norm) dh = before_embedding_norm(run, dh, pass.batch);
-  if (config_.positions == Positions::learned)
-    ops::embedding_backward(run, positions_, dh, pass.batch.positions);
-  if (const float by = config_.multipliers.embedding; by != 1) ops::scale(run, dh, dh, by);
-  ops::embedding_backward(run, embedding_, dh, pass.batch.ids);
+  begin_backward(run, dh, pass);
 }
 
 ModelsOn::ModelsOn(Device* where, std::initializer_list<Model*> models) {

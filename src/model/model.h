@@ -36,9 +36,10 @@ struct LayerStep {
 // Views into run.saved, from one forward until its backward.
 struct ModelSaved {
   Pass pass;
-  std::vector<Tensor> h;  // [N,D] f32: input of each block, then of the final norm (with
-                          // Keep::nothing two buffers that alternate)
+  std::vector<Tensor> h;  // [N,D] f32, or [N,SD] of S residual streams: input of each block, then
+                          // of the final norm (with Keep::nothing two buffers that alternate)
   std::vector<Block::Saved> blocks;
+  HyperConnection::Saved end_streams;
   Norm::Saved final_norm;
   Tensor hidden;  // [N,D] A, after the final norm
   LmHeadSaved lm_head;
@@ -134,6 +135,18 @@ class Model {
   Tensor before_embedding_norm(Run&, Tensor dh, const Batch&);
   void tell(const Run&, ModelSaved&, Told&, const Block&, const Block::Saved&,
             const Tensor& h) const;
+  // Numbers of a token's residual stream, or of all of them.
+  int64_t stream_width() const {
+    return config_.width * std::max<int64_t>(1, config_.hyper.streams);
+  }
+  // h f32: what the embedding gives, in each stream.
+  void begin(Run&, Tensor h, const Pass&);
+  // dh of begin's h, in scratch of the caller's.
+  void begin_backward(Run&, Tensor dh, const Pass&);
+  // saved.hidden from the last block's output.
+  void finish(Run&, Tensor last, ModelSaved&);
+  // dh of finish's `last`, written.  dhidden [N,D] f32
+  void finish_backward(Run&, Tensor dh, Tensor dhidden, const ModelSaved&);
 
   ModelConfig config_;
   Storage storage_;
@@ -147,6 +160,7 @@ class Model {
   // of texts that stretch: long_rope_, absent where they turn as all others
   std::optional<ops::RopeFrequencies> rope_, window_rope_, long_rope_;
   std::vector<std::unique_ptr<Block>> blocks_;
+  std::optional<HyperConnection> end_streams_;
   Norm final_norm_;
   Param lm_head_;                   // [V,D], untied only
   Param lm_head_bias_;              // [V], absent without

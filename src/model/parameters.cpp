@@ -38,6 +38,8 @@ class List {
     if (c.norm_bias && c.norm == NormKind::layer)
       add(norm.bias, Part::norms, kind, name + ".bias", Role::bias, {c.width});
   }
+  void streams(HyperConnection& streams, ParamKind kind, ParamKind scale, std::string_view name,
+               int64_t weights, int64_t parts) const;
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
   void indexer(Indexer& indexer, const AttentionShape& shape) const;
@@ -56,6 +58,17 @@ class List {
   const OnParam& on_param_;
   int64_t layer_;
 };
+
+void List::streams(HyperConnection& streams, ParamKind kind, ParamKind scale, std::string_view name,
+                   int64_t weights, int64_t parts) const {
+  const std::string of(name);
+  streams.shape = c.hyper;
+  streams.norm_eps = c.norm_eps;
+  add(streams.weight, Part::norms, kind, of + ".weight", Role::matrix,
+      {weights, c.hyper.streams * c.width});
+  add(streams.base, Part::norms, kind, of + ".base", Role::bias, {weights});
+  add(streams.scale, Part::norms, scale, of + ".scale", Role::bias, {parts});
+}
 
 // The norms' epsilon is not the model's: the families' code has a constant
 // (transformers:deepseek_v3/modeling_deepseek_v3.py).
@@ -89,10 +102,12 @@ void List::latent_attention(Attention& attention) const {
       {c.width, shape.o_width()});
   if (shape.gates > 0)
     matrix(attention.gate, ParamKind::o_gate, "attn.o_gate.weight", shape.gates, c.width);
+  if (c.attention_sinks)
+    add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
+        {shape.heads});
   if (shape.index_heads > 0) indexer(attention.indexer.emplace(), shape);
 }
 
-// Its LayerNorm's epsilon is a constant too (transformers:deepseek_v32/modeling_deepseek_v32.py).
 void List::indexer(Indexer& indexer, const AttentionShape& shape) const {
   const int64_t heads = shape.index_heads, width = shape.index_width;
   const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
@@ -103,7 +118,7 @@ void List::indexer(Indexer& indexer, const AttentionShape& shape) const {
       {heads * width, shape.latent.query_width});
   own(indexer.k, ParamKind::index_k, "attn.index_k.weight", Role::matrix, {width, c.width});
   indexer.k_norm.kind = NormKind::layer;
-  indexer.k_norm.eps = 1e-6f;
+  indexer.k_norm.eps = c.sparse.norm_eps;
   own(indexer.k_norm.weight, ParamKind::index_k_norm, "attn.index_k_norm.weight", Role::norm,
       {width});
   own(indexer.k_norm.bias, ParamKind::index_k_norm, "attn.index_k_norm.bias", Role::bias, {width});
@@ -256,7 +271,7 @@ void List::branch_norms(BranchNorms& norms) const {
 void List::bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts,
                 int64_t width, bool down_bias) const {
   const int64_t d = c.width;
-  bank.act = c.act;
+  bank.act = part == Part::experts && c.experts_held ? ops::Act::swiglu_10 : c.act;
   if (c.gated)
     add(bank.gate, part, ParamKind::gate, name + "gate.weight", Role::matrix, {experts, width, d});
   add(bank.up, part, ParamKind::up, name + "up.weight", Role::matrix, {experts, width, d});
@@ -321,6 +336,12 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
   if (block.feeds && (both || (c.moe_out_norm && c.is_moe(layer))))
     list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
+  if (c.hyper.present()) {
+    list.streams(block.attn_streams.emplace(), ParamKind::attn_streams,
+                 ParamKind::attn_streams_scale, "streams1", c.hyper.weights(), c.hyper.parts());
+    list.streams(block.ffn_streams.emplace(), ParamKind::ffn_streams, ParamKind::ffn_streams_scale,
+                 "streams2", c.hyper.weights(), c.hyper.parts());
+  }
   if (c.layer_scale)
     list.add(block.layer_scale, Part::norms, ParamKind::layer_scale, "layer_scale", Role::buffer,
              {1});
@@ -348,9 +369,12 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
              Role::matrix, {1, c.width});
 }
 
-void list_output(const ModelConfig& c, Norm& final_norm, Param& lm_head, Param& lm_head_bias,
-                 const OnParam& on_param) {
+void list_output(const ModelConfig& c, std::optional<HyperConnection>& end_streams,
+                 Norm& final_norm, Param& lm_head, Param& lm_head_bias, const OnParam& on_param) {
   const List list(c, on_param);
+  if (c.hyper.present())
+    list.streams(end_streams.emplace(), ParamKind::end_streams, ParamKind::end_streams_scale,
+                 "end_streams", c.hyper.streams, 1);
   if (has_final_norm(c)) list.norm(final_norm, ParamKind::final_norm, "final_norm");
   if (!c.tied)
     list.add(lm_head, Part::lm_head, ParamKind::weight, "head.weight", Role::matrix,
@@ -363,6 +387,7 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   int64_t layers = 1;
   const OnParam tell = [&](Param& param) { f(param, layers); };
   Param embedding, positions, head, head_bias;
+  std::optional<HyperConnection> end_streams;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
   // Heads of layers with a window may be others, and some layers have no indexer.
@@ -378,7 +403,7 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
     list_block(c, of.first, block, tell);
   }
   layers = 1;
-  list_output(c, final_norm, head, head_bias, tell);
+  list_output(c, end_streams, final_norm, head, head_bias, tell);
 }
 
 std::string_view name_of(Part part) {
@@ -418,6 +443,12 @@ bool is_of_indexer(ParamKind kind) {
          kind == ParamKind::index_k_norm || kind == ParamKind::index_weights;
 }
 
+bool is_of_streams(ParamKind kind) {
+  return kind == ParamKind::attn_streams || kind == ParamKind::attn_streams_scale ||
+         kind == ParamKind::ffn_streams || kind == ParamKind::ffn_streams_scale ||
+         kind == ParamKind::end_streams || kind == ParamKind::end_streams_scale;
+}
+
 bool is_hidden_matrix(const Param& p) { return is_large(p) && p.layer >= 0; }
 
 bool is_convolution(const Param& p) {
@@ -432,7 +463,8 @@ bool is_multiplied(const ModelConfig& c, const Param& p) {
 
 bool is_multiplied_in_f32(const Param& p) {
   return p.part == Part::router || p.kind == ParamKind::linear_a || p.kind == ParamKind::linear_b ||
-         p.kind == ParamKind::scan_dt || p.kind == ParamKind::index_weights;
+         p.kind == ParamKind::scan_dt || p.kind == ParamKind::index_weights ||
+         is_of_streams(p.kind);
 }
 
 void copy_as_f32(Tensor out, const Param& param, int threads) {

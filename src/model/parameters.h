@@ -106,6 +106,14 @@ enum class ParamKind : uint8_t {
   experts_out_norm,
   shared_out_norm,
   layer_scale,  // a buffer
+  // of residual streams before and behind attention, the FFN, and at the end: what a token's
+  // weights are made by, a matrix and biases, and their scales
+  attn_streams,
+  attn_streams_scale,
+  ffn_streams,
+  ffn_streams_scale,
+  end_streams,
+  end_streams_scale,
   gate,
   up,  // of a bank of experts; of a router too, whose logits are analytic
   down,
@@ -130,7 +138,8 @@ bool is_hidden_matrix(const Param&);
 // Whether products take it: not what rows are only looked up in, nor the weights of a convolution.
 bool is_multiplied(const ModelConfig&, const Param&);
 // Whether it is multiplied in f32 whatever the activations are: routers, what makes strength and
-// decay of linear attention, the steps of a state space, and what weighs an indexer's heads.
+// decay of linear attention, the steps of a state space, what weighs an indexer's heads, and what
+// weighs residual streams.
 bool is_multiplied_in_f32(const Param&);
 // Whether it is of a router that scores neurons by their own rows in few bits (recipe sketch): what
 // those become in files that have such types, and where they are multiplied.
@@ -141,6 +150,8 @@ bool is_of_indexer(ParamKind);
 // kSketchBlock.
 DType sketch_type(const ModelConfig&, const Param&);
 constexpr int64_t kSketchBlock = 64;
+// Whether it is of residual streams: their weights hang on each of its numbers.
+bool is_of_streams(ParamKind);
 // Whether it is the weights of a convolution, which no product takes.
 bool is_convolution(const Param&);
 
@@ -155,8 +166,8 @@ void list_input(const ModelConfig&, Param& embedding, Param& positions, const On
 void list_block(const ModelConfig&, int64_t layer, Block&, const OnParam&);
 // Of a block its feed-forward layer alone.
 void list_ffn(const ModelConfig&, int64_t layer, MoeLayer&, const OnParam&);
-void list_output(const ModelConfig&, Norm& final_norm, Param& lm_head, Param& lm_head_bias,
-                 const OnParam&);
+void list_output(const ModelConfig&, std::optional<HyperConnection>& end_streams, Norm& final_norm,
+                 Param& lm_head, Param& lm_head_bias, const OnParam&);
 
 // The list of a config alone, no model being made: each parameter once for all layers that have one
 // like it, `layers` being their number; 1 outside of layers.

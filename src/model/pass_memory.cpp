@@ -88,6 +88,9 @@ struct Sizes {
   }
   int64_t statistics() const { return n * kF32 * (c.norm == NormKind::layer ? 2 : 1); }
   int64_t stream() const { return n * c.width * kF32; }
+  // All residual streams.
+  int64_t streams() const { return stream() * std::max<int64_t>(1, c.hyper.streams); }
+  int64_t weighed() const { return n * c.hyper.weights() * kF32; }  // a token's weights of them
 };
 
 // Before and behind the convolution; gates, what the rule gives and its norm; what gates and decays
@@ -174,6 +177,9 @@ int64_t saved_ffn(const Sizes& s, int64_t layer) {
 bool normed_experts(const Sizes& s, int64_t layer) { return s.c.moe_out_norm && s.c.is_moe(layer); }
 
 int64_t saved_block(const Sizes& s, int64_t layer) {
+  if (s.c.hyper.present())  // what is collapsed, seen and given, and weights twice; between them u
+    return 2 * (2 * s.stream() + s.n * s.c.width * s.a + s.statistics() + 2 * s.weighed()) +
+           s.streams() + saved_attention(s, layer) + saved_ffn(s, layer);
   if (s.c.norm_placement == NormPlacement::beside)  // what both sublayers see
     return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) + saved_ffn(s, layer);
   // what a norm behind a sublayer sees
@@ -304,7 +310,18 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
          scratch_wave(s, s.n, s.c.width) + scratch_gate(s, shape);
 }
 
+// Backward through what is seen of the streams: gradients of the weights, the streams normed and
+// the gradient of that; before it of what is given to them, where they mix.
+int64_t scratch_streams(const Sizes& s) {
+  return std::max(s.weighed() + 2 * s.streams() + s.n * kF32 +
+                      scratch_wave(s, s.n, s.c.hyper.streams * s.c.width) * kF32 / s.a,
+                  s.c.hyper.mixes ? s.streams() : 0);
+}
+
 int64_t scratch_block(const Sizes& s, int64_t layer) {
+  if (s.c.hyper.present())  // of what is given and seen, of weights; the first rounded
+    return 2 * s.stream() + s.weighed() + (s.a != kF32 ? s.n * s.c.width * s.a : 0) +
+           std::max({scratch_ffn(s, layer), scratch_attention(s, layer), scratch_streams(s)});
   // dx, and dsum or what came of the norm, or the other sublayer's dx; dy
   const bool pre = s.c.norm_placement == NormPlacement::pre && !normed_experts(s, layer),
              output = s.c.norm_placement == NormPlacement::output ||
@@ -325,7 +342,7 @@ int64_t chunk_of_logits(const Sizes& s) {
 }
 
 // Forward, beside what is saved: what a sublayer gives, and the hidden rows on the way to it.
-int64_t scratch_forward(const Sizes& s, int64_t layer) {
+int64_t scratch_sublayers(const Sizes& s, int64_t layer) {
   if (!s.c.has_ffn(layer)) return s.stream();
   const bool moe = s.c.is_moe(layer);
   const int64_t hidden = s.rows(moe) / s.pieces(moe) * s.ffn_width(moe) * s.a;
@@ -333,6 +350,12 @@ int64_t scratch_forward(const Sizes& s, int64_t layer) {
   const int64_t numbers = s.rows(true) * s.c.width;
   return s.stream() + numbers * kF32 + hidden + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
          (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
+}
+
+// The same, or the streams normed.
+int64_t scratch_forward(const Sizes& s, int64_t layer) {
+  return std::max(scratch_sublayers(s, layer),
+                  s.c.hyper.present() ? s.streams() + s.n * kF32 : int64_t{0});
 }
 
 // Numbers of experts that lie on other processes.
@@ -377,8 +400,9 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
   m.copies = copy_bytes(c, shape.dtype, shape.spread);
 
   const int64_t logits = kept_logits(s);
-  m.activations = (c.layers + 1) * s.stream() + n * c.width * s.a + 2 * n * kF32 + s.statistics() +
-                  logits;  // h of every block, hidden, nll, lse
+  const int64_t end = c.hyper.present() ? s.stream() + 2 * n * c.hyper.streams * kF32 : 0;
+  m.activations = (c.layers + 1) * s.streams() + end + n * c.width * s.a + 2 * n * kF32 +
+                  s.statistics() + logits;  // h of every block, hidden, nll, lse
   int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
@@ -386,23 +410,26 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     widest_block = std::max(widest_block, block);
     widest_scratch = std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, layer)});
   }
-  if (shape.recompute) m.activations += widest_block + s.stream();
+  if (shape.recompute) m.activations += widest_block + s.streams();
   if (c.embedding_norm)  // what it sees, its gradient, and its statistics
     widest_scratch = std::max(widest_scratch, 2 * s.stream() + n * kF32);
-  m.scratch = 2 * s.stream() + widest_scratch + kThreadScratch;
+  if (c.hyper.present())  // of the end: what comes of its norm
+    widest_scratch = std::max(widest_scratch, s.stream() + s.weighed() + scratch_streams(s));
+  m.scratch = s.streams() + s.stream() + widest_scratch + kThreadScratch;
   return m;
 }
 
 namespace {
 
 // Of a forward that reads a cache: what queries of latents are, in both orders, what they see, and
-// the values.
+// the values; with sinks the sums of their weights.
 int64_t scratch_latents(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t width = shape.latent.width;
   return shape.latent.present() ? s.n * s.a *
-                                      (shape.cached_key_width() * (shape.heads + 1) +
-                                       shape.heads * (2 * width + shape.value_width))
+                                          (shape.cached_key_width() * (shape.heads + 1) +
+                                           shape.heads * (2 * width + shape.value_width)) +
+                                      (s.c.attention_sinks ? s.n * shape.heads * kF32 : 0)
                                 : 0;
 }
 
@@ -441,7 +468,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
   // of every block, hidden
-  const int64_t streams = 2 * s.stream() + s.n * c.width * s.a + s.statistics();
+  const int64_t streams = 2 * s.streams() + s.n * c.width * s.a + s.statistics();
   int64_t turning[2] = {};  // numbers of a position's cosines and sines, of layers with a window
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const AttentionShape of = c.attention(layer);
@@ -458,6 +485,8 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
   saved = std::max(saved, shape.logits * (c.vocab + 2) * kF32);      // and nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;
   if (c.embedding_norm) scratch = std::max(scratch, s.stream() + s.n * kF32);
+  if (c.hyper.present())  // of the end
+    saved = std::max(saved, s.stream() + 2 * s.n * c.hyper.streams * kF32);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     saved = std::max(saved, saved_block(s, layer));
     scratch = std::max(scratch, scratch_forward(s, layer));

@@ -238,6 +238,27 @@ void check_softmax_forward(const Tensor& s, const Tensor& lse, const Tensor& z) 
   need(lse.empty() || is_vector(lse, z.rows()), op, "lse [N] f32", {{"lse", lse}, {"z", z}});
 }
 
+void check_hyper_weights(const char* op, const Tensor& w, const Tensor& z, const Param& base,
+                         const Param& scale, const HyperShape& shape) {
+  const int64_t parts = scale.value.numel(), streams = shape.streams,
+                weights = streams * (parts == 3 ? 2 + streams : parts);
+  need(streams > 0 && parts >= 1 && parts <= 3 && is_f32(w) && is_f32(z) && same_matrix(w, z) &&
+           z.cols() == weights && is_vector(base.value, weights) && is_vector(scale.value, parts),
+       op, "w and z [N,W], base [W], scale [1..3] f32",
+       {{"w", w}, {"z", z}, {"base", base.value}, {"scale", scale.value}});
+}
+
+void check_streams(const char* op, const Tensor& h, const Tensor& x, const Tensor& w, bool all,
+                   bool mixes) {
+  const int64_t streams = x.cols() > 0 ? h.cols() / x.cols() : 0,
+                least = streams * (!all    ? 1
+                                   : mixes ? 2 + streams
+                                           : 2);
+  need(is_f32(h) && is_f32(x) && is_f32(w) && h.rows() == x.rows() && w.rows() == x.rows() &&
+           streams > 0 && h.cols() == streams * x.cols() && w.cols() >= least,
+       op, "streams [N,SD], x [N,D] and weights [N,W] f32", {{"h", h}, {"x", x}, {"w", w}});
+}
+
 void check_sqrt_softplus_forward(const Tensor& s, const Tensor& z) {
   need(is_f32(s) && is_f32(z) && same_matrix(s, z), "sqrt_softplus_forward", "s and z [N,E] f32",
        {{"s", s}, {"z", z}});

@@ -45,6 +45,11 @@ void check_softmax_backward(const Tensor& dz, const Tensor& ds, const Tensor& dl
                             const Tensor& s);
 void check_logsumexp_backward(const Tensor& dz, const Tensor& dlse, const Tensor& z,
                               const Tensor& lse);
+void check_hyper_weights(const char* op, const Tensor& w, const Tensor& z, const Param& base,
+                         const Param& scale, const HyperShape& shape);
+// h [N,SD] beside x [N,D] and the weights; `all`: those behind a sublayer too.
+void check_streams(const char* op, const Tensor& h, const Tensor& x, const Tensor& w, bool all,
+                   bool mixes = false);
 void check_sqrt_softplus_forward(const Tensor& s, const Tensor& z);
 void check_sqrt_softplus_backward(const Tensor& dz, const Tensor& ds, const Tensor& s,
                                   const Tensor& z);

@@ -177,6 +177,25 @@ MOE_OP(host, void, state_space_backward,
         Tensor chunks, Tensor xbc, Tensor dt, const StateHeads& heads,
         std::span<const int64_t> bounds),
        (run, dxbc, ddt, a_log, dt_bias, skip, dy, chunks, xbc, dt, heads, bounds))
+MOE_OP(host, void, hyper_weights_forward,
+       (Run & run, Tensor w, Tensor z, const Param& base, const Param& scale,
+        const HyperShape& shape),
+       (run, w, z, base, scale, shape))
+MOE_OP(host, void, hyper_weights_backward,
+       (Run & run, Tensor dz, Param& base, Param& scale, Tensor dw, Tensor z,
+        const HyperShape& shape),
+       (run, dz, base, scale, dw, z, shape))
+MOE_OP(host, void, collapse_streams_forward, (Run & run, Tensor x, Tensor h, Tensor w),
+       (run, x, h, w))
+MOE_OP(host, void, collapse_streams_backward_acc,
+       (Run & run, Tensor dh, Tensor dw, Tensor dx, Tensor h, Tensor w), (run, dh, dw, dx, h, w))
+MOE_OP(host, void, spread_streams_forward,
+       (Run & run, Tensor out, Tensor h, Tensor y, Tensor w, bool mixes),
+       (run, out, h, y, w, mixes))
+MOE_OP(host, void, spread_streams_backward,
+       (Run & run, Tensor dh, Tensor dy, Tensor dw, Tensor dout, Tensor h, Tensor y, Tensor w,
+        bool mixes),
+       (run, dh, dy, dw, dout, h, y, w, mixes))
 MOE_OP(device, void, softmax_forward, (Run & run, Tensor s, Tensor lse, Tensor z), (run, s, lse, z))
 MOE_OP(device, void, softmax_backward, (Run & run, Tensor dz, Tensor ds, Tensor dlse, Tensor s),
        (run, dz, ds, dlse, s))

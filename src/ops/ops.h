@@ -175,8 +175,9 @@ void embedding_backward(Run&, Param& table, Tensor dy, std::span<const int32_t> 
 // ---- expert hidden layer (ops/cpu/rowwise/activation.cpp) ---------------------------------------
 // gelu is exact: x/2 (1 + erf(x / sqrt 2)); relu2 is max(x, 0)^2; swiglu_oai is gpt-oss's: m / (1 +
 // e^(-1.702 m)) of m = min(x, 7), beside which `up` is held within +-7 and counts one more
-// (transformers:gpt_oss/modeling_gpt_oss.py)
-enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai, sigmoid, relu2 };
+// (transformers:gpt_oss/modeling_gpt_oss.py); swiglu_10 is silu of min(x, 10), beside which `up` is
+// held within +-10 (transformers:deepseek_v4/modeling_deepseek_v4.py)
+enum class Act { silu, gelu, gelu_tanh, relu, swiglu_oai, sigmoid, relu2, swiglu_10 };
 
 // hidden[r,f] = weight[r] * act(gate[r,f]) * up[r,f], with swiglu_oai (up' + 1) in place of up;
 // without a gate (absent): weight[r] * act(up[r,f]).  all [R,F] A; weight [R] f32 or absent (= 1)
@@ -200,6 +201,42 @@ void xielu_forward(Run&, Tensor hidden, Tensor up, const Param& alpha_p, const P
 // up's memory, hidden dhidden's.
 void xielu_backward(Run&, Tensor dup, Tensor hidden, Param& alpha_p, Param& alpha_n, Tensor dhidden,
                     Tensor up, const Param& beta, const Param& eps);
+
+// ---- residual streams (ops/cpu/rowwise/streams.cpp) ---------------------------------------------
+// Hyper-connections (arXiv 2409.19606): S residual streams stand beside one another, h [N,SD]. Of a
+// token, W weights say what a sublayer sees of them, pre [S], how much of what it gives goes to
+// each, post [S], and, where streams mix, how much of stream j becomes stream k, comb [S,S]: W is S
+// (only pre), 2 S or (2 + S) S, and w [N,W] holds them one behind another.
+struct HyperShape {
+  int64_t streams = 0;  // S; 0: there is one residual stream and nothing of this
+  bool mixes = false;   // comb is there; else a stream goes on as it is
+  float magnitude = 2;  // what post stays below
+  float eps = 1e-6f;
+  int64_t rounds = 20;  // of dividing comb by sums of its columns and rows
+
+  bool present() const { return streams > 0; }
+  int64_t parts() const { return mixes ? 3 : 2; }
+  int64_t weights() const { return streams * (mixes ? 2 + streams : 2); }
+};
+// From z [N,W], with u = scale z + base, each of pre, post and comb having a scale of its own,
+//   pre = sigmoid(u) + eps,  post = magnitude sigmoid(u), + eps where nothing mixes,
+//   comb = softmax(u) over k + eps, divided by the sums over j, and in each further round by the
+//     sums over k and over j, all + eps (Sinkhorn and Knopp; DeepSeek-V4, arXiv 2606.19348, section
+//     2.2; without comb Hy4, transformers:hy_v4/modeling_hy_v4.py).
+// base [W], scale [1..3] f32; backward: dz written, base.grad and scale.grad +=
+void hyper_weights_forward(Run&, Tensor w, Tensor z, const Param& base, const Param& scale,
+                           const HyperShape&);
+void hyper_weights_backward(Run&, Tensor dz, Param& base, Param& scale, Tensor dw, Tensor z,
+                            const HyperShape&);
+// x[n] = sum_s pre_s h_s.  x [N,D] f32; backward adds to dh [N,SD] and writes what of dw is pre's
+void collapse_streams_forward(Run&, Tensor x, Tensor h, Tensor w);
+void collapse_streams_backward_acc(Run&, Tensor dh, Tensor dw, Tensor dx, Tensor h, Tensor w);
+// out_k = post_k y + h_k, or + sum_j comb[j,k] h_j where streams mix.  out other memory than h;
+// backward writes dh [N,SD] (other memory than dout where streams mix), dy [N,D] and what of dw is
+// post's and comb's
+void spread_streams_forward(Run&, Tensor out, Tensor h, Tensor y, Tensor w, bool mixes);
+void spread_streams_backward(Run&, Tensor dh, Tensor dy, Tensor dw, Tensor dout, Tensor h, Tensor y,
+                             Tensor w, bool mixes);
 
 // ---- neurons that are chosen one by one (ops/cpu/kept/kept_neurons.cpp) -------------------------
 // y[n] = sum over i in kept[n] of a_i down_i, a_i = act(<gate_i, x[n]>) <up_i, x[n]>, with

@@ -234,7 +234,8 @@ TEST(MakeConfig, FillsInWhatFollowsFromTheRest) {
 TEST(MakeConfig, TakesEveryActivation) {
   RunOptions o;
   const std::string help = fields(o).at("activation").help;
-  for (const char* name : {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"}) {
+  for (const char* name :
+       {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid", "relu2", "swiglu_10"}) {
     EXPECT_NE(help.find(name), std::string::npos) << name;
     const ModelConfig c = Line({"--activation", name}).config();
     EXPECT_EQ(activation_names().at(static_cast<size_t>(c.act)), name);

@@ -106,10 +106,10 @@ TEST(AttentionLayer, MatchesItsTwinWhateverItsHeadsAre) {
     expect_like_the_twin(shape);
 }
 
-// x, then q_a, q_b, kv_a, k_rope, k_b, v_b, the way out, and the gates of heads where there are
-// any.
+// x, then q_a, q_b, kv_a, k_rope, k_b, v_b, the way out, and the gates and the sinks of heads where
+// there are any.
 template <class T>
-using LatentInputs = std::array<std::vector<T>, 9>;
+using LatentInputs = std::array<std::vector<T>, 10>;
 
 // y = x / rms(x) of rows of `width`
 template <class T>
@@ -168,18 +168,25 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
       static_cast<double>(shape.score_factor) / std::sqrt(static_cast<double>(shape.key_width)),
       0};
   const std::vector<T> v = linear(kv, in[6], l.width);
-  std::vector<T> o = twin::attention_forward(q, k, v, rows, of).o;
+  const twin::AttentionOut<T> given = twin::attention_forward(q, k, v, rows, of);
+  std::vector<T> o = given.o;
+  const auto values_of_head = static_cast<size_t>(shape.value_width);
+  if (!in[9].empty())  // o / (1 + e^(sink - lse))
+    for (size_t i = 0; i < o.size(); ++i) {
+      const size_t head = i / values_of_head;
+      o[i] *= twin::sigmoid(given.lse[head] - in[9][head % static_cast<size_t>(shape.heads)]);
+    }
   if (!in[8].empty()) {
     const std::vector<T> gate = linear(in[0], in[8], kWidth);
     for (size_t i = 0; i < o.size(); ++i)
-      o[i] *= twin::sigmoid(gate[i / static_cast<size_t>(shape.value_width)]);
+      o[i] *= twin::sigmoid(gate[shape.head_gates ? i / values_of_head : i]);
   }
   return linear(o, in[7], shape.o_width());
 }
 
-enum class Latent { turns, stands, grows, gated };
+enum class Latent { turns, stands, grows, gated, sunk };
 std::string name_of(Latent kind) {
-  constexpr const char* kNames[] = {"turns", "stands", "grows", "gated"};
+  constexpr const char* kNames[] = {"turns", "stands", "grows", "gated", "sunk"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -203,6 +210,11 @@ struct LatentLayer {
       shape.gates = kHeads;
       shape.head_gates = true;
       attention.gate = draw_param(run.saved, {kHeads, kWidth}, 10, 0.7f);
+    }
+    if (kind == Latent::sunk) {
+      shape.gates = shape.o_width();
+      attention.gate = draw_param(run.saved, {shape.gates, kWidth}, 10, 0.7f);
+      attention.sinks = draw_param(run.saved, {kHeads}, 11, 0.7f);
     }
     const auto ones = [&](Norm& norm, int64_t width) {
       norm.eps = 1e-6f;
@@ -251,7 +263,8 @@ void expect_latents_like_the_twin(Latent kind) {
   Latents& latents = *attention.latents;
   std::vector<Param*> params = {&latents.q_a, &attention.q, &latents.kv_a, &latents.k_rope,
                                 &attention.k, &attention.v, &attention.o};
-  if (kind == Latent::gated) params.push_back(&attention.gate);
+  if (attention.gate.present()) params.push_back(&attention.gate);
+  if (attention.sinks.present()) params.push_back(&attention.sinks);
   LatentInputs<double> in = {values(x)};
   for (size_t i = 0; i < params.size(); ++i) in[i + 1] = values(params[i]->value);
   expect_near(y, twin_latent_attention(in, attention.shape), kTwinF32, "y");
@@ -269,7 +282,8 @@ void expect_latents_like_the_twin(Latent kind) {
 }
 
 TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
-  for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows, Latent::gated})
+  for (const Latent kind :
+       {Latent::turns, Latent::stands, Latent::grows, Latent::gated, Latent::sunk})
     expect_latents_like_the_twin(kind);
 }
 
@@ -344,7 +358,7 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
 }
 INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache,
                          testing::Values(Latent::turns, Latent::stands, Latent::grows,
-                                         Latent::gated),
+                                         Latent::gated, Latent::sunk),
                          [](const auto& item) { return name_of(item.param); });
 
 // What a model's layers are given is what its options say, one layer after another.

@@ -284,8 +284,28 @@ void add_halves(std::vector<Case>& list) {
   list.push_back({.name = "experts, both, attention, norms of what they give", .config = c});
 }
 
+void add_streams(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.shared_experts = 1;
+  c.shared_width = 5;
+  c.hyper = {.streams = 3, .magnitude = 1.5f, .eps = 1e-3f};
+  c.experts_held = true;
+  list.push_back({.name = "three residual streams", .config = c});
+  c.dense_first = 1;
+  c.dropout = 0.2f;
+  c.hyper.mixes = true;
+  c.hyper.rounds = 3;
+  list.push_back({.name = "three residual streams that mix", .config = c, .random = true});
+  c = small();
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  c.hyper = {.streams = 2, .mixes = true};
+  list.push_back({.name = "two residual streams that mix, LayerNorms", .config = c});
+}
+
 std::vector<Case> architectures() {
   std::vector<Case> list;
+  add_streams(list);
   add_halves(list);
   add_variants_of_ffns(list);
   add_variants_of_attention(list);

@@ -58,6 +58,14 @@ TEST(ForwardMemory, IsEstimatedFromShapes) {
                    {.tokens = 1024, .dtype = DType::bf16, .loss = true});
 }
 
+TEST(ForwardMemory, OfResidualStreams) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
+  c.hyper = {.streams = 4};
+  expect_estimated("streams", c, {.tokens = 1024, .loss = true});
+  c.hyper.mixes = true;
+  expect_estimated("streams that mix", c, {.tokens = 1024, .dtype = DType::bf16, .loss = true});
+}
+
 TEST(ForwardMemory, OfShapesOfTheirOwn) {
   ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
   c.shared_experts = 1;

@@ -15,11 +15,12 @@ namespace {
 
 using ops::Act;
 
-constexpr Act kActs[] = {Act::silu, Act::gelu,       Act::gelu_tanh,
-                         Act::relu, Act::swiglu_oai, Act::relu2};
+constexpr Act kActs[] = {Act::silu,       Act::gelu,  Act::gelu_tanh, Act::relu,
+                         Act::swiglu_oai, Act::relu2, Act::swiglu_10};
 
 std::string describe_case(Act act, DType dtype, int64_t cols, bool gated, bool weighted) {
-  const char* names[] = {"silu", "gelu", "gelu_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"};
+  const char* names[] = {"silu",       "gelu",    "gelu_tanh", "relu",
+                         "swiglu_oai", "sigmoid", "relu2",     "swiglu_10"};
   return label(names[static_cast<int>(act)], {dtype}, cols) + (gated ? ", gated" : "") +
          (weighted ? ", weighted" : "");
 }
@@ -133,8 +134,8 @@ TEST(FfnAct, LargeInputsSaturateWithoutNaN) {
   fill(x, extremes);
   fill(ones, std::vector<double>(10, 1));
   for (Act act : kActs) {
-    // the one is held at 7, and the other grows as a square
-    if (act == Act::swiglu_oai || act == Act::relu2) continue;
+    // two are held at 7 and 10, and the other grows as a square
+    if (twin::limit_of(act) > 0 || act == Act::relu2) continue;
     ops::ffn_act_forward(run, y, Tensor(), x, Tensor(), act);
     ops::ffn_act_backward(run, Tensor(), dx, arena.alloc(DType::f32, {1, 10}), Tensor(), ones,
                           Tensor(), x, Tensor(), act);
@@ -172,11 +173,12 @@ TEST(FfnAct, SquareOfReluByHand) {
 }
 
 // Where the gate and what is beside it are held.
-TEST(FfnAct, IsHeldAtItsLimit) {
+void expect_held(Act act) {
   moe::Run run(1);
   Arena arena;
-  const std::vector<double> gates = {-30, -7.5, -1, 0, 6.5, 7.5, 30, 2, 2, 2},
-                            ups = {1, 1, 1, 1, 1, 1, 1, 7.5, -7.5, 30};
+  const double over = twin::limit_of(act) + 0.5;
+  const std::vector<double> gates = {-30, -over, -1, 0, over - 1, over, 30, 2, 2, 2},
+                            ups = {1, 1, 1, 1, 1, 1, 1, over, -over, 30};
   const auto row = [&](const std::vector<double>& numbers) {
     const Tensor t = arena.alloc(DType::f32, {1, 10});
     fill(t, numbers);
@@ -185,21 +187,25 @@ TEST(FfnAct, IsHeldAtItsLimit) {
   const std::vector<double> ones(10, 1);
   const Tensor gate = row(gates), up = row(ups), dhidden = row(ones), hidden = row(ones),
                dgate = row(ones), dup = row(ones);
-  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), Act::swiglu_oai);
-  expect_near(hidden, twin::ffn_act_forward(gates, ups, {}, 10, Act::swiglu_oai), kTwinF32, "h");
+  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), act);
+  expect_near(hidden, twin::ffn_act_forward(gates, ups, {}, 10, act), kTwinF32, "h");
   EXPECT_EQ(get(hidden, 0, 5), get(hidden, 0, 6));
   EXPECT_EQ(get(hidden, 0, 7), get(hidden, 0, 9));
-  ops::ffn_act_backward(run, dgate, dup, hidden, Tensor(), dhidden, gate, up, Tensor(),
-                        Act::swiglu_oai);
-  const auto want = twin::ffn_act_backward(ones, gates, ups, {}, 10, Act::swiglu_oai);
+  ops::ffn_act_backward(run, dgate, dup, hidden, Tensor(), dhidden, gate, up, Tensor(), act);
+  const auto want = twin::ffn_act_backward(ones, gates, ups, {}, 10, act);
   expect_near(dgate, want.dgate, kTwinF32, "dgate");
   expect_near(dup, want.dup, kTwinF32, "dup");
   EXPECT_EQ(get(dgate, 0, 5), 0);
   EXPECT_EQ(get(dup, 0, 8), 0);
   set(gate, 0, 2, NAN);
   set(up, 0, 3, NAN);
-  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), Act::swiglu_oai);
+  ops::ffn_act_forward(run, hidden, gate, up, Tensor(), act);
   EXPECT_TRUE(std::isnan(get(hidden, 0, 2)) && std::isnan(get(hidden, 0, 3)));
+}
+
+TEST(FfnAct, IsHeldAtItsLimit) {
+  expect_held(Act::swiglu_oai);
+  expect_held(Act::swiglu_10);
 }
 
 TEST(FfnAct, LawOfRows) {

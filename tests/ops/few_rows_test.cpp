@@ -183,8 +183,8 @@ TEST(FewRows, HiddenNumbersOfEveryActivation) {
     for (const double number : product(gate, 0, seen(x, r, false))) gates.push_back(number);
     for (const double number : product(up, 0, seen(x, r, false))) ups.push_back(number);
   }
-  for (const Act act :
-       {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu, Act::swiglu_oai, Act::sigmoid, Act::relu2})
+  for (const Act act : {Act::silu, Act::gelu, Act::gelu_tanh, Act::relu, Act::swiglu_oai,
+                        Act::sigmoid, Act::relu2, Act::swiglu_10})
     for (const bool gated : {true, false}) {
       ops::BankOperands bank = {{}, x, all, ops::BankHidden{hidden, {}, act}};
       if (gated) bank.operands.push_back({gate.param, of_gate});

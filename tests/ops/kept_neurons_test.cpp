@@ -19,7 +19,7 @@ namespace {
 using ops::Act;
 
 constexpr Act kAllActs[] = {Act::silu,       Act::gelu,    Act::gelu_tanh, Act::relu,
-                            Act::swiglu_oai, Act::sigmoid, Act::relu2};
+                            Act::swiglu_oai, Act::sigmoid, Act::relu2,     Act::swiglu_10};
 constexpr DType kWeights[] = {DType::f32,  DType::bf16, DType::f16,  DType::q8_0,  DType::q4_0,
                               DType::q4_1, DType::q5_0, DType::q5_1, DType::q4_k,  DType::q5_k,
                               DType::q6_k, DType::q3_k, DType::q2_k, DType::mxfp4, DType::iq4_nl};

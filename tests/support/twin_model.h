@@ -55,7 +55,9 @@ class TwinModel {
     if (c_.positions == Positions::learned) h = add(h, rows(in.positions, p("positions.weight")));
     if (c_.embedding_norm) divide_by_rms(h, static_cast<size_t>(c_.width));
     h = drop(h, fold(1u << 20));
+    if (c_.hyper.present()) h = repeated(h);
     for (int64_t layer = 0; layer < c_.layers; ++layer) h = block(h, layer);
+    if (c_.hyper.present()) h = collapsed(h, weights_of_streams(h, "end_streams"));
     if (has_final_norm(c_)) h = norm(h, "final_norm");
     h = scaled(h, 1 / c_.multipliers.logits);
     out_.logits =
@@ -175,6 +177,14 @@ class TwinModel {
       const std::vector<T>* scale = maybe(name + "layer_scale");
       return scale ? scaled(out, static_cast<float>(value_of((*scale)[0]))) : out;
     };
+    if (c_.hyper.present()) {
+      const Matrix<T> u = between_streams(h, name + "streams1", site(0), [&](const Matrix<T>& x) {
+        return mixed(norm(x, name + "norm1"), name, layer);
+      });
+      return between_streams(u, name + "streams2", site(1), [&](const Matrix<T>& x) {
+        return ffn(norm(x, name + "norm2"), x, name + "ffn.", layer, site(2));
+      });
+    }
     if (c_.norm_placement == NormPlacement::beside) {
       const auto added = [&](const Matrix<T>& y, uint64_t s) {
         return scaled(drop(y, site(s)), c_.multipliers.residual);
@@ -200,6 +210,73 @@ class TwinModel {
         joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
                both || (c_.moe_out_norm && c_.is_moe(layer)), 1);
     return layer_scaled(out);
+  }
+
+  // Each stream of a token begins with what the embedding gave.
+  Matrix<T> repeated(const Matrix<T>& h) const {
+    Matrix<T> all(h.size());
+    for (size_t n = 0; n < h.size(); ++n)
+      for (int64_t s = 0; s < c_.hyper.streams; ++s)
+        all[n].insert(all[n].end(), h[n].begin(), h[n].end());
+    return all;
+  }
+  // Of each token pre, post and comb, as many as there are scales.
+  Matrix<T> weights_of_streams(const Matrix<T>& h, const std::string& name) const {
+    using std::exp;
+    const std::vector<T>&base = p(name + ".base"), &scale = p(name + ".scale");
+    const auto streams = static_cast<size_t>(c_.hyper.streams);
+    const T eps(static_cast<double>(c_.hyper.eps));
+    Matrix<T> normed = h;
+    divide_by_rms(normed, h[0].size());
+    Matrix<T> w =
+        linear(normed, p(name + ".weight"), static_cast<int64_t>(base.size()), 0, nullptr);
+    for (auto& row : w) {
+      for (size_t i = 0; i < row.size(); ++i)
+        row[i] = scale[std::min(i / streams, size_t{2})] * row[i] + base[i];
+      for (size_t i = 0; i < std::min(row.size(), 2 * streams); ++i)
+        row[i] = i < streams ? twin::sigmoid(row[i]) + eps
+                             : T(static_cast<double>(c_.hyper.magnitude)) * twin::sigmoid(row[i]) +
+                                   (c_.hyper.mixes ? T{} : eps);
+      if (row.size() == 2 * streams || row.size() == streams) continue;
+      const auto at = [&](size_t j, size_t k) -> T& { return row[(2 + j) * streams + k]; };
+      for (size_t j = 0; j < streams; ++j) {
+        T sum{};
+        for (size_t k = 0; k < streams; ++k) sum += at(j, k) = exp(at(j, k));
+        for (size_t k = 0; k < streams; ++k) at(j, k) = at(j, k) / sum + eps;
+      }
+      for (int64_t step = 1; step < 2 * c_.hyper.rounds; ++step)
+        for (size_t i = 0; i < streams; ++i) {
+          T sum = eps;
+          for (size_t k = 0; k < streams; ++k) sum += step % 2 == 1 ? at(k, i) : at(i, k);
+          for (size_t k = 0; k < streams; ++k) (step % 2 == 1 ? at(k, i) : at(i, k)) /= sum;
+        }
+    }
+    return w;
+  }
+  Matrix<T> collapsed(const Matrix<T>& h, const Matrix<T>& w) const {
+    const auto d = static_cast<size_t>(c_.width);
+    Matrix<T> x(h.size(), std::vector<T>(d));
+    for (size_t n = 0; n < h.size(); ++n)
+      for (size_t i = 0; i < h[n].size(); ++i) x[n][i % d] += w[n][i / d] * h[n][i];
+    return x;
+  }
+  // A sublayer between streams; `of`: what it makes of what it sees.
+  template <class F>
+  Matrix<T> between_streams(const Matrix<T>& h, const std::string& name, RngKey key, F&& of) const {
+    const auto d = static_cast<size_t>(c_.width), streams = static_cast<size_t>(c_.hyper.streams);
+    const Matrix<T> w = weights_of_streams(h, name), y = drop(of(collapsed(h, w)), key);
+    Matrix<T> out = h;
+    for (size_t n = 0; n < h.size(); ++n)
+      for (size_t i = 0; i < h[n].size(); ++i) {
+        const size_t k = i / d;
+        if (c_.hyper.mixes) {
+          out[n][i] = T{};
+          for (size_t j = 0; j < streams; ++j)
+            out[n][i] += w[n][(2 + j) * streams + k] * h[n][j * d + i % d];
+        }
+        out[n][i] += w[n][streams + k] * y[n][i % d];
+      }
+    return out;
   }
 
   // Queries or keys of all heads, normalised, the first `turning` numbers of a head rotated;
@@ -422,9 +499,10 @@ class TwinModel {
     return linear(y, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
-  T activate(T x) const {
+  T activate(T x) const { return activate(x, c_.act); }
+  static T activate(T x, ops::Act act) {
     using std::erf, std::tanh;
-    switch (c_.act) {
+    switch (act) {
       case ops::Act::silu: return x * twin::sigmoid(x);
       case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
       case ops::Act::gelu_tanh:
@@ -436,29 +514,37 @@ class TwinModel {
         const T m = value_of(x) > 7 ? T(7.0) : x;
         return m * twin::sigmoid(T(1.702) * m);
       }
+      case ops::Act::swiglu_10: {
+        const T m = value_of(x) > 10 ? T(10.0) : x;
+        return m * twin::sigmoid(m);
+      }
       case ops::Act::sigmoid: return twin::sigmoid(x);
     }
     return x;
   }
   // What an activated gate is multiplied by.
-  T beside(T up) const {
-    if (c_.act != ops::Act::swiglu_oai) return up;
-    return T(1.0) + (value_of(up) > 7 ? T(7.0) : value_of(up) < -7 ? T(-7.0) : up);
+  static T beside(T up, ops::Act act) {
+    const auto held = [&](double limit) {
+      return value_of(up) > limit ? T(limit) : value_of(up) < -limit ? T(-limit) : up;
+    };
+    if (act == ops::Act::swiglu_oai) return T(1.0) + held(7);
+    return act == ops::Act::swiglu_10 ? held(10) : up;
   }
   T xielu(T x, const std::string& name) const {
     const auto number = [&](const char* which) { return p(name + which)[0]; };
     return twin::xielu(x, number("alpha_p"), number("alpha_n"), value_of(number("beta")),
                        value_of(number("eps")));
   }
-  std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e,
-                        int64_t width) const {
+  std::vector<T> expert(const std::vector<T>& x, const std::string& name, int64_t e, int64_t width,
+                        bool routed = false) const {
+    const ops::Act act = routed && c_.experts_held ? ops::Act::swiglu_10 : c_.act;
     const Matrix<T> in = {x};
     Matrix<T> hidden = linear(in, p(name + "up.weight"), width, e, maybe(name + "up.bias"));
     if (c_.gated) {
       const Matrix<T> gate =
           linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
       for (size_t f = 0; f < hidden[0].size(); ++f)
-        hidden[0][f] = activate(gate[0][f]) * beside(hidden[0][f]);
+        hidden[0][f] = activate(gate[0][f], act) * beside(hidden[0][f], act);
     } else {
       for (T& v : hidden[0]) v = c_.xielu ? xielu(v, name) : activate(v);
     }
@@ -487,7 +573,7 @@ class TwinModel {
         if (to.kept[n][i])
           add_to(n, to.weights[n][i],
                  expert(seen[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]),
-                        c_.expert_width));
+                        c_.expert_width, true));
     if (own) y = norm(y, name + "experts.norm_out");
     if (c_.shared_experts == 0) return y;
     if (own) {

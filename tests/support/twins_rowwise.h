@@ -187,15 +187,27 @@ T activate(T x, ops::Act act) {
       const T m = x > T(7.0) ? T(7.0) : x;
       return m / (T(1.0) + exp(T(-1.702) * m));
     }
+    case ops::Act::swiglu_10: {
+      const T m = x > T(10.0) ? T(10.0) : x;
+      return m / (T(1.0) + exp(-m));
+    }
   }
   return x;
+}
+
+inline double limit_of(ops::Act act) {
+  return act == ops::Act::swiglu_oai ? 7 : act == ops::Act::swiglu_10 ? 10 : 0;
 }
 
 // What an activated gate is multiplied by.
 template <class T>
 T beside(T up, ops::Act act) {
-  if (act != ops::Act::swiglu_oai) return up;
-  return (up > T(7.0) ? T(7.0) : up < T(-7.0) ? T(-7.0) : up) + T(1.0);
+  const double limit = limit_of(act);
+  if (limit == 0) return up;
+  return (up > T(limit)    ? T(limit)
+          : up < T(-limit) ? T(-limit)
+                           : up) +
+         T(act == ops::Act::swiglu_oai ? 1.0 : 0.0);
 }
 
 inline double activate_slope(double x, ops::Act act) {
@@ -221,6 +233,10 @@ inline double activate_slope(double x, ops::Act act) {
     case ops::Act::swiglu_oai: {
       const double s = 1 / (1 + std::exp(-1.702 * x));
       return x > 7 ? 0 : s * (1 + 1.702 * x * (1 - s));
+    }
+    case ops::Act::swiglu_10: {
+      const double s = 1 / (1 + std::exp(-x));
+      return x > 10 ? 0 : s * (1 + x * (1 - s));
     }
   }
   return 0;
@@ -254,7 +270,7 @@ inline FfnActGrad ffn_act_backward(const Vector& dhidden, const Vector& gate, co
       if (!weight.empty()) out.dweight[i / cols] += dhidden[i] * activate(up[i], act);
     } else {
       const double a = activate(gate[i], act), b = beside(up[i], act),
-                   slope = act == ops::Act::swiglu_oai && std::fabs(up[i]) > 7 ? 0 : 1;
+                   slope = limit_of(act) > 0 && std::fabs(up[i]) > limit_of(act) ? 0 : 1;
       out.dup[i] = dhidden[i] * w * a * slope;
       out.dgate[i] = dhidden[i] * w * b * activate_slope(gate[i], act);
       if (!weight.empty()) out.dweight[i / cols] += dhidden[i] * a * b;

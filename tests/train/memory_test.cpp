@@ -157,6 +157,18 @@ TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
                        recompute);
 }
 
+TEST(Memory, OfResidualStreamsIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.hyper = {.streams = 4};
+  for (const bool mixes : {false, true})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool recompute : {false, true}) {
+        c.hyper.mixes = mixes;
+        expect_estimated(fmt::format("mixed {} {} recompute {}", mixes, name_of(dtype), recompute),
+                         c, dtype, recompute);
+      }
+}
+
 TEST(Memory, OfXieluIsEstimatedFromShapes) {
   ModelConfig c = config_of("dense");
   c.gated = false;

@@ -410,6 +410,9 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.shared_average && c.shared_average)
     return "its shared experts are averaged with the others";
   if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";
+  if (!known.streams && c.hyper.present()) return "it has several residual streams";
+  if (!known.streams && c.experts_held) return "its routed experts are held at 10";
+  if (!known.streams && c.sparse.norm_eps != 1e-6f) return "norms of its indexers are others";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";

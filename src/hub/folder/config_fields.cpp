@@ -23,6 +23,7 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("index_topk", c.sparse.top, 0, 1);
   v.extra("index_n_heads", c.sparse.heads, 0, 1);
   v.extra("index_head_dim", c.sparse.width, 0, 1);
+  v.extra("index_norm_eps", c.sparse.norm_eps, 1e-6f, 0);
   v.layer_list("index_followers", c.sparse.followers);
   v.extra("rotary_dim", c.rotary_width, 0, 2);
   v.layer_list("nope_layers", c.nope_layers);
@@ -49,6 +50,11 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("value_norm", c.value_norm, false);
   v.extra("branch_norms", c.branch_norms, false);
   v.extra("layer_scale", c.layer_scale, false);
+  v.extra("hc_mult", c.hyper.streams, 0, 2);
+  v.extra("hc_mixes", c.hyper.mixes, false);
+  v.extra("hc_magnitude", c.hyper.magnitude, 2, 0);
+  v.extra("hc_eps", c.hyper.eps, 1e-6f, 0);
+  v.extra("hc_sinkhorn_iters", c.hyper.rounds, 20, 1);
   v.extra("final_logit_softcapping", c.logit_cap, 0, 0);
   v.extra("attn_logit_softcapping", c.score_cap, 0, 0);
   v.extra("attention_sinks", c.attention_sinks, false);
@@ -104,6 +110,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.size("shared_expert_intermediate_size", c.shared_width, 0);
   v.flag("shared_expert_gate", c.shared_gate);
   v.extra("shared_expert_average", c.shared_average, false);
+  v.extra("experts_held", c.experts_held, false);
   v.size("moe_every", c.moe_every, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   v.layer_list("moe_layers", c.moe_layers);

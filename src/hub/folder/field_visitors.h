@@ -29,7 +29,7 @@ inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
 inline const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
 // as transformers calls them
 inline const std::vector<std::string> kActNames = {
-    "silu", "gelu", "gelu_pytorch_tanh", "relu", "swiglu_oai", "sigmoid", "relu2"};
+    "silu", "gelu", "gelu_pytorch_tanh", "relu", "swiglu_oai", "sigmoid", "relu2", "swiglu_10"};
 // Other names that it has for the same functions.
 inline const std::vector<std::string> kOtherActNames = {"swish", "gelu_new", "gelu_fast"};
 inline constexpr ops::Act kOtherActs[] = {ops::Act::silu, ops::Act::gelu_tanh, ops::Act::gelu_tanh};

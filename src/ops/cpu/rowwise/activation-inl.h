@@ -3,7 +3,7 @@
 // density; gelu_tanh x/2 (1 + t), t = tanh(k (x + 0.044715 x^3)), k = sqrt(2/pi): (1 + t)/2 + x/2
 // (1 - t^2) k (1 + 0.134145 x^2); relu: [x > 0]; swiglu_oai m s with m = min(x, 7), s =
 // 1/(1+e^(-1.702 m)): [x <= 7] s (1 + 1.702 m (1 - s)); sigmoid s: s (1 - s);
-// relu2 max(x, 0)^2: 2 max(x, 0).
+// relu2 max(x, 0)^2: 2 max(x, 0); swiglu_10 silu(min(x, 10)): [x <= 10] of silu's.
 
 // Per-target include guard: undefined again each time foreach_target.h comes round.
 #if defined(MOE_OPS_CPU_ROWWISE_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -20,7 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace moe::ops {
 namespace HWY_NAMESPACE {
 
-constexpr float kLimit = 7;  // of swiglu_oai
+// At which an activation holds its gate, and `up` on both sides; 0: it does not.
+constexpr float LimitOf(Act act) {
+  return act == Act::swiglu_oai ? 7 : act == Act::swiglu_10 ? 10 : 0;
+}
 
 // The value of an activation, and its derivative where `slope` is given.
 template <Act act>
@@ -50,12 +53,19 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
     }
     return hn::Mul(x, side);
   } else if constexpr (act == Act::swiglu_oai) {
-    const VF32 limit = hn::Set(d, kLimit), alpha = hn::Set(d, 1.702f);
+    const VF32 limit = hn::Set(d, LimitOf(act)), alpha = hn::Set(d, 1.702f);
     const VF32 m = hn::IfThenElse(hn::Gt(x, limit), limit, x);  // keeps NaN
     const VF32 am = hn::Mul(alpha, m), s = Sigmoid(d, am);
     if (slope != nullptr)
       *slope =
           hn::IfThenZeroElse(hn::Gt(x, limit), hn::Mul(s, hn::MulAdd(am, hn::Sub(one, s), one)));
+    return hn::Mul(m, s);
+  } else if constexpr (act == Act::swiglu_10) {
+    const VF32 limit = hn::Set(d, LimitOf(act));
+    const VF32 m = hn::IfThenElse(hn::Gt(x, limit), limit, x), s = Sigmoid(d, m);  // keeps NaN
+    if (slope != nullptr)
+      *slope =
+          hn::IfThenZeroElse(hn::Gt(x, limit), hn::Mul(s, hn::MulAdd(m, hn::Sub(one, s), one)));
     return hn::Mul(m, s);
   } else if constexpr (act == Act::sigmoid) {
     const VF32 s = Sigmoid(d, x);
@@ -74,11 +84,12 @@ HWY_INLINE VF32 Activate(DF32 d, VF32 x, VF32* slope) {
 // What an activated gate is multiplied by, and its derivative where `slope` is given.
 template <Act act>
 HWY_INLINE VF32 Beside(DF32 d, VF32 up, VF32* slope) {
-  if constexpr (act == Act::swiglu_oai) {
-    const VF32 limit = hn::Set(d, kLimit), one = hn::Set(d, 1.0f);
+  if constexpr (LimitOf(act) > 0) {
+    const VF32 limit = hn::Set(d, LimitOf(act)), one = hn::Set(d, 1.0f);
     const auto over = hn::Gt(up, limit), under = hn::Lt(up, hn::Neg(limit));
     if (slope != nullptr) *slope = hn::IfThenZeroElse(hn::Or(over, under), one);
-    return hn::Add(hn::IfThenElse(over, limit, hn::IfThenElse(under, hn::Neg(limit), up)), one);
+    const VF32 held = hn::IfThenElse(over, limit, hn::IfThenElse(under, hn::Neg(limit), up));
+    return act == Act::swiglu_oai ? hn::Add(held, one) : held;
   } else {
     if (slope != nullptr) *slope = hn::Set(d, 1.0f);
     return up;
@@ -99,6 +110,7 @@ HWY_INLINE void WithAct(Act act, F&& f) {
     case Act::swiglu_oai: return f(Of<Act::swiglu_oai>());
     case Act::sigmoid: return f(Of<Act::sigmoid>());
     case Act::relu2: return f(Of<Act::relu2>());
+    case Act::swiglu_10: return f(Of<Act::swiglu_10>());
   }
 }
 

@@ -105,6 +105,8 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
               .swapped = true};
     case Layout::rotary_last:
       return {.head = width, .turning = turning, .paired = true, .last = true};
+    case Layout::halves_last: return {.head = width, .turning = turning, .last = true};
+    case Layout::index_last: return {.head = shape.index_width, .turning = turning, .last = true};
     case Layout::rotary_first:
       return {.head = shape.index_width, .turning = turning, .paired = true};
     case Layout::fused_rotary: return {.head = turning, .turning = turning, .paired = true};
@@ -238,6 +240,8 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
     case Layout::swapped:
+    case Layout::halves_last:
+    case Layout::index_last:
     case Layout::rotary_first:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:

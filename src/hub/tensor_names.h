@@ -1,5 +1,5 @@
 // What the tensors of files are called: a table for each family of model folders
-// (hub/tensor_names.cpp, hub/ling_names.cpp) and for each kind of GGUF files
+// (hub/tensor_names.cpp, ling_names.cpp, hyper_names.cpp) and for each kind of GGUF files
 // (hub/gguf/gguf_names.cpp), from what a parameter is to its name.
 #pragma once
 
@@ -31,6 +31,8 @@ enum class Layout {
   swapped,  // rows of each head that turn, their second half before their first, as a rotary
             // embedding that turns the other way wants them
   rotary_last,   // of each head the rows that turn behind the others, in pairs
+  halves_last,   // the same in halves
+  index_last,    // the same of each head of an indexer
   rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
   fused_rotary,  // as fused, all rows in pairs
   fused_paired,  // as fused, rows of each head in pairs
@@ -107,7 +109,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kAriaTensors, kCohereTensors, kHeliumTensors, kHyperClovaXTensors, kNanoChatTensors,
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
-    kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors;
+    kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
+    kHy4ApartTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -415,6 +415,14 @@ void add_deepseek_families(Add&& add) {
     c.rotary_width = 4;
     c.sparse.followers = {2};
   });
+  add("hy_v4", "deepseek-v3", [&](ModelConfig& c) {
+    indexed(c);
+    c.rotary_width = 4;
+    c.sparse.followers = {2};
+    c.sparse.norm_eps = c.norm_eps;
+    c.hyper = {.streams = 2, .mixes = false};
+    c.attention_gate = c.attention_sinks = c.experts_held = true;
+  });
   add("kimi_linear", "deepseek-v3", [&](ModelConfig& c) {
     latent(c);
     c.layers = 4;

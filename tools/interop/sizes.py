@@ -96,6 +96,14 @@ INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index
 # Of few heads all may miss a key, so that many have the same score. With 72 the keys at the border
 # are 6e-6 of the largest score apart at least, and f32 decides as f64 does.
 SPARSE = dict(INDEXED, index_n_heads=16, index_topk=72)
+HY4 = dict(
+    {key: size for key, size in INDEXED.items() if key != "first_k_dense_replace"},
+    indexer_types=["full", "shared", "full"],
+    n_shared_experts=1,
+    pad_token_id=None,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
 LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
 SIGMOID = dict(

@@ -107,6 +107,7 @@ constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfLing3[] = {&kLing3SavedTensors};
+constexpr const TensorNames* kOfHy4[] = {&kHy4FusedTensors, &kHy4ApartTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
@@ -137,6 +138,7 @@ constexpr Architecture kArchitectures[] = {
     family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
     family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
     family<kGlmDsa>("glm_moe_dsa", "GlmMoeDsaForCausalLM", kPairedIndexedTensors),
+    family<kHy4>("hy_v4", "HYV4ForCausalLM", kHy4Tensors, nullptr, kOfHy4),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),

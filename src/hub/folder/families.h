@@ -232,6 +232,8 @@ inline constexpr const char* kAfmoeUnread[] = {"use_grouped_mm", "load_balance_c
 inline constexpr const char* kHy3Unread[] = {"expert_hidden_dim",   "enable_attention_fp32_softmax",
                                              "enable_lm_head_fp32", "enable_moe_fp32_combine",
                                              "use_grouped_mm",      "eod_token_id"};
+// Where sinks began, and the layers that guess tokens ahead.
+inline constexpr const char* kHy4Unread[] = {"learnable_sink_init", "num_nextn_predict_layers"};
 inline constexpr const char* kIndexedUnread[] = {"index_share_for_mtp_iteration",
                                                  "moe_router_dtype"};
 inline constexpr const char* kErnieUnread[] = {"moe_capacity"};
@@ -328,6 +330,17 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// GLM-5's attention with sinks and a gate (transformers:hy_v4/modeling_hy_v4.py).
+inline constexpr Family kHy4 = {.biases = FamilyBiases::flag,
+                                .head_width = HeadWidth::latent,
+                                .attention_gate = true,
+                                .sinks = true,
+                                .indexed = true,
+                                .shared_indexers = true,
+                                .streams = true,
+                                .experts = FamilyExperts::glm_lite,
+                                .router = &kDeepSeekV3Router,
+                                .unread = kHy4Unread};
 // (transformers:kolibri1/modeling_kolibri1.py)
 inline constexpr Family kKolibri = {.head_width = HeadWidth::must,
                                     .window = FamilyWindow::listed,

@@ -177,8 +177,9 @@ struct Family {
   bool norm_turned = false;              // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
   bool sinks = false;
-  bool indexed = false;           // a token sees "index_topk" of those before it
-  bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
+  bool indexed = false;          // a token sees "index_topk" of those before it
+  bool shared_indexers = false;  // "indexer_types" says which layers have an indexer
+  bool streams = false;          // several residual streams, and routed experts that are held (Hy4)
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax

@@ -563,6 +563,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
+  if (f.streams) read_streams(reader, c);
   visit_extras(fields, c);
   read_keys(reader, f);
   need_off(reader, "rope_interleaved",
@@ -585,6 +586,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_sizes(fields, c, f);
   if (f.latent()) write_latents(json, c);
   if (f.indexed) write_indexers(json, c, f);
+  if (f.streams) write_streams(json, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
   if (f.logit_factor) write_logit_factor(json, c, f.logit_factor);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
@@ -664,6 +666,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.latent.present() != f.latent())
     return f.latent() ? "its attention is not latent" : "its attention is latent";
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
+  if (const std::string reason = why_not_streams(c, f); !reason.empty()) return reason;
   if (f.moe_out_norm && !c.moe_out_norm) return "what its experts give is not normalised";
   if (f.nanochat && (c.norm_weights || !c.embedding_norm))
     return c.norm_weights ? "its norms have weights" : "its embedding is not normalised";
@@ -677,7 +680,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .shared_average = f.experts == FamilyExperts::cohere,
                             .xielu = f.xielu,
                             .halves = f.halves,
-                            .head_gates = f.head_gates};
+                            .head_gates = f.head_gates,
+                            .streams = f.streams};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

@@ -56,6 +56,11 @@ void read_indexers(const JsonReader&, ModelConfig&, const Family&);
 void write_indexers(Json&, const ModelConfig&, const Family&);
 std::string why_not_indexers(const ModelConfig&, const Family&);
 
+// Residual streams, and how far routed experts are held (family_streams.cpp).
+void read_streams(const JsonReader&, ModelConfig&);
+void write_streams(Json&, const ModelConfig&);
+std::string why_not_streams(const ModelConfig&, const Family&);
+
 // What layers have in place of attention, and which of them (family_mixers.cpp).
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/threads.h"
+#include "model/norm_places.h"
 #include "tensor/quant.h"
 
 namespace moe {
@@ -331,10 +332,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   }
   if (block.feeds && c.norm_placement != NormPlacement::beside)
     list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
-  const bool both = c.norm_placement == NormPlacement::both;
-  if (block.mixes && both)
+  if (block.mixes && c.norm_placement == NormPlacement::both)
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
-  if (block.feeds && (both || (c.moe_out_norm && c.is_moe(layer))))
+  if (has_ffn_out_norm(c, layer))
     list.norm(block.ffn_out_norm.emplace(), ParamKind::ffn_out_norm, "norm2_out");
   if (c.hyper.present()) {
     list.streams(block.attn_streams.emplace(), ParamKind::attn_streams,

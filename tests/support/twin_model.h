@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/norm_places.h"
 #include "model/rope.h"
 #include "support/twin_linear.h"
 #include "support/twin_router.h"
@@ -208,7 +209,7 @@ class TwinModel {
     if (!c_.has_ffn(layer)) return layer_scaled(u);
     const Matrix<T> out =
         joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
-               both || (c_.moe_out_norm && c_.is_moe(layer)), 1);
+               has_ffn_out_norm(c_, layer), 1);
     return layer_scaled(out);
   }
 

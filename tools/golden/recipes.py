@@ -10,7 +10,7 @@ import json
 import os
 
 import common
-from routing_cases import make_case
+from routing_cases import flat, make_case
 from routing_formulas import answer
 from routing_rows import ROWS, stages_of
 
@@ -46,10 +46,6 @@ def worked(name, row, k, logits, want, stages=None, more=None, **options):
     }
 
 
-def flat(value):
-    return [v for item in value for v in flat(item)] if isinstance(value, list) else [value]
-
-
 def top2(order, **more):
     return {
         "score": "raw",
@@ -58,7 +54,8 @@ def top2(order, **more):
     }
 
 
-def worked_cases():
+def documented_cases():
+    """Those of docs/recipes.md."""
     metrics = {
         "counts": [4, 2, 1, 1],
         "max_vio": 1.0,
@@ -74,9 +71,6 @@ def worked_cases():
         "select": {"type": "top_k", "bias": {"rate": 0.001}},
         "weigh": {"type": "scores", "renormalise": "before_drop", "scale": 2.5},
     }
-    rival = [[2.0, 1.0], [1.0, 2.0]]
-    # The first seven are those of docs/recipes.md and of the notes on recipes; the rival tokens
-    # tell the two orders of placing apart.
     return [
         worked(
             "worked olmoe",
@@ -147,6 +141,13 @@ def worked_cases():
             stages=v3,
             more={"bias": [-0.2, 0.0, 0.1, 0.0]},
         ),
+    ]
+
+
+def cases_of_order():
+    """Tokens that tell the two orders of placing apart, equal logits, and large ones."""
+    rival = [[2.0, 1.0], [1.0, 2.0]]
+    return [
         worked(
             "choice-major",
             "custom",
@@ -181,7 +182,7 @@ def worked_cases():
 
 
 def make_all(folder):
-    cases = worked_cases()
+    cases = documented_cases() + cases_of_order()
     for row in ROWS:
         for index, corner in enumerate(CORNERS):
             case = make_case(row, index, SEED, corner)

@@ -327,6 +327,72 @@ def trimmed(spec):
     return out
 
 
+def custom_grouped(rng, k, experts):
+    """Groups of experts, of which as many stay as hold k experts."""
+    sizes = [g for g in range(1, experts + 1) if experts % g == 0 and experts // g >= 2] or [1]
+    groups = rng.choice(sizes)
+    least = -(-k * groups // experts)
+    return {
+        "type": "grouped_top_k",
+        "groups": groups,
+        "keep": rng.randint(least, groups),
+        "group_top": rng.randint(1, experts // groups),
+    }
+
+
+def custom_capacity(rng, scope, all_second):
+    """A buffer's room; `all_second`: no second choice is ever skipped."""
+    return {
+        "type": "buffer",
+        "factor": rng.choice([0.5, 0.75, 1.0, 1.25]),
+        "count_choices": rng.random() < 0.5,
+        "rounding": rng.choice(["floor", "floor_to_even", "round", "ceil"]),
+        "minimum": rng.randint(0, 3),
+        "at_most_tokens": rng.random() < 0.5,
+        "scope": scope,
+        "skipped_take_room": rng.random() < 0.3 and not all_second,
+        "order": rng.choice(
+            ["choice_major", "token_major", "by_weight", "batch_priority", "random"]
+        ),
+    }
+
+
+def custom_losses(rng, stages, k, experts, scope):
+    """Losses that mean something after these stages."""
+    losses = {}
+    if rng.random() < 0.7:
+        probs = {
+            "softmax": ["scores", "normalised_scores"],
+            "sigmoid": ["normalised_scores"],
+            "sqrt_softplus": ["normalised_scores"],
+            "raw": ["softmax"]
+            + (["chosen_weights"] if stages["weigh"] == "softmax" else []),
+        }[stages["score"]]
+        shares = rng.choice(["own", "running", "step"])
+        counts = ["first_choice", "all_choices"] + (
+            ["unbiased_choices"] if "bias" in stages["select"] else []
+        )
+        losses["balance"] = {
+            "counts": rng.choice(counts),
+            "probs": rng.choice(probs),
+            "shares": shares,
+            "scope": scope if shares == "own" else "micro_batch",
+        }
+    if stages["score"] != "raw" and rng.random() < 0.4:
+        devices = rng.choice([d for d in range(2, experts + 1) if experts % d == 0])
+        losses[rng.choice(["device", "communication"])] = {
+            "devices": devices,
+            "at_most": rng.randint(1, min(k, devices)),
+            "scope": scope,
+        }
+    if rng.random() < 0.3:
+        losses["importance"] = True
+    if stages["noise"] != "none" and stages["noise"]["type"] == "learned":
+        losses["z_of_clean"] = rng.random() < 0.5
+        losses["load"] = stages["select"] == {"type": "top_k"} and rng.random() < 0.5
+    return losses
+
+
 def custom_stages(rng, draw):
     """Any stages that go together."""
     k, experts = draw.k, draw.experts
@@ -349,18 +415,9 @@ def custom_stages(rng, draw):
                 {"type": kind, "factor": 1.5, "scope": "micro_batch"},
             )
         return stages
-    if kind == "grouped_top_k":
-        sizes = [g for g in range(1, experts + 1) if experts % g == 0 and experts // g >= 2] or [1]
-        groups = rng.choice(sizes)
-        least = -(-k * groups // experts)
-        stages["select"] = {
-            "type": kind,
-            "groups": groups,
-            "keep": rng.randint(least, groups),
-            "group_top": rng.randint(1, experts // groups),
-        }
-    else:
-        stages["select"] = {"type": kind}
+    stages["select"] = (
+        custom_grouped(rng, k, experts) if kind == "grouped_top_k" else {"type": kind}
+    )
     if rng.random() < 0.4:
         stages["select"]["bias"] = {"rate": 0.001}
     renormalise = rng.choice(["never", "before_drop", "after_drop"]) if k > 1 else "never"
@@ -386,50 +443,14 @@ def custom_stages(rng, draw):
             ]
         )
     if rng.random() < 0.75:
-        stages["capacity"] = {
-            "type": "buffer",
-            "factor": rng.choice([0.5, 0.75, 1.0, 1.25]),
-            "count_choices": rng.random() < 0.5,
-            "rounding": rng.choice(["floor", "floor_to_even", "round", "ceil"]),
-            "minimum": rng.randint(0, 3),
-            "at_most_tokens": rng.random() < 0.5,
-            "scope": scope,
-            "skipped_take_room": rng.random() < 0.3 and stages["second"] != "all",
-            "order": rng.choice(
-                ["choice_major", "token_major", "by_weight", "batch_priority", "random"]
-            ),
-        }
-    if rng.random() < 0.7:
-        probs = {
-            "softmax": ["scores", "normalised_scores"],
-            "sigmoid": ["normalised_scores"],
-            "sqrt_softplus": ["normalised_scores"],
-            "raw": ["softmax"]
-            + (["chosen_weights"] if stages["weigh"] == "softmax" else []),
-        }[stages["score"]]
-        shares = rng.choice(["own", "running", "step"])
-        counts = ["first_choice", "all_choices"] + (
-            ["unbiased_choices"] if "bias" in stages["select"] else []
-        )
-        stages["losses"]["balance"] = {
-            "counts": rng.choice(counts),
-            "probs": rng.choice(probs),
-            "shares": shares,
-            "scope": scope if shares == "own" else "micro_batch",
-        }
-    if stages["score"] != "raw" and rng.random() < 0.4:
-        devices = rng.choice([d for d in range(2, experts + 1) if experts % d == 0])
-        stages["losses"][rng.choice(["device", "communication"])] = {
-            "devices": devices,
-            "at_most": rng.randint(1, min(k, devices)),
-            "scope": scope,
-        }
-    if rng.random() < 0.3:
-        stages["losses"]["importance"] = True
-    if stages["noise"] != "none" and stages["noise"]["type"] == "learned":
-        stages["losses"]["z_of_clean"] = rng.random() < 0.5
-        stages["losses"]["load"] = stages["select"] == {"type": "top_k"} and rng.random() < 0.5
+        stages["capacity"] = custom_capacity(rng, scope, stages["second"] == "all")
+    stages["losses"] = custom_losses(rng, stages, k, experts, scope)
     return stages
+
+
+def flat(value):
+    """The numbers of nested lists."""
+    return [v for item in value for v in flat(item)] if isinstance(value, list) else [value]
 
 
 def largest_difference(got, want):
@@ -437,9 +458,6 @@ def largest_difference(got, want):
     null equals null only."""
     if got is None or want is None:
         return 0.0 if got is want else float("inf")
-
-    def flat(value):
-        return [v for item in value for v in flat(item)] if isinstance(value, list) else [value]
 
     a, b = flat(got), flat(want)
     if len(a) != len(b):

@@ -503,22 +503,26 @@ TEST(Validate, ChecksEveryNumberOfTheLosses) {
   EXPECT_EQ(refusal(by_tokens(6)), "");
 }
 
-TEST(Validate, NamesTheReasonOfEveryCombination) {
-  const auto with = [](const std::function<void(RoutingSpec&)>& change, int64_t k = 2) {
-    return top_k(6, k, change);
-  };
-  const ChosenScores renormalised{Renormalise::before_drop, 1};
-  const auto raw = [](RoutingSpec& s) { s.score = RawScore{}, s.weigh = ChosenSoftmax{}; };
-  const auto expert_choice = [](RoutingSpec& s) { s.select = ExpertChoice{}; };
-  const auto hash = [](RoutingSpec& s) { s.select = HashChoice{}, s.weigh = UnitWeight{}; };
-  EXPECT_EQ(refusal(with(raw)) + refusal(with(expert_choice)) + refusal(with(hash)), "");
-  using Change = std::function<void(RoutingSpec&)>;
-  const std::vector<std::pair<Change, std::string>> table = {
-      {[&](RoutingSpec& s) {
-         s.select = TopK{1, {}}, s.weigh = renormalised;
+// Changes of a choice of 2 of 6 experts by softmax, and a word of why each is refused.
+using Refusals = std::vector<std::pair<std::function<void(RoutingSpec&)>, std::string>>;
+void expect_each_refused(const Refusals& table) {
+  for (const auto& [change, reason] : table) expect_refused(top_k(6, 2, change), reason);
+}
+
+// These alone are not refused.
+constexpr ChosenScores kRenormalised{Renormalise::before_drop, 1};
+void raw(RoutingSpec& s) { s.score = RawScore{}, s.weigh = ChosenSoftmax{}; }
+void expert_choice(RoutingSpec& s) { s.select = ExpertChoice{}; }
+void hash(RoutingSpec& s) { s.select = HashChoice{}, s.weigh = UnitWeight{}; }
+
+TEST(Validate, NamesTheReasonOfWeightsThatDoNotFit) {
+  EXPECT_EQ(refusal(top_k(6, 2, raw)), "");
+  expect_each_refused({
+      {[](RoutingSpec& s) {
+         s.select = TopK{1, {}}, s.weigh = kRenormalised;
        },
        "always 1"},
-      {[&](RoutingSpec& s) {
+      {[](RoutingSpec& s) {
          raw(s), s.select = TopK{1, {}};
        },
        "always 1"},
@@ -528,7 +532,7 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
       {[](RoutingSpec& s) { s.weigh = ChosenSoftmax{}; }, "nearly flat"},
       {[](RoutingSpec& s) { s.score = RawScore{}, s.weigh = TokenSoftmax{}; },
        "experts that choose"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.weigh = TokenSoftmax{}; }, "nearly flat"},
+      {[](RoutingSpec& s) { expert_choice(s), s.weigh = TokenSoftmax{}; }, "nearly flat"},
       {[](RoutingSpec& s) {
          s.score = RawScore{}, s.weigh = TokenSoftmax{}, s.select = ThresholdChoice{};
        },
@@ -537,36 +541,45 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
          s.weigh = ChosenScores{Renormalise::after_drop, 2};
        },
        "takes the scale of 2 away"},
+  });
+}
+
+TEST(Validate, NamesTheReasonOfChoicesThatDoNotFit) {
+  EXPECT_EQ(refusal(top_k(6, 2, expert_choice)) + refusal(top_k(6, 2, hash)), "");
+  expect_each_refused({
       {[](RoutingSpec& s) {
          s.select = TopK{3, {}}, s.second = RandomSecond{};
        },
        "top-k 2, not 3"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.second = RandomSecond{}; }, "no second choice"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.capacity = BufferCapacity{}; },
+      {[](RoutingSpec& s) { expert_choice(s), s.second = RandomSecond{}; }, "no second choice"},
+      {[](RoutingSpec& s) { expert_choice(s), s.capacity = BufferCapacity{}; },
        "nothing overflows"},
-      {[&](RoutingSpec& s) { expert_choice(s), s.losses.balance = BalanceLoss{}; },
+      {[](RoutingSpec& s) { expert_choice(s), s.losses.balance = BalanceLoss{}; },
        "even by construction"},
-      {[&](RoutingSpec& s) { s.select = ThresholdChoice{}, s.losses.importance = true; },
+      {[](RoutingSpec& s) { s.select = ThresholdChoice{}, s.losses.importance = true; },
        "even by construction"},
       {[](RoutingSpec& s) { s.capacity = BufferCapacity{.skipped_take_room = true}; },
        "ever skipped"},
-      {[&](RoutingSpec& s) { hash(s), s.noise = InputJitter{}; }, "no logits"},
-      {[&](RoutingSpec& s) { hash(s), s.score = SigmoidScore{}; }, "no scores"},
-      {[&](RoutingSpec& s) { hash(s), s.weigh = renormalised; }, "no scores to weigh"},
-      {[&](RoutingSpec& s) {
-         hash(s), s.select = HashChoice{.k = 2}, s.second = ThresholdSecond{};
-       },
+      {[](RoutingSpec& s) { hash(s), s.noise = InputJitter{}; }, "no logits"},
+      {[](RoutingSpec& s) { hash(s), s.score = SigmoidScore{}; }, "no scores"},
+      {[](RoutingSpec& s) { hash(s), s.weigh = kRenormalised; }, "no scores to weigh"},
+      {[](RoutingSpec& s) { hash(s), s.select = HashChoice{.k = 2}, s.second = ThresholdSecond{}; },
        "no weight to be judged by"},
-      {[&](RoutingSpec& s) { hash(s), s.losses.balance = BalanceLoss{}; }, "no router"},
-      {[&](RoutingSpec& s) {
+      {[](RoutingSpec& s) { hash(s), s.losses.balance = BalanceLoss{}; }, "no router"},
+      {[](RoutingSpec& s) {
          hash(s), s.capacity = BufferCapacity{.order = BufferCapacity::Order::by_weight};
        },
        "goes before another"},
-      {[&](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{}; },
+  });
+}
+
+TEST(Validate, NamesTheReasonOfLossesThatDoNotFit) {
+  expect_each_refused({
+      {[](RoutingSpec& s) { raw(s), s.losses.balance = BalanceLoss{}; },
        "raw scores do not add up to 1; use probs \"softmax\" or \"chosen_weights\""},
       {[](RoutingSpec& s) { s.score = SigmoidScore{}, s.losses.balance = BalanceLoss{}; },
        "use probs \"normalised_scores\""},
-      {[&](RoutingSpec& s) {
+      {[](RoutingSpec& s) {
          raw(s), s.losses.balance = BalanceLoss{.probs = Probs::normalised_scores};
        },
        "not probabilities"},
@@ -578,16 +591,15 @@ TEST(Validate, NamesTheReasonOfEveryCombination) {
          s.losses.balance = BalanceLoss{.scope = kScopes[1], .shares = BalanceLoss::Shares::step};
        },
        "use the scope \"micro_batch\""},
-      {[&](RoutingSpec& s) { raw(s), s.losses.device = DeviceLoss{.devices = 3, .scope = {}}; },
+      {[](RoutingSpec& s) { raw(s), s.losses.device = DeviceLoss{.devices = 3, .scope = {}}; },
        "which raw logits are not"},
-      {[&](RoutingSpec& s) { raw(s), s.losses.load = true; }, "needs noise of a learned scale"},
+      {[](RoutingSpec& s) { raw(s), s.losses.load = true; }, "needs noise of a learned scale"},
       {[](RoutingSpec& s) {
          s.noise = LearnedNoise{}, s.losses.load = true, s.select = TopK{2, SelectionBias{}};
        },
        "use a plain \"top_k\""},
       {[](RoutingSpec& s) { s.losses.z_of_clean = true; }, "the clean ones are the only ones"},
-  };
-  for (const auto& [change, reason] : table) expect_refused(with(change), reason);
+  });
 }
 
 }  // namespace

@@ -5,15 +5,13 @@
 
 #include "core/error.h"
 #include "moe/recipes/recipes.h"
-#include "text/loader.h"
+#include "train/batch_of.h"
 
 namespace moe {
 namespace {
 
 void check_can_be_hot(const ModelConfig& config, const TrainOptions& o) {
-  if (config.moe_layer_count() == 0)
-    fail_usage("@tune {}: this model is dense and has no experts; @tune lora trains adapters of it",
-               name_of(o.tune));
+  check_has_experts(config, o);
   if (experts_choose(eval_spec(config.routing).select))
     fail_usage(
         "@tune {}: by recipe '{}' experts choose their tokens, all as many, so that none is hotter "
@@ -47,6 +45,12 @@ HotLayer hottest(int64_t layer, const std::vector<int64_t>& counts, double share
 
 }  // namespace
 
+void check_has_experts(const ModelConfig& config, const TrainOptions& o) {
+  if (config.moe_layer_count() == 0)
+    fail_usage("@tune {}: this model is dense and has no experts; @tune lora trains adapters of it",
+               name_of(o.tune));
+}
+
 std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, const Corpus& corpus,
                                   const Watch& watch) {
   const TrainOptions o = resolved(options);
@@ -66,9 +70,9 @@ std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, con
     const ArenaScope scope(run.saved);
     TextBatch text;
     plan.fill(corpus, i, 0, text);
-    const Batch batch{text.ids, text.positions, text.bounds};
     ModelSaved saved;
-    model.forward(run, {.batch = batch, .routing = &routing, .wanted = {.counts = true}}, saved);
+    model.forward(run, {.batch = batch_of(text), .routing = &routing, .wanted = {.counts = true}},
+                  saved);
     layers.resize(saved.routing.size());
     counts.resize(saved.routing.size());
     for (size_t l = 0; l < layers.size(); ++l) {

@@ -15,6 +15,9 @@
 
 namespace moe {
 
+// A usage error where @tune is of experts and the model has none.
+void check_has_experts(const ModelConfig&, const TrainOptions&);
+
 // Of each MoE layer, measured on the micro-batches that the run begins with, by forwards without
 // gradients that route as an evaluation does, without noise and before any drop. Of experts with
 // as many rows the first are taken. Usage errors: a dense model, one whose experts choose their

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "train/hot_experts.h"
 #include "train/muon.h"
 
 namespace moe {
@@ -63,9 +64,7 @@ void check_experts(const Model& model, const TrainOptions& o) {
   if (o.lora_shared && c.moe_layer_count() == 0)
     fail_usage("@lora_shared is of experts; this model is dense and has none: leave it out");
   if (o.tune != Tune::experts_hot) return;
-  if (c.moe_layer_count() == 0)
-    fail_usage("@tune {}: this model is dense and has no experts; @tune lora trains adapters of it",
-               name_of(o.tune));
+  check_has_experts(c, o);
   if (o.hot.empty())
     fail_usage("@tune {}: it was not measured which experts are hot", name_of(o.tune));
   for (const Param* param : model.params()) {

@@ -217,9 +217,13 @@ std::string few(const std::vector<std::string>& paths) {
 struct Hash {
   uint64_t value = 0xcbf29ce484222325u;
   void add(const void* bytes, size_t count) {
-    for (size_t i = 0; i < count; ++i)
-      value = (value ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < count; ++i) add_byte(static_cast<const unsigned char*>(bytes)[i]);
   }
+  void add(uint64_t number) {
+    for (int byte = 0; byte < 8; ++byte) add_byte(number >> (8 * byte) & 0xff);
+  }
+  void add_byte(uint64_t byte) { value = (value ^ byte) * 0x100000001b3u; }
+  std::string hex() const { return fmt::format("{:016x}", value); }
 };
 
 // What training moved, in PEFT's form: adapters, rows of tokens, and whole the routers and norms
@@ -259,7 +263,7 @@ std::string model_print(const Model* model) {
                  bytes);
     }
   }
-  return fmt::format("{:016x}", hash.value);
+  return hash.hex();
 }
 
 void check_same_teacher(const Checkpoint& c, const Model* teacher) {
@@ -289,13 +293,9 @@ void check_same_held_out(const Checkpoint& c, const std::string& held_out) {
 // whole.
 DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   constexpr int64_t kRuns = 4096, kRun = 16;
-  uint64_t hash = 0xcbf29ce484222325u;
-  const auto mix = [&](uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte)
-      hash = (hash ^ (value >> (8 * byte) & 0xff)) * 0x100000001b3u;
-  };
+  Hash hash;
   const int64_t tokens = corpus.size();
-  mix(static_cast<uint64_t>(tokens));
+  hash.add(static_cast<uint64_t>(tokens));
   const int64_t run = tokens <= kRuns * kRun ? tokens : kRun, runs = run == tokens ? 1 : kRuns;
   std::vector<int32_t> ids(static_cast<size_t>(run));
   std::vector<uint8_t> trained(static_cast<size_t>(run));
@@ -303,21 +303,21 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   for (int64_t i = 0; i < runs; ++i) {
     const int64_t start = runs == 1 ? 0 : (tokens - run) * i / (runs - 1);
     corpus.fill(start, run, ids.data());
-    for (int32_t id : ids) mix(static_cast<uint64_t>(id));
+    for (int32_t id : ids) hash.add(static_cast<uint64_t>(id));
     for (int64_t at = start; cut && at < start + run; at = corpus.document_end(at))
-      mix(static_cast<uint64_t>(corpus.document_end(at)));
+      hash.add(static_cast<uint64_t>(corpus.document_end(at)));
     if (!masked) continue;
     corpus.fill_trained(start, run, trained.data());
-    for (uint8_t t : trained) mix(t);
+    for (uint8_t t : trained) hash.add(uint64_t{t});
   }
-  if (cut) mix(static_cast<uint64_t>(corpus.documents()));
-  if (masked) mix(static_cast<uint64_t>(corpus.untrained()));
+  if (cut) hash.add(static_cast<uint64_t>(corpus.documents()));
+  if (masked) hash.add(static_cast<uint64_t>(corpus.untrained()));
   if (changes_anything(domains))
     for (const Domain& domain : corpus.domains()) {
-      for (const char c : domain.name) mix(static_cast<unsigned char>(c));
-      for (const TokenRange& range : domain.ranges) mix(static_cast<uint64_t>(range.begin));
+      for (const char c : domain.name) hash.add(uint64_t{static_cast<unsigned char>(c)});
+      for (const TokenRange& range : domain.ranges) hash.add(static_cast<uint64_t>(range.begin));
     }
-  DataPrint print{tokens, fmt::format("{:016x}", hash), {}};
+  DataPrint print{tokens, hash.hex(), {}};
   for (const CorpusFile& file : corpus.files()) print.paths.push_back(file.path);
   return print;
 }

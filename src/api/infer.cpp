@@ -2,13 +2,13 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "api/call.h"
 #include "api/options.h"
 #include "core/json.h"
 #include "infer/memory_plan.h"
 #include "jobs/replies.h"
+#include "moe/one_sequence.h"
 #include "options/read.h"
 
 namespace moe::api {
@@ -28,14 +28,11 @@ void forward_sequence(moe_model& model, std::span<const int32_t> ids,
          kAdvice);
   RoutingSpec routing;
   if (weights.config().moe_layer_count() > 0) routing = eval_spec(weights.config().routing);
-  std::vector<int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, static_cast<int64_t>(ids.size())};
+  const OneSequence sequence(std::ssize(ids));
   ArenaScope scope(model.run.saved);
   ModelSaved saved;
   weights.forward(
-      model.run, {.batch = {ids, positions, bounds}, .routing = &routing, .on_routing = on_routing},
-      saved);
+      model.run, {.batch = sequence.of(ids), .routing = &routing, .on_routing = on_routing}, saved);
   then(saved);
 }
 

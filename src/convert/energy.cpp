@@ -13,6 +13,7 @@
 #include "convert/carve_steps.h"
 #include "convert/least_squares.h"
 #include "convert/transport.h"
+#include "core/order.h"
 #include "core/threads.h"
 
 namespace moe {
@@ -194,11 +195,7 @@ class Sorter {
   // The neurons of the largest energy are always on; the others by k-means of how a linear map of
   // the input sees them, over every kProfile-th token.
   std::vector<int32_t> first() {
-    std::vector<int32_t> order(static_cast<size_t>(neurons_));
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return total_[static_cast<size_t>(a)] > total_[static_cast<size_t>(b)];
-    });
+    const std::vector<int32_t> order = falling_order<int32_t>(total_);
     const std::vector<int32_t> rest(order.begin() + c_.shape.shared * c_.shape.width, order.end());
     std::vector<int32_t> expert_of(static_cast<size_t>(neurons_), -1);
     ArenaScope scope(run_.scratch);

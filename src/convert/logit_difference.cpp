@@ -2,25 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <vector>
 
 #include "core/error.h"
+#include "moe/one_sequence.h"
 
 namespace moe {
 namespace {
 
 // [N,V], in run.saved.
 Tensor logits_of(Model& model, Run& run, std::span<const int32_t> ids) {
-  std::vector<int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const auto tokens = static_cast<int64_t>(ids.size());
-  const std::vector<int64_t> bounds = {0, tokens};
+  const OneSequence sequence(std::ssize(ids));
   const RoutingSpec spec =
       model.config().moe_layer_count() > 0 ? eval_spec(model.config().routing) : RoutingSpec{};
-  const Tensor out = run.saved.alloc(DType::f32, {tokens, model.config().vocab});
+  const Tensor out = run.saved.alloc(DType::f32, {std::ssize(ids), model.config().vocab});
   ModelSaved saved;
-  model.forward(run, {.batch = {ids, positions, bounds}, .routing = &spec}, saved);
+  model.forward(run, {.batch = sequence.of(ids), .routing = &spec}, saved);
   model.logits(run, out, saved.hidden);
   return out;
 }

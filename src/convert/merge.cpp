@@ -13,6 +13,7 @@
 #include "core/words.h"
 #include "hub/folder/rope_fields.h"
 #include "hub/wanted_model.h"
+#include "moe/one_sequence.h"
 
 namespace moe {
 namespace {
@@ -250,13 +251,11 @@ using Gathered = std::vector<std::vector<double>>;
 
 void add_prompt(Model& base, Run& run, std::span<const int32_t> ids, Gates gates, double factor,
                 Gathered& sums) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  std::vector<int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, tokens};
+  const int64_t tokens = std::ssize(ids);
+  const OneSequence sequence(tokens);
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  base.forward(run, {.batch = {ids, positions, bounds}, .keep = Keep::all}, saved);
+  base.forward(run, {.batch = sequence.of(ids), .keep = Keep::all}, saved);
   const int64_t first = gates == Gates::hidden ? tokens - 1 : 0;
   for (size_t layer = 0; layer < saved.blocks.size(); ++layer) {
     const Tensor x = saved.blocks[layer].ffn_in.x;

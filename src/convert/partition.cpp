@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "convert/transport.h"
+#include "core/order.h"
 #include "core/threads.h"
 
 namespace moe {
@@ -116,11 +117,7 @@ std::vector<int32_t> Partition::expert_of() const {
 RatedNeurons rate_neurons(const Marks& marks, const SliceShape& shape) {
   std::vector<int64_t> rate(static_cast<size_t>(shape.neurons));
   for (int64_t f = 0; f < shape.neurons; ++f) rate[static_cast<size_t>(f)] = marks.rate(f);
-  std::vector<int32_t> order(rate.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return rate[static_cast<size_t>(a)] > rate[static_cast<size_t>(b)];
-  });
+  const std::vector<int32_t> order = falling_order<int32_t>(rate);
   const auto cut = order.begin() + shape.shared * shape.width;
   RatedNeurons out{{order.begin(), cut}, {cut, order.end()}};
   std::sort(out.shared.begin(), out.shared.end());

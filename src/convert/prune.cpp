@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/order.h"
 #include "core/threads.h"
 #include "core/words.h"
+#include "moe/one_sequence.h"
 
 namespace moe {
 namespace {
@@ -68,13 +70,10 @@ std::vector<Tally> tallies(Model& model, std::span<const int32_t> ids, const Pru
       [&](int64_t layer, const MoeLayer::Saved& saved) {
         add_rows(run, model, layer, saved, all[static_cast<size_t>(layer)]);
       };
-  std::vector<int32_t> positions(static_cast<size_t>(o.window));
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, o.window};
+  const OneSequence sequence(o.window);
   for (int64_t window = 0; window < o.windows; ++window) {
-    const Batch batch{
-        ids.subspan(static_cast<size_t>(window * o.window), static_cast<size_t>(o.window)),
-        positions, bounds};
+    const Batch batch = sequence.of(
+        ids.subspan(static_cast<size_t>(window * o.window), static_cast<size_t>(o.window)));
     ArenaScope scope(run.saved);
     ModelSaved saved;
     model.forward(run, {.batch = batch, .routing = &spec, .on_routing = &listen}, saved);
@@ -98,13 +97,10 @@ std::vector<double> saliency_of(const Tally& tally, Saliency kind) {
 // The `count` largest of [begin, end), ascending.
 void keep_best(const std::vector<double>& s, int64_t begin, int64_t end, int64_t count,
                std::vector<int64_t>& kept) {
-  std::vector<int64_t> order(static_cast<size_t>(end - begin));
-  std::iota(order.begin(), order.end(), begin);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return s[static_cast<size_t>(a)] > s[static_cast<size_t>(b)];
-  });
+  std::vector<int64_t> order = falling_order(
+      std::span(s).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
   std::sort(order.begin(), order.begin() + count);
-  kept.insert(kept.end(), order.begin(), order.begin() + count);
+  for (int64_t i = 0; i < count; ++i) kept.push_back(begin + order[static_cast<size_t>(i)]);
 }
 
 PrunedLayer judge(int64_t layer, const Tally& tally, const RoutingSpec& spec,

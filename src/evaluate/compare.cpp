@@ -13,6 +13,7 @@
 #include "evaluate/mean.h"
 #include "evaluate/score.h"
 #include "infer/eval_routing.h"
+#include "moe/one_sequence.h"
 #include "text/same_tokens.h"
 
 namespace moe {
@@ -326,9 +327,7 @@ Comparison compare(const ComparedModel& first, const ComparedModel& second,
   Drift drift(before.model.config(), after.model.config(), c.window);
   Shared choices;
   Totals totals;
-  std::vector<int32_t> positions(static_cast<size_t>(c.window));
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, c.window};
+  const OneSequence sequence(c.window);
   const OnBlock keep = [&](int64_t layer, const Tensor& h) {
     if (drift.measured()) drift.keep(layer, h);
   };
@@ -339,7 +338,7 @@ Comparison compare(const ComparedModel& first, const ComparedModel& second,
     const auto text = ids.subspan(static_cast<size_t>(w * c.window), static_cast<size_t>(c.window));
     std::vector<int32_t> targets(text.begin() + 1, text.end());
     targets.push_back(ops::kIgnoreTarget);
-    const Batch batch{text, positions, bounds};
+    const Batch batch = sequence.of(text);
     ArenaScope scope(before.run.saved), other(after.run.saved);
     forward(before, batch, alike, keep);
     forward(after, batch, alike, hold_against);

@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 
+#include "core/order.h"
 #include "core/words.h"
 #include "train/alarm_advice.h"
 
@@ -75,16 +76,6 @@ double top_share(std::vector<double> load, int64_t few) {
   const auto end = load.begin() + std::min<std::ptrdiff_t>(few, std::ssize(load));
   std::partial_sort(load.begin(), end, load.end(), std::greater<>());
   return std::accumulate(load.begin(), end, 0.0);
-}
-
-// Experts in order of falling load.
-std::vector<int64_t> by_load(const std::vector<double>& load) {
-  std::vector<int64_t> order(load.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return load[static_cast<size_t>(a)] > load[static_cast<size_t>(b)];
-  });
-  return order;
 }
 
 }  // namespace
@@ -186,7 +177,7 @@ void Watcher::watch_layer(const LayerLoad& now, Layer& layer) {
 
 void Watcher::watch_few(int64_t number, Layer& layer) {
   const int64_t chosen = config_.routing.top_k;
-  std::vector<int64_t> few = by_load(layer.load);
+  std::vector<int64_t> few = falling_order(layer.load);
   const int64_t favourite = few[0];
   few.resize(static_cast<size_t>(chosen));
   std::sort(few.begin(), few.end());

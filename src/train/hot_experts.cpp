@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/order.h"
 #include "moe/recipes/recipes.h"
 #include "train/batch_of.h"
 
@@ -25,17 +26,12 @@ void check_can_be_hot(const ModelConfig& config, const TrainOptions& o) {
 
 // counts [E] choices of each expert.
 HotLayer hottest(int64_t layer, const std::vector<int64_t>& counts, double share) {
-  std::vector<int64_t> order(counts.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto rows = [&](int64_t e) { return counts[static_cast<size_t>(e)]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return rows(a) > rows(b); });
   const auto all = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   HotLayer hot{layer, {}, 0};
   int64_t taken = 0;
-  for (const int64_t e : order) {
+  for (const int64_t e : falling_order(counts)) {
     hot.experts.push_back(e);
-    taken += rows(e);
+    taken += counts[static_cast<size_t>(e)];
     if (static_cast<double>(taken) >= share * all) break;
   }
   hot.share = static_cast<double>(taken) / all;

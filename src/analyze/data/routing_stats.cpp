@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "analyze/data/domains.h"
 #include "analyze/data/layer_counts.h"
@@ -13,6 +12,7 @@
 #include "infer/eval_routing.h"
 #include "model/cost.h"
 #include "model/lm_head_chunks.h"
+#include "moe/one_sequence.h"
 
 namespace moe {
 namespace {
@@ -94,10 +94,8 @@ class Observed {
 
 void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* nll,
                     std::vector<int32_t>* predicted) {
-  const auto tokens = static_cast<int64_t>(ids.size());
-  std::vector<int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const std::vector<int64_t> bounds = {0, tokens};
+  const int64_t tokens = std::ssize(ids);
+  const OneSequence sequence(tokens);
   rows.clear();
   const std::function<void(int64_t, const MoeLayer::Saved&)> on_routing =
       [&](int64_t, const MoeLayer::Saved& layer) {
@@ -105,8 +103,7 @@ void Observed::look(Run& run, std::span<const int32_t> ids, std::vector<float>* 
       };
   ArenaScope scope(run.saved);
   ModelSaved saved;
-  model_.forward(run,
-                 {.batch = {ids, positions, bounds}, .routing = &spec_, .on_routing = &on_routing},
+  model_.forward(run, {.batch = sequence.of(ids), .routing = &spec_, .on_routing = &on_routing},
                  saved);
   if (predicted) predict(run, *predicted, saved.hidden);
   if (!nll) return;

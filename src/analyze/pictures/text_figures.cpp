@@ -10,6 +10,7 @@
 #include "analyze/pages/markup.h"
 #include "analyze/pictures/report_colours.h"
 #include "analyze/pictures/report_figures.h"
+#include "core/order.h"
 
 namespace moe {
 namespace {
@@ -86,20 +87,15 @@ Series layer_series(const RoutingReport& r, const std::string& name, const std::
 
 // The experts of a map of pairs: all, or those with the strongest partners.
 std::vector<int64_t> pair_experts(const Grid& g) {
-  std::vector<int64_t> experts(static_cast<size_t>(g.rows));
-  std::iota(experts.begin(), experts.end(), 0);
-  if (g.rows <= kPairExperts) return experts;
-  std::vector<double> strength(experts.size(), 0);
+  std::vector<double> strength(static_cast<size_t>(g.rows), 0);
   for (int64_t i = 0; i < g.rows; ++i)
     for (int64_t j = 0; j < g.cols; ++j) {
       if (i == j || !std::isfinite(g(i, j))) continue;
       strength[static_cast<size_t>(i)] = std::max(strength[static_cast<size_t>(i)], g(i, j));
       strength[static_cast<size_t>(j)] = std::max(strength[static_cast<size_t>(j)], g(i, j));
     }
-  std::stable_sort(experts.begin(), experts.end(), [&](int64_t a, int64_t b) {
-    return strength[static_cast<size_t>(a)] > strength[static_cast<size_t>(b)];
-  });
-  experts.resize(kPairExperts);
+  std::vector<int64_t> experts = falling_order(strength);
+  if (g.rows > kPairExperts) experts.resize(kPairExperts);
   std::sort(experts.begin(), experts.end());
   return experts;
 }

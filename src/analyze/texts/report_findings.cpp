@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "analyze/pages/markup.h"
 #include "analyze/pictures/report_figures.h"
+#include "core/order.h"
 #include "core/words.h"
 
 namespace moe {
@@ -20,19 +20,10 @@ constexpr double kPrefers = 1.25;  // times what an expert gets of the domains o
 // healthy runs of small batches, and of ST-MoE, which has no room for all, drop up to 60%
 constexpr double kManyDropped = 0.25, kManyDroppedInTraining = 0.65;
 
-// The experts of a layer by falling load.
-std::vector<size_t> by_load(const LayerStats& l) {
-  std::vector<size_t> order(l.load.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return l.load[a] > l.load[b]; });
-  return order;
-}
-
 // What the K busiest experts of a layer get; an even layer gives them K/E.
 double top_load(const RoutingReport& r, const LayerStats& l) {
   double top = 0;
-  const std::vector<size_t> order = by_load(l);
+  const std::vector<size_t> order = falling_order<size_t>(l.load);
   for (size_t i = 0; i < order.size() && static_cast<int64_t>(i) < r.top_k; ++i)
     top += l.load[order[i]];
   return top;
@@ -61,7 +52,7 @@ void add_collapse(std::vector<std::string>& out, const RoutingReport& r) {
   }
   if (!worst) return;
   const auto few = static_cast<std::ptrdiff_t>(r.top_k);
-  const std::vector<size_t> order = by_load(*worst);
+  const std::vector<size_t> order = falling_order<size_t>(worst->load);
   const std::string experts =
       few == 1 ? fmt::format("expert {}", order[0])
                : fmt::format("the {} experts {}", few,

@@ -84,8 +84,7 @@ void Dialogue::fail_too_long(int64_t tokens, int64_t most) const {
   if (const int64_t marks = around(""); marks > most)
     fail(
         "the marks around a message alone take {} tokens, and {}; give a longer @context, or take "
-        "a "
-        "model trained with one",
+        "a model trained with one",
         marks, limit);
   if (const int64_t with_system = around(system_); with_system > most)
     fail("the system message with the marks takes {} tokens, and {}; shorten the system message",

@@ -339,8 +339,7 @@ void Training::read_teacher() {
     if (const auto id = first_other_token(own, other, own.vocab_size()))
       fail(
           "@teacher {}: its token {} is \"{}\", the model's \"{}\"; a teacher must predict the "
-          "same "
-          "tokens",
+          "same tokens",
           options_.teacher, *id, printable(other.piece(*id)), printable(own.piece(*id)));
   }
   if (checkpoint_) check_same_teacher(*checkpoint_, teacher());

@@ -167,8 +167,7 @@ Model::Model(ModelConfig config, Storage storage, const comm::Group& experts)
   if (experts_.size > 1 && config_.by_neuron())
     fail_usage(
         "the experts of a layer are the neurons of one network, which lies on one process; start "
-        "it "
-        "without mpirun");
+        "it without mpirun");
   const OnParam take = [this](Param& param) { this->take(param); };
   list_input(config_, embedding_, positions_, take);
   if (config_.positions == Positions::rope) {

@@ -33,7 +33,7 @@ std::array<std::string, 2> lockable(const std::string& folder) {
 void RunLock::take(const std::string& folder) {
   for (const std::string& path : lockable(folder))
     if (!hold(path, {LOCK_EX, LOCK_SH}) && path == folder)
-      fail("cannot open the folder {}: {}", folder, std::strerror(errno));
+      fail("cannot open the folder {}: {}; choose another @out", folder, std::strerror(errno));
 }
 
 void RunLock::join(const std::string& folder) {

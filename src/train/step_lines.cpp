@@ -76,14 +76,16 @@ StepLines::StepLines(std::string path, int64_t last_step) : path_(std::move(path
          std::strerror(errno));
   try {
     struct stat info {};
-    if (fstat(fd_, &info) != 0) fail("cannot read {}: {}", path_, std::strerror(errno));
+    if (fstat(fd_, &info) != 0)
+      fail("cannot read {}: {}; check the disk", path_, std::strerror(errno));
     if (info.st_size == 0) return;
     const size_t kept = [&] {
       const MappedFile file(path_);
       return kept_bytes(file.text(), last_step, path_);
     }();
     if (kept < static_cast<size_t>(info.st_size) && ftruncate(fd_, static_cast<off_t>(kept)) != 0)
-      fail("cannot shorten {}: {}", path_, std::strerror(errno));
+      fail("cannot shorten {}: {}; check whether it may be written to", path_,
+           std::strerror(errno));
   } catch (...) {
     close(fd_);
     throw;
@@ -108,7 +110,7 @@ std::string StepLines::change_last(
     return begin;
   }();
   if (ftruncate(fd_, static_cast<off_t>(kept)) != 0)
-    fail("cannot shorten {}: {}", path_, std::strerror(errno));
+    fail("cannot shorten {}: {}; check whether it may be written to", path_, std::strerror(errno));
   append(changed);
   return changed;
 }

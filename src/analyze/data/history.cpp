@@ -66,7 +66,7 @@ HistoryPoint mean(const Bucket& bucket) {
   p.grad_norm /= n;
   p.lr /= n;
   if (p.pairs) p.pairs = {p.step, p.pairs->loss / n, p.pairs->margin / n, p.pairs->accuracy / n};
-  // Every step of a run has as many tokens.
+  // As if all steps had as many tokens, which those of preference pairs have not quite.
   p.tokens_per_second =
       bucket.seconds_a_token > 0 ? static_cast<double>(bucket.timed) / bucket.seconds_a_token : 0;
   divide(p.losses, n);

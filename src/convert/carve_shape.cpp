@@ -80,6 +80,10 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
         "this model has {} residual streams; such a model cannot be carved yet, take one that has "
         "one (llama, mistral, qwen3, smollm3)",
         dense.hyper.streams);
+  if (dense.layer_scale)
+    fail_usage(
+        "what a layer of this model leaves is multiplied by a number of its own; such a model "
+        "cannot be carved yet, take one without (llama, mistral, qwen3, smollm3)");
   if (dense.xielu)
     fail_usage(
         "the activation of this model, xIELU, learns two numbers in each layer, which experts here "

@@ -489,6 +489,15 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   beside.norm_placement = NormPlacement::beside;
   has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
       "stand beside its attention");
+  ModelConfig both = dense->config(), times = dense->config(), scaled = dense->config();
+  both.norm_placement = NormPlacement::both;
+  times.multipliers.residual = 0.5f;
+  scaled.layer_scale = true;
+  for (const ModelConfig& c : {both, times})
+    has(test::message_of([&] { check_carve(c, options("cmoe", 1, 2, 6)); }),
+        "does not add what its FFNs give as it is");
+  has(test::message_of([&] { check_carve(scaled, options("cmoe", 1, 2, 6)); }),
+      "multiplied by a number of its own");
   ModelConfig xielu = dense->config();
   xielu.gated = false;
   xielu.xielu = true;

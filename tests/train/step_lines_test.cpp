@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-#include <sstream>
-
-#include "core/json.h"
 #include "support/files.h"
+#include "support/step_numbers.h"
 
 namespace moe::step_lines_test {
 namespace {
@@ -14,14 +11,6 @@ namespace {
 using namespace test;
 
 std::string at(int64_t step) { return fmt::format("{{\"step\":{}}}", step); }
-
-std::vector<int64_t> steps_in(const std::string& path) {
-  std::istringstream in(slurp(path));
-  std::vector<int64_t> steps;
-  for (std::string line; std::getline(in, line);)
-    steps.push_back(Json::parse(line).at("step").get<int64_t>());
-  return steps;
-}
 
 TEST(StepLines, AppendsAndCutsOffWhatIsRunAgain) {
   const TempFolder folder;

@@ -1,7 +1,8 @@
-// Which of many are the largest.
+// The order of many values.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -17,6 +18,14 @@ std::vector<Place> falling_order(const Values& values) {
     return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
   });
   return order;
+}
+
+// The median; of an even number the mean of the two in the middle. At least one.
+inline double middle_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 }  // namespace moe

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "analyze/data/history.h"
@@ -41,7 +40,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kEvaluations = 10, kSaves = 4, kLeastSave = 50;  // of a run
 constexpr int64_t kLeastEvalTokens = 16384, kMostEvalTokens = 65536;
 constexpr int64_t kRoutingTokens = 20'000;  // of each held-out domain
-constexpr double kNoLoss = std::numeric_limits<double>::infinity();
 
 // Those of the table that draw their weights: the others are cut out of a trained model, or need
 // stages.
@@ -75,8 +73,6 @@ Texts read_texts(const LeagueOptions& o) {
 }
 
 LeagueKey key_of(const LeagueRun& run) { return {run.arm, run.lr, run.seed}; }
-
-double loss_of(const LeagueRun& run) { return run.diverged.empty() ? run.loss : kNoLoss; }
 
 std::map<LeagueKey, double> losses_of_runs(const std::vector<LeagueRun>& runs) {
   std::map<LeagueKey, double> losses;

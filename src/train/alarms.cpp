@@ -50,13 +50,6 @@ constexpr int64_t kNewNormal = 100;  // what has been strange for so long is wha
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 // "expert 3", "experts 3, 5 and 6"
 std::string experts_in_words(const std::vector<int64_t>& experts) {
   if (experts.size() == 1) return fmt::format("expert {}", experts[0]);
@@ -101,20 +94,20 @@ void RecentValues::push(double x) {
   values_.push_back(x);
   if (values_.size() > most_) values_.pop_front();
 }
-double RecentValues::median() const { return median_of({values_.begin(), values_.end()}); }
+double RecentValues::median() const { return middle_of({values_.begin(), values_.end()}); }
 double RecentValues::oldest(size_t n) const {
-  return median_of({values_.begin(),
+  return middle_of({values_.begin(),
                     values_.begin() + static_cast<std::ptrdiff_t>(std::min(n, values_.size()))});
 }
 double RecentValues::newest(size_t n) const {
-  return median_of(
+  return middle_of(
       {values_.end() - static_cast<std::ptrdiff_t>(std::min(n, values_.size())), values_.end()});
 }
 double RecentValues::deviation() const {
   const double middle = median();
   std::vector<double> distances;
   for (double x : values_) distances.push_back(std::abs(x - middle));
-  return 1.4826 * median_of(std::move(distances));
+  return 1.4826 * middle_of(std::move(distances));
 }
 
 Latch::Turn Latch::update(bool bad, bool good, int64_t patience) {

@@ -19,5 +19,11 @@ TEST(FallingOrder, CountsFromTheBeginningOfAView) {
   EXPECT_EQ(falling_order<int32_t>(std::span(all).subspan(1, 2)), (std::vector<int32_t>{1, 0}));
 }
 
+TEST(Middle, OfAnEvenNumberIsTheMeanOfTwo) {
+  EXPECT_EQ(middle_of({5}), 5);
+  EXPECT_EQ(middle_of({9, 1, 4}), 4);
+  EXPECT_EQ(middle_of({9, 1, 4, 2}), 3);
+}
+
 }  // namespace
 }  // namespace moe::order_test

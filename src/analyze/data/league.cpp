@@ -6,19 +6,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/order.h"
+
 namespace moe {
 namespace {
-
-constexpr double kNoLoss = std::numeric_limits<double>::infinity();
-
-double middle_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-double run_loss(const LeagueRun& run) { return run.diverged.empty() ? run.loss : kNoLoss; }
 
 // Curves of runs with the same options have the same steps.
 std::vector<std::pair<int64_t, double>> mean_curve(const std::vector<const LeagueRun*>& runs) {
@@ -62,7 +53,7 @@ LeagueRow make_row(const LeagueArm& arm, const std::vector<const LeagueRun*>& ru
   std::map<double, double> rates;
   for (const LeagueRun* run : runs) {
     row.diverged += !run->diverged.empty();
-    if (run->seed == first_seed) rates[run->lr] = run_loss(*run);
+    if (run->seed == first_seed) rates[run->lr] = loss_of(*run);
   }
   row.rates.assign(rates.begin(), rates.end());
   const auto best =
@@ -82,6 +73,10 @@ LeagueRow make_row(const LeagueArm& arm, const std::vector<const LeagueRun*>& ru
 }
 
 }  // namespace
+
+double loss_of(const LeagueRun& run) {
+  return run.diverged.empty() ? run.loss : std::numeric_limits<double>::infinity();
+}
 
 std::optional<double> share_to_reach(const std::vector<std::pair<int64_t, double>>& curve,
                                      double loss) {

@@ -41,6 +41,8 @@ struct LeagueRun {
   double max_vio = 0;  // the same, of each step's own tokens
   std::optional<LeagueRouting> routing;  // absent: a dense model, or it diverged
 };
+// Its loss; of one that diverged it is infinite.
+double loss_of(const LeagueRun&);
 Json to_json(const LeagueRun&);
 LeagueRun read_league_run(const Json&, const std::string& where);
 

@@ -31,7 +31,7 @@ FieldList fields(LeagueOptions&);
 // What is under way, for whoever watches.
 struct LeagueWatch {
   Watch watch;
-  // told when a run begins or goes on: the how-manieth of how many at least
+  // told when a run begins or goes on: which one it is, and of how many at least
   std::function<void(const LeagueKey&, int64_t run, int64_t runs)> on_begin;
   std::function<void(const LeagueRun&)> on_done;
 };

@@ -685,8 +685,7 @@ TEST(Manners, RefuseWhatDoesNotFit) {
   }
 }
 
-// ---- the twins
-// -------------------------------------------------------------------------------------------------
+// ---- the twins ----------------------------------------------------------------------------------
 
 std::vector<double> draw_doubles(size_t n, uint64_t seed) {
   std::vector<double> out(n);

@@ -66,8 +66,7 @@ int64_t Session::keep_prefix(std::span<const int32_t> ids) {
 void Session::check_room(std::span<const int32_t> ids, int64_t rows) const {
   const int64_t count = std::ssize(ids);
   if (ids.empty())
-    fail_usage(
-        "nothing to continue from: the prompt has no tokens; give at least one character with -p");
+    fail_usage("nothing to continue from: the prompt has no tokens; give at least one character");
   if (rows < 1 || rows > count)
     fail_usage("logits of {} tokens are asked for where {} are read", rows, count);
   if (length() + count > capacity_)

@@ -90,7 +90,7 @@ constexpr auto kHy4ApartNames = joined(kHy4Published, kHy4Own);
 
 }  // namespace
 
-// What else there is is called as in Llama and its kin (hub/ling_names.cpp says why that is there).
+// What else there is is called as in Llama and its kin (hub/later_names.cpp says why that is there).
 const TensorNames kHy4Tensors = {"Hy4", kHy4SavedNames, kTiedHeadName, {}, {}, kLlamaTensors.rows};
 const TensorNames kHy4FusedTensors = {"Hy4", kHy4FusedNames,    kTiedHeadName, {},
                                       {},    kLlamaTensors.rows};

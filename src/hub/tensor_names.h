@@ -1,5 +1,5 @@
 // What the tensors of files are called: a table for each family of model folders
-// (hub/tensor_names.cpp, ling_names.cpp, hyper_names.cpp) and for each kind of GGUF files
+// (hub/tensor_names.cpp, later_names.cpp, hyper_names.cpp) and for each kind of GGUF files
 // (hub/gguf/gguf_names.cpp), from what a parameter is to its name.
 #pragma once
 
@@ -110,7 +110,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
-    kHy4ApartTensors;
+    kHy4ApartTensors, kLfm3Tensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/later_configs.h"
 #include "model/config.h"
 #include "support/routings.h"
 
@@ -437,34 +438,6 @@ void add_deepseek_families(Add&& add) {
   });
 }
 
-// Ling 3.0's, whose gates of attention and decays of linear attention are told in several words.
-template <class Add>
-void add_ling3(Add&& add) {
-  for (const bool floor : {true, false})
-    add("bailing_hybrid", "deepseek-v3", [&](ModelConfig& c) {
-      latent(c);
-      c.layers = 4;
-      c.attention_gate = c.head_gates = true;
-      c.linear = {.key_heads = 3,
-                  .value_heads = 3,
-                  .key_width = 4,
-                  .value_width = 4,
-                  .conv_width = 3,
-                  .channel_decays = true,
-                  .decay_floor = floor ? -5.0f : 0.0f};
-      if (floor) {
-        c.linear_layers = {0, 2};
-      } else {
-        c.linear_layers = {0, 1, 3};
-        c.latent.query_width = 5;
-        c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
-                          .factor = 4,
-                          .original_context = 8,
-                          .score_mscale = 0.707f};
-      }
-    });
-}
-
 // Most have shared experts and a router of DeepSeek-V3's kind. `all` ends with what `add` added
 // last.
 template <class Add>
@@ -661,7 +634,8 @@ inline std::vector<NamedConfig> small_families() {
   };
   add_first_families(add);
   add_deepseek_families(add);
-  add_ling3(add);
+  add_ling3(add, latent);
+  add_lfm3(add);
   add_later_families(add, all);
   add_windowed_families(add);
   add_cohere_with_experts(add, all);

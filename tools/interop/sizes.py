@@ -161,6 +161,14 @@ LING3 = {
     kda_lower_bound=-1.5,
     num_mtp_layers=0,
 )
+LFM3 = dict(
+    DENSE,
+    num_hidden_layers=5,
+    head_dim=16,
+    sliding_window=100,
+    layer_types=["conv", "full_attention", "conv", "sliding_attention", "full_attention"],
+    pad_token_id=None,
+)
 LOCAL_EXPERTS = dict(SIZES, intermediate_size=24, num_local_experts=8, num_experts_per_tok=3)
 GRANITE = dict(
     LOCAL_EXPERTS,

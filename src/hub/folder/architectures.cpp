@@ -186,6 +186,7 @@ constexpr Architecture kArchitectures[] = {
     family<kApertus>("apertus", "ApertusForCausalLM", kApertusTensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
+    family<kLfm3>("lfm3", "Lfm3ForCausalLM", kLfm3Tensors),
     family<kLing3>("bailing_hybrid", "BailingHybridForCausalLM", kLing3Tensors, nullptr, kOfLing3),
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
@@ -425,7 +426,9 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (c.value_norm) return "its values are normalised";
   if (c.layer_scale) return "its layers have a scale";
   if (!known.caps && !known.nanochat && c.logit_cap > 0) return "its logits are held back";
-  return c.rope_scaling.kind == RopeScaling::Kind::proportional ? "a share of each head turns" : "";
+  return !known.proportional && c.rope_scaling.kind == RopeScaling::Kind::proportional
+             ? "a share of each head turns"
+             : "";
 }
 
 const Architecture& architecture_of(const ModelConfig& config) {

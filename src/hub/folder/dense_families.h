@@ -100,7 +100,7 @@ inline constexpr Family kGranite = {.biases = FamilyBiases::flag_later, .multipl
 // Granite whose logits are multiplied (transformers:hyperclovax/modeling_hyperclovax.py).
 inline constexpr Family kHyperClovaX = {.biases = FamilyBiases::flag_later,
                                         .placement = NormPlacement::both,
-                                        .post_norm_flag = true,
+                                        .post_norm_key = "use_post_norm",
                                         .logit_factor = "logits_scaling",
                                         .multipliers = true,
                                         .unread = kResidualDropout};
@@ -139,6 +139,19 @@ inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
                                  .tied_unless_said = true,
                                  .keys = kLfm2Keys,
                                  .unread = kLfm2Unread};
+// (transformers:lfm3/modeling_lfm3.py)
+inline constexpr Family kLfm3 = {.biases = FamilyBiases::flag_or_none,
+                                 .head_width = HeadWidth::must,
+                                 .window_rope = WindowRope::listed,
+                                 .qk_norm = QkNorm::head,
+                                 .placement = NormPlacement::both,
+                                 .post_norm_key = "use_sandwich_norm",
+                                 .eps_key = "norm_eps",
+                                 .lfm3 = true,
+                                 .attention_gate = true,
+                                 .head_gates = true,
+                                 .gate_key = "use_attention_gate",
+                                 .tied_unless_said = true};
 inline constexpr Family kGemma = {.biases = FamilyBiases::flag,
                                   .head_width = HeadWidth::must,
                                   .gemma = FamilyGemma::gemma,

@@ -134,7 +134,7 @@ struct Family {
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
-  bool post_norm_flag = false;  // "use_post_norm" says whether there are norms behind sublayers
+  const char* post_norm_key = nullptr;  // it says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
   const char* act_key = "hidden_act";
   bool layer_norms = false;   // norms are LayerNorms
@@ -166,6 +166,7 @@ struct Family {
   // other layers turn.
   bool ling3 = false;
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
+  bool lfm3 = false;  // the same, which also tells which of the others have a window
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
   // attention turns. "num_local_experts" 0: the shared FFN is all there is.
   bool states = false;
@@ -174,6 +175,7 @@ struct Family {
   bool halves = false;
   bool attention_gate = false;           // attention has a gate in every layer
   bool head_gates = false;               // which is one of each head
+  const char* gate_key = nullptr;        // and there as this says
   bool norm_turned = false;              // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
   bool sinks = false;

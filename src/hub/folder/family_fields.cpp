@@ -74,7 +74,8 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
   else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number(f.eps_key, c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && f.gemma != FamilyGemma::gemma && !f.xielu)
+  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma &&
+      !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
@@ -218,7 +219,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_windows(const ModelConfig& c, const Family& f) {
-  if (c.attention_window == 0 || f.window == FamilyWindow::listed) return "";
+  if (c.attention_window == 0 || f.window == FamilyWindow::listed || f.lfm3) return "";
   if (f.window == FamilyWindow::none || f.window == FamilyWindow::never)
     return "its attention has a window";
   const int64_t first = first_window(c);
@@ -464,8 +465,7 @@ void read_keys(const JsonReader& reader, const Family& f) {
   }
 }
 
-constexpr const char *kPostNorm = "use_post_norm", *kRmsNormEps = "rms_norm_eps",
-                     *kHiddenAct = "hidden_act", *kXielu = "xielu";
+constexpr const char *kRmsNormEps = "rms_norm_eps", *kHiddenAct = "hidden_act", *kXielu = "xielu";
 
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -476,7 +476,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   }
   c.norm_bias = f.layer_norms && f.norm_biases;
   c.norm_placement = f.placement;
-  if (f.post_norm_flag && !reader.get<bool>(kPostNorm)) c.norm_placement = NormPlacement::pre;
+  if (f.post_norm_key && !reader.get<bool>(f.post_norm_key)) c.norm_placement = NormPlacement::pre;
   c.moe_out_norm = f.moe_out_norm;
   c.norm_offset = f.norm_offset();
   c.norm_weights = !f.nanochat;
@@ -501,8 +501,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.head_width_too && reader.get<int64_t>(f.head_width_too, c.head_width) != c.head_width)
     refuse(reader, f.head_width_too, "\"head_dim\" is another width");
   c.attention_sinks = f.sinks;
-  c.attention_gate = f.attention_gate;
-  c.head_gates = f.head_gates;
+  c.attention_gate = f.attention_gate && (!f.gate_key || reader.get<bool>(f.gate_key));
+  c.head_gates = f.head_gates && c.attention_gate;
   if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
 }
 
@@ -595,7 +595,8 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
   if (f.xielu) json[kHiddenAct] = kXielu;
   if (f.phimoe) json[kHeadBias] = c.head_bias;
-  if (f.post_norm_flag) json[kPostNorm] = c.norm_placement == NormPlacement::both;
+  if (f.gate_key) json[f.gate_key] = c.attention_gate;
+  if (f.post_norm_key) json[f.post_norm_key] = c.norm_placement == NormPlacement::both;
   if (f.nanochat) write_cap(json, kLogitCap, c.logit_cap);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
@@ -629,7 +630,7 @@ std::string why_not_norms(const ModelConfig& c, const Family& f) {
                ? "its norms are not LayerNorms with biases before each sublayer"
                : "its norms are not LayerNorms without biases, each before attention and an FFN";
   if (c.norm == NormKind::rms && (c.norm_placement == f.placement ||
-                                  (f.post_norm_flag && c.norm_placement == NormPlacement::pre)))
+                                  (f.post_norm_key && c.norm_placement == NormPlacement::pre)))
     return "";
   return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
          : f.placement == NormPlacement::both
@@ -681,7 +682,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .xielu = f.xielu,
                             .halves = f.halves,
                             .head_gates = f.head_gates,
-                            .streams = f.streams};
+                            .streams = f.streams,
+                            .proportional = f.lfm3};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -711,7 +713,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if ((f.lfm2 || f.kimi || f.ling3 || f.states || f.experts == FamilyExperts::aria) &&
+  if ((f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.experts == FamilyExperts::aria) &&
       c.act != ops::Act::silu)
     return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))

@@ -201,6 +201,8 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     read_states(reader, c);
   } else if (f.halves) {
     read_halves(reader, c);
+  } else if (f.lfm3) {
+    read_lfm3(reader, c);
   } else if (f.lfm2) {
     read_lfm2(reader, c);
     c.conv_layers = other_layers(reader, c, f);
@@ -211,6 +213,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
 void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
   if (f.ling3) return write_ling3(json, c);
+  if (f.lfm3) return write_lfm3(json, c);
   if (f.states) return write_states(json, c);
   if (f.halves) return write_halves(json, c);
   if (!f.linear && !f.lfm2) return;
@@ -261,15 +264,17 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   } else if (c.scan.present()) {
     return "some of its layers have a state space";
   }
-  if (c.conv_layers.empty() == f.lfm2)
-    return f.lfm2 ? "none of its layers has a convolution"
-                  : "some of its layers have a convolution";
+  const bool convolves = f.lfm2 || f.lfm3;
+  if (c.conv_layers.empty() == convolves)
+    return convolves ? "none of its layers has a convolution"
+                     : "some of its layers have a convolution";
   if (c.qk_norm_turned != f.norm_turned)
     return f.norm_turned ? "norms of queries and keys see them before they turn"
                          : "norms of queries and keys see them turned";
-  if (c.attention_gate != f.has_gate())
+  if (c.attention_gate != f.has_gate() && (c.attention_gate || !f.gate_key))
     return f.has_gate() ? "its attention has no gate" : "its attention has a gate";
-  if (c.head_gates != f.head_gates) return "its attention's gate is not one of each head";
+  if (c.head_gates != (f.head_gates && c.attention_gate))
+    return "its attention's gate is not one of each head";
   if (c.norm_offset != f.norm_offset())
     return f.norm_offset() ? "its norms do not count from 1" : "its norms count from 1";
   return "";

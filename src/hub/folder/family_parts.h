@@ -79,6 +79,9 @@ std::string why_not_states(const ModelConfig&);
 void read_ling3(const JsonReader&, ModelConfig&);
 void write_ling3(Json&, const ModelConfig&);
 std::string why_not_ling3(const ModelConfig&);
+// Layers of LFM3, of three kinds (family_lfm3.cpp).
+void read_lfm3(const JsonReader&, ModelConfig&);
+void write_lfm3(Json&, const ModelConfig&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
 // Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads

@@ -1,4 +1,5 @@
-// The names of Ling 3.0's tensors (transformers:conversion_mapping.py, "bailing_hybrid").
+// The names of tensors of families that came later than those of hub/tensor_names.cpp: Ling 3.0 and
+// LFM3 (transformers:conversion_mapping.py, "bailing_hybrid", "lfm3").
 #include "hub/tensor_names.h"
 
 namespace moe {
@@ -52,6 +53,22 @@ constexpr NameRow kLing3Dense[] = {
 };
 constexpr auto kLing3Saved = joined(kLing3Dense, kLing3Own);
 
+// LFM3's: norms before and behind each sublayer, a gate of attention that its code calls otherwise.
+constexpr NameRow kLfm3Own[] = {
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.gate_proj.weight"},
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.operator_norm.weight"},
+    {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_operator_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.ffn_norm.weight"},
+    {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_ffn_norm.weight"},
+    {Part::norms, ParamKind::final_norm, "model.embedding_norm.weight"},
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.w1.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.feed_forward.w3.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.feed_forward.w2.weight",
+     Layout::bank_of_one},
+};
+
 }  // namespace
 
 // What else there is is called as in Llama and its kin; that table is a constant of another file,
@@ -60,5 +77,7 @@ const TensorNames kLing3Tensors = {"Ling 3.0", kLing3Own, kTiedHeadName,
                                    {},         {},        kLlamaTensors.rows};
 const TensorNames kLing3SavedTensors = {"Ling 3.0", kLing3Saved, kTiedHeadName,
                                         {},         {},          kLlamaTensors.rows};
+
+const TensorNames kLfm3Tensors = {"LFM3", kLfm3Own, kTiedHeadName, {}, {}, kLlamaTensors.rows};
 
 }  // namespace moe

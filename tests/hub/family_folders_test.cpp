@@ -451,6 +451,7 @@ TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
         {"idefics3", "llama", "model.connector.modality_projection.proj.weight", "text_model.", 6,
          false},
         {"lfm2_vl", "lfm2", "model.vision_tower.post_layernorm.bias", "language_model.", 6, false},
+        {"lfm3_vl", "lfm3", "model.vision_tower.patch_embed.bias", "language_model.", 6, false},
         {"aya_vision", "cohere2", "vision_tower.post_layernorm.bias", "language_model.", 0, false},
         {"kimi_vl", "deepseek_v3", "vision_tower.patch_embed.proj.bias", "language_model.", 0,
          false},

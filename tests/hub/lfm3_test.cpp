@@ -119,6 +119,18 @@ TEST(Lfm3, WhatIsRefused) {
   EXPECT_FAILS(architecture_of(parse(given), "lfm2", "here"), "cannot say this model");
 }
 
+// LFM3-VL's, with its words for pictures (transformers:lfm3_vl/configuration_lfm3_vl.py).
+TEST(Lfm3, TheTextOfAModelOfPictures) {
+  const Json json = {
+      {"model_type", "lfm3_vl"},         {"architectures", {"Lfm3VlForConditionalGeneration"}},
+      {"text_config", lfm3()},           {"vision_config", Json::object()},
+      {"image_token_id", 125030},        {"video_token_id", 125029},
+      {"vision_start_token_id", 125009}, {"vision_end_token_id", 125010},
+      {"projector_hidden_act", "gelu"},  {"projector_hidden_size", 4096},
+      {"projector_bias", true},          {"tie_word_embeddings", true}};
+  expect_same(json, parse(lfm3()));
+}
+
 TEST(Lfm3, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
   const std::vector<NamedConfig> families = small_families();

@@ -343,6 +343,7 @@ constexpr TextWithin kTextWithin[] = {
     as_it_says("idefics3", "llama", kLlamaDefaults),
     as_it_says("lfm2_vl", "lfm2", "{}"),
     as_it_says("lfm2-vl", "lfm2", "{}"),
+    as_it_says("lfm3_vl", "lfm3", "{}"),
     as_it_says("cohere2_vision", "cohere2", kCohere2Defaults),
     as_it_says("aya_vision", "cohere2", kCohere2Defaults),
     {"kimi_vl", "deepseek_v3", kUntied},

@@ -93,9 +93,7 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   expect_estimated("xIELU", c, {.tokens = 1024, .loss = true});
   c.gated = true;
   c.xielu = c.embedding_norm = c.qk_norm_turned = false;
-  c.attention_gate = c.head_gates = true;
-  expect_estimated("gates of heads", c, {.tokens = 1024, .loss = true});
-  c.head_gates = false;
+  c.attention_gate = true;
   c.norm_placement = NormPlacement::both;
   c.linear = {
       .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
@@ -103,9 +101,6 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   expect_estimated("linear attention", c, {.tokens = 1024, .loss = true});
   c.linear.gate_width = 24;
   expect_estimated("decays of channels", c, {.tokens = 1024, .loss = true});
-  c.linear.gate_width = 0;
-  c.linear.channel_decays = true;
-  expect_estimated("decays of channels of the token", c, {.tokens = 1024, .loss = true});
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;
@@ -141,9 +136,6 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   // keys and values of heads are estimated too, which are made where there is no cache
   expect_estimated("latents and queries that grow", c, {.tokens = 1024, .loss = true}, 0.6);
   c.query_growth = {};
-  c.attention_gate = c.head_gates = true;
-  expect_estimated("latents and gates of heads", c, {.tokens = 1024, .loss = true}, 0.6);
-  c.attention_gate = c.head_gates = false;
   c.sparse = {.top = 128, .heads = 4, .width = 32, .followers = {1}};
   // keys and values of heads are estimated too, which are made where none are chosen
   expect_estimated("sparse attention", c, {.tokens = 1024, .loss = true}, 0.6);
@@ -151,6 +143,28 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.vocab = 20000;  // whose logits are not kept
   expect_estimated("a large vocabulary", c, {.tokens = 1024, .loss = true});
   expect_estimated("logits of a part", c, {.tokens = 1024, .logits = 600});
+}
+
+TEST(ForwardMemory, OfGatesOfHeadsAndDecaysOfTheToken) {
+  ModelConfig c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
+  c.attention_gate = c.head_gates = true;
+  expect_estimated("gates of heads", c, {.tokens = 1024, .loss = true});
+  c.linear = {.key_heads = 2,
+              .value_heads = 2,
+              .key_width = 32,
+              .value_width = 32,
+              .conv_width = 4,
+              .channel_decays = true,
+              .decay_floor = -5};
+  c.linear_layers = {0, 1};
+  expect_estimated("decays of channels made of the token", c, {.tokens = 1024, .loss = true});
+  c.linear = {};
+  c.linear_layers.clear();
+  c.head_width = 48;
+  c.rotary_width = 16;
+  c.latent = {.width = 64, .query_width = 48, .value_width = 32};
+  // keys and values of heads are estimated too, which are made where there is no cache
+  expect_estimated("latents and gates of heads", c, {.tokens = 1024, .loss = true}, 0.6);
 }
 
 }  // namespace

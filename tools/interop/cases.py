@@ -290,7 +290,7 @@ CASES = {
         dict(
             LING3,
             kda_safe_gate=False,
-            layer_types=["linear_attention", "full_attention", "full_attention", "linear_attention"],
+            layer_types=["linear_attention"] + ["full_attention"] * 2 + ["linear_attention"],
             linear_num_heads=3,
             n_group=1,
             rope_theta=10000.0,

@@ -148,7 +148,7 @@ KIMI = dict(
     layer_types=["linear_attention", "full_attention"] * 2,
     pad_token_id=None,
 )
-# Decays that leave a part of what was before at every token, as f32 and f64 differ where all of it is
+# Decays that leave a part of what was before at every token: f32 and f64 differ where all of it is
 # forgotten.
 LING3 = {
     key: size

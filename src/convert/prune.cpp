@@ -34,11 +34,12 @@ void add_rows(Run& run, Model& model, int64_t layer, const MoeLayer::Saved& save
   ArenaScope scope(run.scratch);
   Tensor hidden = run.scratch.alloc(saved.experts.up.dtype, {count, saved.experts.up.cols()});
   Tensor out = run.scratch.alloc(DType::f32, {count, model.config().width});
-  ops::ffn_act_forward(run, hidden, saved.experts.gate, saved.experts.up, rows.weight,
+  const Tensor weight = experts.weight_behind(rows);
+  ops::ffn_act_forward(run, hidden, saved.experts.gate, saved.experts.up, weight,
                        model.config().act);
   ops::matmul_forward(run, out, hidden, experts.down, rows.offsets);
   if (experts.down_bias.present())
-    ops::bias_forward_acc(run, out, experts.down_bias, rows.weight, rows.offsets);
+    ops::bias_forward_acc(run, out, experts.down_bias, weight, rows.offsets);
   std::vector<double> norms(static_cast<size_t>(count));
   parallel_for(run.threads, count, 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {

@@ -347,7 +347,8 @@ int64_t ModelConfig::sublayers() const {
 
 bool ModelConfig::by_neuron() const {
   return expert_width == 1 && shared_experts == 0 && !branch_norms && !ffn_bias &&
-         !expert_down_bias && moe_layer_count() > 0 && takes_a_set(train_spec(routing));
+         !expert_down_bias && !weigh_inputs && moe_layer_count() > 0 &&
+         takes_a_set(train_spec(routing));
 }
 
 namespace {

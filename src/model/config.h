@@ -295,6 +295,8 @@ struct ModelConfig {
   int64_t shared_width = 0;
   bool shared_gate = false;     // weighted by a sigmoid of the token
   bool shared_average = false;  // what they and the routed ones give is averaged, not added up
+  // Combine weights multiply what routed experts are given, not what they make (Llama 4).
+  bool weigh_inputs = false;
 
   int64_t moe_every = 1;            // MoE at layers i with i mod moe_every == 0 ...
   int64_t dense_first = 0;          // ... and i >= dense_first ...

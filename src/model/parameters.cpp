@@ -359,6 +359,7 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
   if (ffn.by_neuron) return list.neurons(ffn.experts);
   list.bank(ffn.experts, Part::experts, "ffn.experts.", c.routing.experts, c.expert_width,
             down_bias);
+  ffn.experts.weighs_input = c.weigh_inputs;
   if (c.branch_norms) list.branch_norms(ffn.norms.emplace());
   if (c.shared_experts == 0) return;
   list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width,

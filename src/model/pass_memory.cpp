@@ -239,6 +239,11 @@ int64_t scratch_router(const Sizes& s) {
          scratch_scopes(s) + (jittered ? s.stream() : 0);
 }
 
+// What experts are given where weights multiply that: rows of a piece, laid out.
+int64_t scratch_weighed(const Sizes& s) {
+  return s.c.weigh_inputs ? s.rows(true) / s.pieces(true) * s.c.width * s.a : 0;
+}
+
 int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   if (!s.c.has_ffn(layer)) return 0;
   if (!s.c.is_moe(layer)) return scratch_bank(s, s.n, s.c.dense_width);
@@ -252,6 +257,7 @@ int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   if (s.spread(true)) routed += 4 * rows * s.c.width * s.a;
   // of branches: of what the router sees and what experts see, and of what they and the shared give
   if (s.c.branch_norms) routed += 2 * (s.stream() + s.n * s.c.width * s.a);
+  routed += scratch_weighed(s);
   const int64_t half = s.c.shared_average ? s.n * s.c.width * s.a : 0,  // of the output's gradient
       gradients = s.c.shared_experts > 0 ? s.stream() : 0,
                 shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
@@ -351,7 +357,7 @@ int64_t scratch_sublayers(const Sizes& s, int64_t layer) {
   if (!moe || s.by_neuron) return s.stream() + hidden;
   const int64_t numbers = s.rows(true) * s.c.width;
   return s.stream() + numbers * kF32 + hidden + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
-         (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0);
+         (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0) + scratch_weighed(s);
 }
 
 // The same, or the streams normed.

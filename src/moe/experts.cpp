@@ -7,6 +7,13 @@
 
 namespace moe {
 
+ops::GatheredRows ExpertBank::given(Run& run, const Rows& rows) const {
+  if (!weighs_input) return rows.x;
+  Tensor x = run.scratch.alloc(rows.x.x.dtype, {rows.x.rows(), rows.x.cols()});
+  ops::weigh_rows_forward(run, x, rows.x, rows.weight);
+  return x;
+}
+
 void ExpertBank::forward(Run& run, Tensor out, const Rows& rows, Saved& saved) {
   const BankPass pass{this, out, &rows, &saved};
   forward_banks(run, std::span(&pass, 1));
@@ -27,9 +34,9 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
     if (bank->gate.present()) fill(bank->gate, saved->gate);
     fill(bank->up, saved->up);
     hidden.push_back(run.scratch.alloc(dtype, {count, width}));
-    products.push_back({std::move(operands), rows->x, rows->offsets});
+    products.push_back({std::move(operands), bank->given(run, *rows), rows->offsets});
     if (!bank->gate_bias.present() && !bank->up_bias.present() && !bank->xielu)
-      products.back().hidden = {hidden.back(), rows->weight, bank->act};
+      products.back().hidden = {hidden.back(), bank->weight_behind(*rows), bank->act};
   }
   ops::matmul_forward_banks(run, products);
 
@@ -44,20 +51,24 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
       ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
     if (const auto& x = bank->xielu)
       ops::xielu_forward(run, hidden[i], saved->up, x->alpha_p, x->alpha_n, x->beta, x->eps);
-    else ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, rows->weight, bank->act);
+    else
+      ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, bank->weight_behind(*rows),
+                           bank->act);
   }
   ops::matmul_forward_banks(run, down);
   for (const auto& [bank, out, rows, saved] : passes)
     if (bank->down_bias.present())
-      ops::bias_forward_acc(run, out, bank->down_bias, rows->weight, rows->offsets);
+      ops::bias_forward_acc(run, out, bank->down_bias, bank->weight_behind(*rows), rows->offsets);
 }
 
 // With h = weight * a:  dh = dout Wdown,  dWdown += dout^T h,  dweight = <dh, a> + <dout, bdown>.
+// Where the weight is of the input, u = weight x:  dx = weight du,  dweight = <du, x>.
 void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows dout,
                           const Rows& rows, const Saved& saved) {
   ArenaScope scope(run.scratch);
   const DType dtype = rows.x.x.dtype;
   const int64_t count = rows.x.rows();
+  const Tensor behind = weight_behind(rows), dbehind = weighs_input ? Tensor{} : dweight;
   dout = ops::laid_out(run, dout);
   // first its gradient, then itself recomputed
   Tensor hidden = run.scratch.alloc(dtype, {count, width()});
@@ -68,19 +79,20 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
     ops::xielu_backward(run, dup, hidden, xielu->alpha_p, xielu->alpha_n, hidden, saved.up,
                         xielu->beta, xielu->eps);
   else
-    ops::ffn_act_backward(run, dgate, dup, hidden, dweight, hidden, saved.gate, saved.up,
-                          rows.weight, act);
+    ops::ffn_act_backward(run, dgate, dup, hidden, dbehind, hidden, saved.gate, saved.up, behind,
+                          act);
   ops::matmul_dw(run, down, dout, hidden, rows.offsets);
-  if (down_bias.present())
-    ops::bias_backward(run, dweight, down_bias, dout, rows.weight, rows.offsets);
+  if (down_bias.present()) ops::bias_backward(run, dbehind, down_bias, dout, behind, rows.offsets);
 
+  const ops::GatheredRows x = given(run, rows);
   if (dgate.empty()) {
     ops::matmul_dx(run, dx, dup, up, rows.offsets);
-    ops::matmul_dw(run, up, dup, rows.x, rows.offsets);
+    ops::matmul_dw(run, up, dup, x, rows.offsets);
   } else {
     ops::matmul_dx(run, dx, {{up, dup}, {gate, dgate}}, rows.offsets);
-    ops::matmul_dw(run, {{up, dup}, {gate, dgate}}, rows.x, rows.offsets);
+    ops::matmul_dw(run, {{up, dup}, {gate, dgate}}, x, rows.offsets);
   }
+  if (weighs_input) ops::weigh_rows_backward(run, dx, dweight, dx, rows.x, rows.weight);
   if (up_bias.present()) ops::bias_backward(run, {}, up_bias, dup, {}, rows.offsets);
   if (gate_bias.present()) ops::bias_backward(run, {}, gate_bias, dgate, {}, rows.offsets);
 }

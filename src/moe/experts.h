@@ -13,7 +13,8 @@ namespace moe {
 //   a = act(Wup x + bup)                       not gated
 //   a = xIELU(Wup x + bup)                     likewise, of a dense FFN
 // The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept
-// for its gradient.
+// for its gradient. Where it weighs what an expert is given instead (Llama 4),
+//   out_r = FFN_e(weight_r x_r)
 struct ExpertBank {
   Param gate, up;            // [E,F,D]; gate absent when not gated
   Param down;                // [E,D,F]
@@ -26,6 +27,7 @@ struct ExpertBank {
     Param beta, eps;         // [1], buffers
   };
   std::optional<Xielu> xielu;  // only in a bank of one, whose rows all have the weight 1
+  bool weighs_input = false;   // then every row has a weight
 
   // Forward fills those that have memory, and takes it from run.saved for the others.
   struct Saved {
@@ -34,11 +36,15 @@ struct ExpertBank {
 
   int64_t experts() const { return up.value.shape[0]; }
   int64_t width() const { return up.value.shape[1]; }
+  // What hidden rows are multiplied by; absent = 1.
+  Tensor weight_behind(const Rows& rows) const { return weighs_input ? Tensor{} : rows.weight; }
 
   // out [R,D] f32 or A
   void forward(Run&, Tensor out, const Rows&, Saved&);
   // dx [R,D] A or f32; dweight [R] f32 (absent when rows.weight is); dout [R,D] A
   void backward(Run&, Tensor dx, Tensor dweight, ops::GatheredRows dout, const Rows&, const Saved&);
+  // What the first matrices multiply: the rows, or in run.scratch the rows times their weights.
+  ops::GatheredRows given(Run&, const Rows&) const;
 };
 
 }  // namespace moe

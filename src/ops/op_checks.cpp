@@ -333,6 +333,33 @@ void check_gather_rows(const Run& run, const Tensor& y, const Tensor& x,
   need_rows(run, op, "token", token, x);
 }
 
+namespace {
+
+// Rows of x like those of y, and a weight for each.
+void need_weighed(const char* op, const Tensor& y, const GatheredRows& x, const Tensor& weight) {
+  need(!y.empty() && !x.x.empty() && is_float(y) && is_float(x.x) && x.cols() == y.cols() &&
+           x.rows() == y.rows() && is_vector(weight, y.rows()),
+       op, "as many rows as weights, of one width, f32 or bf16; weights [R] f32",
+       {{"rows", y}, {"x", x.x}, {"weight", weight}});
+  need_listed(op, x);
+}
+
+}  // namespace
+
+void check_weigh_rows_forward(const Tensor& y, const GatheredRows& x, const Tensor& weight) {
+  const char* op = "weigh_rows_forward";
+  need_weighed(op, y, x, weight);
+  need(x.x.dtype == y.dtype, op, "x and y of one dtype", {{"y", y}, {"x", x.x}});
+}
+
+void check_weigh_rows_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dy,
+                               const GatheredRows& x, const Tensor& weight) {
+  const char* op = "weigh_rows_backward";
+  need_weighed(op, dy, x, weight);
+  need(fits(dx, dy) && (dweight.empty() || is_vector(dweight, dy.rows())), op,
+       "dx like dy, dweight [R] f32 or none", {{"dx", dx}, {"dweight", dweight}, {"dy", dy}});
+}
+
 void check_put_columns(const Run& run, const Tensor& y, const Tensor& x,
                        std::span<const int64_t> ids) {
   const char* op = "put_columns";

@@ -61,6 +61,9 @@ void check_sum_rows(const Run& run, const char* op, const Tensor& y, const Tenso
                     std::span<const int32_t> bounds, std::span<const int32_t> row);
 void check_gather_rows(const Run& run, const Tensor& y, const Tensor& x,
                        std::span<const int32_t> token);
+void check_weigh_rows_forward(const Tensor& y, const GatheredRows& x, const Tensor& weight);
+void check_weigh_rows_backward(const Tensor& dx, const Tensor& dweight, const Tensor& dy,
+                               const GatheredRows& x, const Tensor& weight);
 void check_put_columns(const Run& run, const Tensor& y, const Tensor& x,
                        std::span<const int64_t> ids);
 void check_take_columns(const Run& run, const Tensor& y, const Tensor& x,

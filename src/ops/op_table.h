@@ -103,6 +103,11 @@ MOE_OP(device, void, sum_rows_acc,
        (Run & run, Tensor y, Tensor x, std::span<const int32_t> bounds,
         std::span<const int32_t> row),
        (run, y, x, bounds, row))
+MOE_OP(host, void, weigh_rows_forward, (Run & run, Tensor y, GatheredRows x, Tensor weight),
+       (run, y, x, weight))
+MOE_OP(host, void, weigh_rows_backward,
+       (Run & run, Tensor dx, Tensor dweight, Tensor dy, GatheredRows x, Tensor weight),
+       (run, dx, dweight, dy, x, weight))
 MOE_OP(device, void, put_columns, (Run & run, Tensor y, Tensor x, std::span<const int64_t> ids),
        (run, y, x, ids))
 MOE_OP(device, void, take_columns, (Run & run, Tensor y, Tensor x, std::span<const int64_t> ids),

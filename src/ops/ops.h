@@ -258,6 +258,11 @@ void sum_rows(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
               std::span<const int32_t> row);
 void sum_rows_acc(Run&, Tensor y, Tensor x, std::span<const int32_t> bounds,
                   std::span<const int32_t> row);
+// y[r,:] = weight[r] x[r,:].  y [R,D] f32|bf16; x [R,D], y's dtype; weight [R] f32
+void weigh_rows_forward(Run&, Tensor y, GatheredRows x, Tensor weight);
+// dx[r,:] = weight[r] dy[r,:]; dweight[r] = <dy[r,:], x[r,:]>, absent where nobody asks. dx may be
+// dy.  dx, dy [R,D] f32|bf16, of one dtype; x [R,D] f32|bf16; weight, dweight [R] f32
+void weigh_rows_backward(Run&, Tensor dx, Tensor dweight, Tensor dy, GatheredRows x, Tensor weight);
 
 // y[:,ids[t]] = x[:,t].  y [N,V] f32; x [N,T] f32
 void put_columns(Run&, Tensor y, Tensor x, std::span<const int64_t> ids);

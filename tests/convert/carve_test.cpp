@@ -175,7 +175,7 @@ TEST(Carve, AllExpertsActiveGiveTheDenseModel) {
 // A config may say how experts would be of which the model has none.
 TEST(Carve, TakesNothingOfExpertsThatTheDenseModelHasNot) {
   ModelConfig c = dense_model(kKinds[0])->config();
-  c.shared_gate = c.shared_average = c.moe_out_norm = true;
+  c.shared_gate = c.shared_average = c.moe_out_norm = c.weigh_inputs = true;
   Model dense(c);
   dense.initialise(3);
   const std::vector<int32_t> ids = text(5, 50);

@@ -88,7 +88,7 @@ TEST(Merge, TakesNothingOfExpertsThatTheBaseHasNot) {
   ModelConfig c = dense_config();
   c.shared_experts = 2;
   c.shared_width = 8;
-  c.shared_gate = c.expert_down_bias = c.shared_average = c.moe_out_norm = true;
+  c.shared_gate = c.expert_down_bias = c.shared_average = c.moe_out_norm = c.weigh_inputs = true;
   Siblings s(c);
   const Merged merged = merge(s.base(), s.experts, s.options());
   EXPECT_EQ(merged.model->config().shared_experts, 0);

@@ -73,7 +73,7 @@ TEST(Upcycle, TakesNothingOfExpertsThatTheDenseModelHasNot) {
   ModelConfig c = dense_config();
   c.shared_experts = 2;
   c.shared_width = 8;
-  c.shared_gate = c.expert_down_bias = c.shared_average = c.moe_out_norm = true;
+  c.shared_gate = c.expert_down_bias = c.shared_average = c.moe_out_norm = c.weigh_inputs = true;
   const auto dense = drawn_model(c);
   const Upcycled up = upcycle(*dense, renormalised(c, 4, 2, 1), 2);
   EXPECT_EQ(up.model->config().shared_experts, 0);

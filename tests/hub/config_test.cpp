@@ -49,7 +49,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
         &ModelConfig::ffn_bias, &ModelConfig::gated, &ModelConfig::tied, &ModelConfig::shared_gate,
         &ModelConfig::norm_offset, &ModelConfig::norm_weights, &ModelConfig::embedding_norm,
         &ModelConfig::moe_out_norm, &ModelConfig::shared_average, &ModelConfig::xielu,
-        &ModelConfig::attention_gate, &ModelConfig::head_gates})
+        &ModelConfig::attention_gate, &ModelConfig::head_gates, &ModelConfig::weigh_inputs,
+        &ModelConfig::experts_held})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
@@ -187,6 +188,9 @@ TEST(Config, EveryChoiceSurvives) {
   bare.norm_bias = bare.norm_weights = false;
   bare.embedding_norm = true;
   expect_round_trip(bare, "norms without weights");
+  ModelConfig weighed = base;
+  weighed.weigh_inputs = true;
+  expect_round_trip(weighed, "weights of what experts are given");
 }
 
 TEST(Config, FloatsOfAnyShapeSurvive) {

@@ -125,6 +125,16 @@ void add_variants_of_ffns(std::vector<Case>& list) {
   c.ffn_bias = c.expert_down_bias = false;
   c.act = ops::Act::relu;
   list.push_back({.name = "analytic logits without gates", .config = c});
+  c = routed("custom", 4, 1);
+  c.routing.stages = R"({"score": "raw", "weigh": {"type": "sigmoids", "renormalise": false}})";
+  weigh_losses(c.routing);
+  c.weigh_inputs = true;
+  c.shared_experts = 1;
+  c.shared_width = 3;
+  list.push_back({.name = "weights of what one expert is given", .config = c});
+  c.routing.top_k = 3;
+  c.ffn_bias = true;
+  list.push_back({.name = "weights of what experts with biases are given", .config = c});
 }
 
 void add_variants_of_attention(std::vector<Case>& list) {

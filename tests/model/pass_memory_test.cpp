@@ -77,6 +77,8 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.moe_out_norm = true;
   c.dense_first = 1;
   expect_estimated("norms behind experts", c, {.tokens = 1024, .loss = true});
+  c.weigh_inputs = true;
+  expect_estimated("weights of what experts are given", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;

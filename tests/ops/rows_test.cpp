@@ -1,5 +1,5 @@
-// gather_rows and sum_rows against their twins, and as each other's adjoint; columns that are put,
-// taken and dropped.
+// gather_rows and sum_rows against their twins, and as each other's adjoint; rows that are weighed;
+// columns that are put, taken and dropped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,6 +128,85 @@ TEST(Rows, LawOfRows) {
   }
 }
 
+TEST(Rows, TwinOfWeighedRowsGoesBack) {
+  const auto x = drawn(5 * 3, 1), w = drawn(5, 2), dy = drawn(5 * 3, 3);
+  const twin::WeighedRows<double> d = twin::weigh_rows_backward(dy, x, w, 3);
+  expect_near(d.dx,
+              dual_gradient(x,
+                            [&](const DualVector& at) {
+                              return inner(twin::weigh_rows(at, constants(w), 3), dy);
+                            }),
+              kTwinDual, "dx");
+  expect_near(d.dweight,
+              dual_gradient(w,
+                            [&](const DualVector& at) {
+                              return inner(twin::weigh_rows(constants(x), at, 3), dy);
+                            }),
+              kTwinDual, "dweight");
+}
+
+// With a list and without one.
+TEST(Rows, WeighedRowsAgreeWithTheTwin) {
+  const Lists lists;
+  for (const int64_t cols : kWidths)
+    for (const DType dtype : kFloats)
+      for (const bool listed : {true, false}) {
+        const std::string what = label("weigh_rows", {dtype}, cols);
+        const int64_t rows = lists.rows();
+        const auto width = static_cast<size_t>(cols);
+        moe::Run run(2);
+        Arena arena;
+        const Fenced x(arena, dtype, listed ? lists.tokens() : rows, cols, 1),
+            y(arena, dtype, rows, cols), dy(arena, dtype, rows, cols, 2),
+            dx(arena, dtype, rows, cols);
+        const Tensor weight = draw(arena, DType::f32, {rows}, 3),
+                     dweight = arena.alloc(DType::f32, {rows});
+        const ops::GatheredRows given =
+            listed ? ops::GatheredRows(x.view, lists.token) : ops::GatheredRows(x.view);
+        const auto in =
+            listed ? twin::gather_rows(values(x.view), lists.token, width) : values(x.view);
+        ops::weigh_rows_forward(run, y.view, given, weight);
+        expect_near(y.view, twin::weigh_rows(in, values(weight), width), tolerance(dtype), what);
+        const auto want = twin::weigh_rows_backward(values(dy.view), in, values(weight), width);
+        ops::weigh_rows_backward(run, dx.view, dweight, dy.view, given, weight);
+        expect_near(dx.view, want.dx, tolerance(dtype), what + " dx");
+        expect_near(dweight, want.dweight, tolerance(DType::f32), what + " dweight");
+        const auto apart = values(dx.view);
+        ops::weigh_rows_backward(run, dy.view, {}, dy.view, given, weight);
+        EXPECT_EQ(values(dy.view), apart) << what << ", in place";
+        EXPECT_TRUE(x.intact() && y.intact() && dy.intact() && dx.intact()) << what;
+        EXPECT_THROW(ops::weigh_rows_forward(run, y.view, given, arena.alloc(DType::f32, {3})),
+                     Error);
+      }
+}
+
+TEST(Rows, LawOfWeighedRows) {
+  for (const DType dtype : kFloats) {
+    Arena arena;
+    const Tensor pool = draw(arena, dtype, {300, 385}, 1),
+                 weights = draw(arena, DType::f32, {300, 1}, 2);
+    expect_law_of_rows(
+        [&](moe::Run& run, std::span<const int32_t> which) {
+          const auto n = static_cast<int64_t>(which.size());
+          const Tensor weight = pick(run.saved, weights, which).reshape({n}),
+                       y = run.saved.alloc(dtype, {n, 385});
+          ops::weigh_rows_forward(run, y, {pool, which}, weight);
+          return y;
+        },
+        label("weigh_rows", {dtype}, 385));
+    expect_law_of_rows(
+        [&](moe::Run& run, std::span<const int32_t> which) {
+          const auto n = static_cast<int64_t>(which.size());
+          const Tensor weight = pick(run.saved, weights, which).reshape({n}),
+                       dy = pick(run.saved, pool, which), dx = run.saved.alloc(dtype, {n, 385}),
+                       dweight = run.saved.alloc(DType::f32, {n, 1});
+          ops::weigh_rows_backward(run, dx, dweight.reshape({n}), dy, {pool, which}, weight);
+          return dweight;
+        },
+        label("weigh_rows_backward", {dtype}, 385));
+  }
+}
+
 TEST(Rows, ColumnsArePutAndTaken) {
   const std::vector<int64_t> ids = {5, 0, 16};
   for (DType dtype : kFloats) {
@@ -191,6 +270,9 @@ TEST(Rows, ListsThatDoNotFitAreNamed) {
   EXPECT_THROW(ops::sum_rows(run, y, x, falling, row), Error);
   EXPECT_THROW(ops::sum_rows(run, y, x, beyond, row), Error);
   EXPECT_THROW(ops::sum_rows(run, y, x, bounds, high), Error);
+  const Tensor weight = draw(arena, DType::f32, {2}, 2);
+  EXPECT_THROW(ops::weigh_rows_forward(run, y, {x, high}, weight), Error);
+  EXPECT_THROW(ops::weigh_rows_backward(run, y, {}, y, {x, high}, weight), Error);
   try {
     ops::gather_rows(run, y, x, high);
     FAIL() << "a token outside x was taken";

@@ -571,10 +571,14 @@ class TwinModel {
         name, key);
     for (size_t n = 0; n < x.size(); ++n)
       for (size_t i = 0; i < to.choice[n].size(); ++i)
-        if (to.kept[n][i])
-          add_to(n, to.weights[n][i],
-                 expert(seen[n], name + "experts.", static_cast<int64_t>(to.choice[n][i]),
+        if (to.kept[n][i]) {
+          std::vector<T> given = seen[n];
+          for (T& v : given)
+            if (c_.weigh_inputs) v *= to.weights[n][i];
+          add_to(n, c_.weigh_inputs ? T(1.0) : to.weights[n][i],
+                 expert(given, name + "experts.", static_cast<int64_t>(to.choice[n][i]),
                         c_.expert_width, true));
+        }
     if (own) y = norm(y, name + "experts.norm_out");
     if (c_.shared_experts == 0) return y;
     if (own) {

@@ -300,6 +300,27 @@ std::vector<T> sum_rows(const std::vector<T>& x, const std::vector<int32_t>& bou
   return y;
 }
 
+// y[r] = weight[r] x[r].  x, y [R,cols]; weight [R]
+template <class T>
+std::vector<T> weigh_rows(const std::vector<T>& x, const std::vector<T>& weight, size_t cols) {
+  std::vector<T> y;
+  for (size_t i = 0; i < x.size(); ++i) y.push_back(weight[i / cols] * x[i]);
+  return y;
+}
+
+template <class T>
+struct WeighedRows {
+  std::vector<T> dx, dweight;  // [R,cols], [R]
+};
+
+template <class T>
+WeighedRows<T> weigh_rows_backward(const std::vector<T>& dy, const std::vector<T>& x,
+                                   const std::vector<T>& weight, size_t cols) {
+  WeighedRows<T> d{weigh_rows(dy, weight, cols), std::vector<T>(weight.size(), T(0.0))};
+  for (size_t i = 0; i < x.size(); ++i) d.dweight[i / cols] += dy[i] * x[i];
+  return d;
+}
+
 // ---- loss ---------------------------------------------------------------------------------------
 
 template <class T>

@@ -169,6 +169,15 @@ TEST(Memory, OfResidualStreamsIsEstimatedFromShapes) {
       }
 }
 
+TEST(Memory, OfExpertsWhoseInputIsWeighedIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.weigh_inputs = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
 TEST(Memory, OfXieluIsEstimatedFromShapes) {
   ModelConfig c = config_of("dense");
   c.gated = false;

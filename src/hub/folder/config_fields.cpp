@@ -111,6 +111,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.flag("shared_expert_gate", c.shared_gate);
   v.extra("shared_expert_average", c.shared_average, false);
   v.extra("experts_held", c.experts_held, false);
+  v.extra("weigh_expert_inputs", c.weigh_inputs, false);
   v.size("moe_every", c.moe_every, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   v.layer_list("moe_layers", c.moe_layers);

@@ -1,6 +1,6 @@
 // Moving rows between tokens and experts: gathering copies rows, combine sums them. Each is the
-// other's adjoint. And moving columns to and from where a few of them stand together,
-// or dropping all but those.
+// other's adjoint. Weighing rows that experts are given. And moving columns to and from where a few
+// of them stand together, or dropping all but those.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -40,6 +40,46 @@ void SumRows(Tensor y, Tensor x, const int32_t* bounds, const int32_t* row, bool
   });
 }
 
+// y[r] = weight[r] x[from[r]], or of x[r] without a list
+void WeighRows(Tensor y, Tensor x, const int32_t* from, const float* weight, int64_t begin,
+               int64_t end) {
+  const DF32 d;
+  WithFloat(y.dtype, [&](auto of_both) HWY_ATTR {
+    using T = decltype(of_both);
+    for (int64_t r = begin; r < end; ++r) {
+      const T* in = x.row<T>(from != nullptr ? from[r] : r);
+      T* out = y.row<T>(r);
+      const VF32 w = hn::Set(d, weight[r]);
+      ForColumns(d, y.cols(), [&](int64_t c, auto part) HWY_ATTR {
+        Store(hn::Mul(w, Load(d, in + c, part)), d, out + c, part);
+      });
+    }
+  });
+}
+
+// dweight[r] = <dy[r], x[from[r]]>, before dx[r] = weight[r] dy[r] may write over dy
+void WeighRowsBackward(Tensor dx, float* dweight, Tensor dy, Tensor x, const int32_t* from,
+                       const float* weight, int64_t begin, int64_t end) {
+  const DF32 d;
+  WithFloat(dy.dtype, [&](auto of_dy) HWY_ATTR {
+    WithFloat(x.dtype, [&](auto of_x) HWY_ATTR {
+      for (int64_t r = begin; r < end; ++r) {
+        const auto* g = dy.row<decltype(of_dy)>(r);
+        const auto* in = x.row<decltype(of_x)>(from != nullptr ? from[r] : r);
+        auto* out = dx.row<decltype(of_dy)>(r);
+        if (dweight != nullptr)
+          dweight[r] = SumColumns(d, dy.cols(), [&](int64_t c, auto part) HWY_ATTR {
+            return hn::Mul(Load(d, g + c, part), Load(d, in + c, part));
+          });
+        const VF32 w = hn::Set(d, weight[r]);
+        ForColumns(d, dy.cols(), [&](int64_t c, auto part) HWY_ATTR {
+          Store(hn::Mul(w, Load(d, g + c, part)), d, out + c, part);
+        });
+      }
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops
 HWY_AFTER_NAMESPACE();
@@ -49,6 +89,8 @@ namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SumRows);
+HWY_EXPORT(WeighRows);
+HWY_EXPORT(WeighRowsBackward);
 
 void sum(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
          std::span<const int32_t> row, bool accumulate, const char* op) {
@@ -81,6 +123,25 @@ void sum_rows(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
 void sum_rows_acc(Run& run, Tensor y, Tensor x, std::span<const int32_t> bounds,
                   std::span<const int32_t> row) {
   sum(run, y, x, bounds, row, true, "sum_rows_acc");
+}
+
+void weigh_rows_forward(Run& run, Tensor y, GatheredRows x, Tensor weight) {
+  choose_isa();
+  check_weigh_rows_forward(y, x, weight);
+  parallel_for(run.threads, y.rows(), row_grain(y.cols()), [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(WeighRows)(y, x.x, x.row.data(), weight.as<float>(), begin, end);
+  });
+}
+
+void weigh_rows_backward(Run& run, Tensor dx, Tensor dweight, Tensor dy, GatheredRows x,
+                         Tensor weight) {
+  choose_isa();
+  check_weigh_rows_backward(dx, dweight, dy, x, weight);
+  float* dw = dweight.empty() ? nullptr : dweight.as<float>();
+  parallel_for(run.threads, dy.rows(), row_grain(dy.cols()), [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(WeighRowsBackward)
+    (dx, dw, dy, x.x, x.row.data(), weight.as<float>(), begin, end);
+  });
 }
 
 void put_columns(Run& run, Tensor y, Tensor x, std::span<const int64_t> ids) {

@@ -158,6 +158,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
           fmt::format("{} every {}", c.query_growth.beta, c.query_growth.context));
   of_base("the attention window (sliding_window)", c.attention_window);
   of_base("the layers with a window (layer_types)", listed(c.window_layers));
+  of_base("whether the window is a chunk (attention_chunk_size)", c.window_chunks);
   of_base("the context (max_position_embeddings)", c.context);
   return fields;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "model/chunks.h"
 
 namespace moe {
 namespace {
@@ -316,7 +317,8 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
   }
   saved.o = run.saved.alloc(saved.q.dtype, {saved.q.rows(), shape.o_width()});
   saved.lse = run.saved.alloc(DType::f32, {saved.q.rows(), shape.heads});
-  ops::attention_forward(run, saved.o, saved.lse, saved.q, kv, batch.positions, shape.heads,
+  const ChunkedKeys keys(kv, batch.positions, shape.chunk);
+  ops::attention_forward(run, saved.o, saved.lse, saved.q, keys.kv(), keys.positions(), shape.heads,
                          shape.kv_heads, scale_of(shape), shape.window, shape.score_cap);
   if (sinks.present()) ops::attention_sinks(run, saved.o, saved.lse, sinks);
 }
@@ -324,9 +326,10 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
 void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_,
                                 const Pass& pass, const Saved& saved) {
   if (sinks.present()) ops::attention_sinks_backward(run, sinks, do_, saved.o, saved.lse);
-  ops::attention_backward(run, dq, dk, dv, do_, saved.q, kv_of(pass.batch, saved), saved.o,
-                          saved.lse, pass.batch.positions, shape.heads, shape.kv_heads,
-                          scale_of(shape), shape.window, shape.score_cap);
+  const ChunkedKeys keys(kv_of(pass.batch, saved), pass.batch.positions, shape.chunk);
+  ops::attention_backward(run, dq, dk, dv, do_, saved.q, keys.kv(), saved.o, saved.lse,
+                          keys.positions(), shape.heads, shape.kv_heads, scale_of(shape),
+                          shape.window, shape.score_cap);
 }
 
 void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer,

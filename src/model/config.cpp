@@ -308,7 +308,8 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .rotary_width = !turns             ? 0
                           : rotary_width > 0 ? rotary_width
                                              : own_width,
-          .window = has_window(layer) ? attention_window : 0,
+          .window = has_window(layer) && !window_chunks ? attention_window : 0,
+          .chunk = has_window(layer) && window_chunks ? attention_window : 0,
           .values_of_keys = own.values_of_keys,
           .value_norm = value_norm,
           .norm_turned = qk_norm_turned,
@@ -428,6 +429,10 @@ void validate(const ModelConfig& c) {
     fail_usage(
         "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
         "sees",
+        c.attention_window);
+  if (c.window_chunks && (c.attention_window == 0 || c.latent.present()))
+    fail_usage(
+        "attention is cut into chunks of {} tokens; there must be some in a chunk, and no latents",
         c.attention_window);
   validate_rotary(c);
   validate_longrope(c);

@@ -156,6 +156,7 @@ struct AttentionShape {
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
   int64_t window = 0;           // keys a token sees, itself among them; 0: all before it
+  int64_t chunk = 0;            // or it sees those of its chunk of so many tokens; 0: likewise
   bool values_of_keys = false;  // values are what keys are made of, before its norm
   bool value_norm = false;      // values are divided by their root mean square, head by head
   bool norm_turned = false;     // norms of queries and keys see them as they are turned
@@ -185,6 +186,7 @@ struct AttentionShape {
   // Of the tokens before one, itself among them, those that it attends to.
   int64_t seen_of(int64_t before) const {
     if (top > 0) return std::min(top, before);
+    if (chunk > 0) return (before - 1) % chunk + 1;
     return window > 0 ? std::min(window, before) : before;
   }
 };
@@ -245,6 +247,9 @@ struct ModelConfig {
   bool value_norm = false;             // of values too, without a weight
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
+  // The window is the chunk of so many tokens, counted from the text's beginning, that a token
+  // stands in: it sees what of that is before it (Llama 4).
+  bool window_chunks = false;
   float score_cap = 0;              // scores are cap tanh(score / cap), on the CPU; 0: as they are
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
   bool attention_gate = false;      // what heads give is weighted by sigmoids of the token

@@ -42,6 +42,13 @@ double average_keys(int64_t most, int64_t context) {
   return w * (s - w / 2) / s;
 }
 
+// The same where a token sees those of its chunk of W tokens: of a whole chunk W/2.
+double average_keys_of_chunk(int64_t chunk, int64_t context) {
+  const int64_t whole = context / chunk, rest = context % chunk;
+  return static_cast<double>(whole * chunk * chunk + rest * rest) / 2 /
+         static_cast<double>(context);
+}
+
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
 // keys seen, or 6 H C Cv in layers of linear attention, 4 H P C in those of a state space; norms,
 // activations and the embedding's lookup are not counted.
@@ -62,7 +69,8 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
     }
     const AttentionShape shape = c.attention(layer);
     scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
-              average_keys(shape.top > 0 ? shape.top : shape.window, context);
+              (shape.chunk > 0 ? average_keys_of_chunk(shape.chunk, context)
+                               : average_keys(shape.top > 0 ? shape.top : shape.window, context));
     if (context > shape.top)
       scores +=
           2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);

@@ -33,6 +33,11 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
   if (config.latent.present() && is_quantised(dtype))
     fail_usage("what latent attention keeps of a token cannot be kept in {}; take f16 or bf16",
                name_of(dtype));
+  if (config.window_chunks && config.attention_window % ops::kKeyBlock != 0)
+    fail_usage(
+        "attention is cut into chunks of {} tokens, and keys are kept in blocks of {}; a text can "
+        "be read piece by piece only where chunks are whole blocks",
+        config.attention_window, ops::kKeyBlock);
   int64_t states = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
     state_at_.push_back(states);

@@ -201,6 +201,13 @@ TEST(Cost, Flops) {
   EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 8 * (32.0 + 14.0));
   windowed.attention_window = 64;
   EXPECT_EQ(count_flops(windowed, 64).scores, f.scores);
+  // Of 64 tokens in chunks of 24 two chunks see 12 keys on average, and the other 16 tokens 8.
+  windowed.attention_window = 24;
+  windowed.window_chunks = true;
+  EXPECT_EQ(count_flops(windowed, 64).scores, 4 * 8 * (32.0 + (48 * 12 + 16 * 8) / 64.0));
+  EXPECT_EQ(windowed.attention(1).seen_of(24), 24);
+  EXPECT_EQ(windowed.attention(1).seen_of(25), 1);
+  EXPECT_EQ(windowed.attention(0).seen_of(25), 25);
   EXPECT_EQ(f.dense_ffn, 2 * 3 * 8 * 16);
   EXPECT_EQ(f.experts, 2 * 2 * 3 * 8 * 12);
   EXPECT_EQ(f.router, 2 * 8 * 4);

@@ -118,6 +118,41 @@ TEST_P(Cache, EachDtypeIsAsCloseAsItsRounding) {
   EXPECT_LE(bytes, 2e-2);
 }
 
+// A chunk is a text of its own: nothing is seen of what is before it, and all of what is in it.
+TEST(CacheOfChunks, PiecesAndThreadsChangeNoBit) {
+  ModelConfig c = wide_heads(64);
+  c.window_chunks = true;
+  c.window_layers = {0};
+  Model model(c);
+  draw_params(model, 4);
+  for (const DType cached : kCached) {
+    const auto whole = logits_in_pieces(model, 2, DType::f32, cached, kLength);
+    for (const int64_t piece : {1, 7, 64, 100})
+      EXPECT_TRUE(same_rows(logits_in_pieces(model, 2, DType::f32, cached, piece, piece == 7),
+                            whole, DType::f32))
+          << name_of(cached) << " in pieces of " << piece;
+    EXPECT_TRUE(same_rows(logits_in_pieces(model, 3, DType::f32, cached, 100), whole, DType::f32))
+        << name_of(cached);
+  }
+}
+
+// Up to the end of the first chunk all is seen, behind it nothing of that.
+TEST(CacheOfChunks, TheFirstIsReadAsWithoutChunks) {
+  ModelConfig c = wide_heads(64);
+  c.window_chunks = true;
+  Model chunked(c);
+  c.window_chunks = false;
+  c.attention_window = 0;
+  Model whole(c);
+  draw_params(chunked, 4);
+  draw_params(whole, 4);
+  const auto a = logits_in_pieces(chunked, 2, DType::f32, DType::f32, 50),
+             b = logits_in_pieces(whole, 2, DType::f32, DType::f32, 50);
+  const auto vocab = static_cast<size_t>(c.vocab), first = 64 * vocab;
+  for (size_t i = 0; i < first; ++i) ASSERT_EQ(a[i], b[i]) << "token " << i / vocab;
+  EXPECT_NE(a[first], b[first]);
+}
+
 INSTANTIATE_TEST_SUITE_P(compute, Cache,
                          ::testing::Combine(::testing::Values(DType::f32, DType::bf16),
                                             ::testing::Values(int64_t{0}, int64_t{40})));
@@ -139,6 +174,12 @@ TEST(KvCacheChecks, RefusesWhatItCannotKeep) {
   c.head_width = 16;
   expect_refused(c, DType::q8_0,
                  "in blocks of 32 numbers, but the model's heads have 16; take f16 or bf16");
+  EXPECT_NO_THROW(KvCache(c, DType::f16, 8));
+  c = wide_heads(96);
+  EXPECT_NO_THROW(KvCache(c, DType::f16, 8));
+  c.window_chunks = true;
+  expect_refused(c, DType::f16, "chunks of 96 tokens, and keys are kept in blocks of 64");
+  c.attention_window = 128;
   EXPECT_NO_THROW(KvCache(c, DType::f16, 8));
 }
 

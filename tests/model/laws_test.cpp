@@ -211,6 +211,14 @@ TEST(HeadsOfTwoKinds, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(Chunks, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.attention_window = 64;
+  c.window_chunks = true;
+  c.window_layers = {0};
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("qwen3-moe"));
   c.attention_gate = c.norm_offset = true;

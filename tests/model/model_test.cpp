@@ -154,6 +154,9 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c.attention_window = 3;
   c.window_layers = {1};
   list.push_back({.name = "a window in the second layer only", .config = c});
+  c.window_chunks = true;
+  c.attention_sinks = true;
+  list.push_back({.name = "chunks of three tokens in the second layer, sinks", .config = c});
   c = routed("mixtral", 4, 2);
   c.norm_placement = NormPlacement::output;
   c.qk_norm = QkNorm::full;

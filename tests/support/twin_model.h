@@ -378,7 +378,10 @@ class TwinModel {
         for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
           const size_t whole = static_cast<size_t>(in_->bounds[s]),
                        window = c_.has_window(layer) ? static_cast<size_t>(c_.attention_window) : 0;
-          const size_t begin = window > 0 && n + 1 > whole + window ? n + 1 - window : whole,
+          const size_t slid = window > 0 && n + 1 > whole + window ? n + 1 - window : whole,
+                       begin = window > 0 && c_.window_chunks
+                                   ? whole + (n - whole) / window * window
+                                   : slid,
                        kv = head / group * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {

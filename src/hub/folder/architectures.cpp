@@ -413,6 +413,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "its queries grow with their positions";
   if (!known.shared_average && c.shared_average)
     return "its shared experts are averaged with the others";
+  if (!known.llama4 && c.window_chunks) return "its attention is cut into chunks";
   if (!known.llama4 && c.weigh_inputs) return "weights multiply what its experts are given";
   if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";
   if (!known.streams && c.hyper.present()) return "it has several residual streams";

@@ -41,6 +41,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.number("rope_theta", c.rope_theta, 0);
   v.extra("sliding_window", c.attention_window, 0, 1);
   v.layer_list("window_layers", c.window_layers);
+  v.extra("sliding_window_chunks", c.window_chunks, false);
   v.extra("llama_4_scaling_beta", c.query_growth.beta, 0, 0);
   v.extra("llama_4_scaling_context", c.query_growth.context, 0, 1);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);

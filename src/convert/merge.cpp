@@ -40,11 +40,17 @@ const char* placement_name(NormPlacement placement) {
   return "";
 }
 
+std::string growth_of(const QueryGrowth& g) {
+  return fmt::format("{} every {}{}", g.beta, g.context,
+                     g.where_still ? " where nothing turns" : "");
+}
+
 const char* qk_norm_name(QkNorm norm) {
   switch (norm) {
     case QkNorm::none: return "none";
     case QkNorm::head: return "per head";
     case QkNorm::full: return "over all heads";
+    case QkNorm::bare: return "per head without weights, where something turns";
   }
   return "";
 }
@@ -154,11 +160,10 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the width of a head (head_dim)", c.head_width);
   of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
   of_base("rope theta (rope_theta)", c.rope_theta);
-  of_base("how queries grow (llama_4_scaling_beta)",
-          fmt::format("{} every {}", c.query_growth.beta, c.query_growth.context));
-  of_base("the attention window (sliding_window)", c.attention_window);
+  of_base("how queries grow (llama_4_scaling_beta)", growth_of(c.query_growth));
+  of_base("the attention window (sliding_window, attention_chunk_size)",
+          fmt::format("{}{}", c.attention_window, c.window_chunks ? ", in chunks" : ""));
   of_base("the layers with a window (layer_types)", listed(c.window_layers));
-  of_base("whether the window is a chunk (attention_chunk_size)", c.window_chunks);
   of_base("the context (max_position_embeddings)", c.context);
   return fields;
 }

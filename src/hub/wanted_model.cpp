@@ -108,8 +108,10 @@ FieldList fields(WantedModel& w) {
           "silu, gelu, gelu_tanh, relu, relu2 (its square), sigmoid, swiglu_oai, gpt-oss's clamped "
           "one, or swiglu_10, silu with gate and up held at 10 (DeepSeek-V4)")
       .also({"hidden_act"});
-  list.add_choice("qk_norm", w.qk_norm, kQkNormNames,
-                  "none, head or full: RMSNorm of queries and keys");
+  list.add_choice(
+      "qk_norm", w.qk_norm, kQkNormNames,
+      "none, head or full: RMSNorm of queries and keys; bare: as head, without weights, "
+      "where something turns");
   list.add_choice("norm_placement", w.norm_placement, kPlacementNames,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
                   "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h))");

@@ -144,7 +144,7 @@ void Attention::projection_backward(Run& run, Tensor dx, bool accumulate, Tensor
 
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
-  if (latents) grow(run, queries, pass);
+  if (latents || shape.rotary_width == 0) grow(run, queries, pass);
   if (shape.rotary_width == 0) return;
   if (shape.queries_grow && !latents) {
     ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, inverse);
@@ -154,8 +154,8 @@ void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                 shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
 }
 
-// A part of a head turns, and all of it grows: the table of queries is one of whole heads that
-// turns nothing, so that it multiplies gradients as it does queries.
+// A part of a head turns, or none of it, and all of it grows: the table of queries is one of whole
+// heads that turns nothing, so that it multiplies gradients as it does queries.
 void Attention::grow(Run& run, Tensor queries, const Pass& pass) const {
   if (shape.queries_grow) ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, false);
 }

@@ -52,7 +52,8 @@ struct Attention {
                                 const Saved&);
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
-  // Of latent attention: q, or its gradient, times the factors of its positions, where they grow.
+  // Of latent attention, and where nothing turns: q, or its gradient, times the factors of its
+  // positions, where they grow.
   void grow(Run&, Tensor q, const Pass&) const;
   // The norms of queries and keys that are turned already, and from their gradients those of what
   // they saw.

@@ -301,6 +301,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
   if (multipliers.attention > 0)
     factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
   const int64_t value_width = latent.present() ? latent.value_width : own_width;
+  const bool normed = qk_norm != QkNorm::bare || turns;
   return {.heads = heads,
           .kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads,
           .key_width = own_width,
@@ -312,9 +313,10 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .chunk = has_window(layer) && window_chunks ? attention_window : 0,
           .values_of_keys = own.values_of_keys,
           .value_norm = value_norm,
+          .qk_norm = normed ? qk_norm : QkNorm::none,
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
-          .queries_grow = query_growth.present(),
+          .queries_grow = query_growth.present() && !(query_growth.where_still && turns),
           .score_factor = factor,
           .score_cap = score_cap,
           .gates = !attention_gate ? 0
@@ -374,6 +376,13 @@ void validate_query_growth(const ModelConfig& c) {
     fail_usage("queries grow by {} each time that {} tokens are behind them; both must be above 0",
                g.beta, g.context);
   const bool latent = c.latent.present();
+  if (g.where_still) {
+    if (c.positions != Positions::rope || latent || c.full.present())
+      fail_usage(
+          "queries can grow where nothing turns only beside layers with rotary positions, without "
+          "latents, with heads of one kind");
+    return;
+  }
   if (c.positions != Positions::rope || (c.rotary_width > 0 && !latent) || !c.nope_layers.empty() ||
       c.sparse.present() || c.window_rope_theta > 0 ||
       c.rope_scaling.kind == RopeScaling::Kind::longrope)
@@ -456,6 +465,8 @@ void validate(const ModelConfig& c) {
     fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
   if (!c.norm_weights && c.qk_norm == QkNorm::full)
     fail_usage("norms of queries and keys over all heads together have weights");
+  if (c.qk_norm == QkNorm::bare && c.positions != Positions::rope)
+    fail_usage("bare norms of queries and keys stand where something turns; nothing does here");
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   validate_layers(c, c.moe_layers, "MoE");

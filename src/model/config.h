@@ -22,8 +22,10 @@ enum class Positions { rope, learned };
 enum class QkNorm {
   none,
   head,
-  full
-};  // RMSNorm of queries and keys, per head or over all heads together
+  full,
+  bare
+};  // RMSNorm of queries and keys, per head or over all heads together; bare: per head, without
+    // weights, in layers where something turns (Llama 4)
 
 // How rotary frequencies f_c = theta^(-2c/C) are changed for contexts longer than a model was first
 // trained on (transformers:modeling_rope_utils.py). A wavelength is 2 pi / f; original =
@@ -59,10 +61,13 @@ struct RopeScaling {
 };
 
 // Queries of far tokens are multiplied by 1 + beta ln(1 + floor(position / context)), so that
-// scores stay apart among many keys (Ministral 3; transformers:ministral3/modeling_ministral3.py).
+// scores stay apart among many keys (Ministral 3, Llama 4; arXiv 2501.19399; transformers:
+// ministral3/modeling_ministral3.py, llama4/modeling_llama4.py).
 struct QueryGrowth {
   float beta = 0;       // 0: queries are as they are
   int64_t context = 0;  // tokens before the first step
+  // Only in layers where nothing turns, by positions that are counted from 1 (Llama 4).
+  bool where_still = false;
 
   bool present() const { return beta != 0 || context != 0; }
 };
@@ -155,17 +160,19 @@ struct AttentionShape {
   int64_t key_width = 1, value_width = 1;  // C of queries and keys, Cv of values
   // so many of a head's C numbers, the first ones, turn with the position; 0: none
   int64_t rotary_width = 0;
-  int64_t window = 0;           // keys a token sees, itself among them; 0: all before it
-  int64_t chunk = 0;            // or it sees those of its chunk of so many tokens; 0: likewise
-  bool values_of_keys = false;  // values are what keys are made of, before its norm
-  bool value_norm = false;      // values are divided by their root mean square, head by head
-  bool norm_turned = false;     // norms of queries and keys see them as they are turned
-  bool window_turns = false;    // by the frequencies of layers with a window (window_rope_theta)
-  bool queries_grow = false;    // with their positions (QueryGrowth)
-  float score_factor = 1;       // of the scores, beside 1 / sqrt(C)
-  float score_cap = 0;          // scores are cap tanh(score / cap); 0: as they are
-  int64_t gates = 0;            // sigmoids that weight what heads give: H*Cv, or H; 0: none
-  bool head_gates = false;      // one of each head
+  int64_t window = 0;             // keys a token sees, itself among them; 0: all before it
+  int64_t chunk = 0;              // or it sees those of its chunk of so many tokens; 0: likewise
+  bool values_of_keys = false;    // values are what keys are made of, before its norm
+  bool value_norm = false;        // values are divided by their root mean square, head by head
+  QkNorm qk_norm = QkNorm::none;  // of queries and keys in this layer
+  bool norm_turned = false;       // it sees them as they are turned
+  bool window_turns = false;      // by the frequencies of layers with a window (window_rope_theta)
+  // with their positions (QueryGrowth), where nothing turns by a table of whole heads
+  bool queries_grow = false;
+  float score_factor = 1;   // of the scores, beside 1 / sqrt(C)
+  float score_cap = 0;      // scores are cap tanh(score / cap); 0: as they are
+  int64_t gates = 0;        // sigmoids that weight what heads give: H*Cv, or H; 0: none
+  bool head_gates = false;  // one of each head
   LatentAttention latent = {};
   // with latents: so many of a key's C numbers, the first ones, all heads share; they turn or not
   int64_t shared_width = 0;

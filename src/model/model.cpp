@@ -365,10 +365,11 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
   }
   pass.window_cos_sin = table(window_rope_);
   if (config_.query_growth.present())
-    pass.query_cos_sin =
-        grown_cos_sin(run, memory, batch,
-                      config_.latent.present() ? still_frequencies(config_.head_width) : *rope_,
-                      config_.query_growth);
+    pass.query_cos_sin = grown_cos_sin(run, memory, batch,
+                                       config_.latent.present() || config_.query_growth.where_still
+                                           ? still_frequencies(config_.head_width)
+                                           : *rope_,
+                                       config_.query_growth);
 }
 
 void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {

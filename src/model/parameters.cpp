@@ -151,15 +151,15 @@ void List::attention(Attention& attention) const {
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
   if (shape.value_norm) attention.v_norm.emplace().eps = c.norm_eps;
-  if (c.qk_norm == QkNorm::none) return;
+  if (shape.qk_norm == QkNorm::none) return;
   const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name,
                            int64_t full) {
     norm.emplace();
     norm->eps = c.norm_eps;
     norm->offset = c.norm_offset ? 1 : 0;
-    if (!c.norm_weights) return;
+    if (!c.norm_weights || shape.qk_norm == QkNorm::bare) return;
     add(norm->weight, Part::attention, kind, name, Role::norm,
-        {c.qk_norm == QkNorm::head ? shape.key_width : full});
+        {shape.qk_norm == QkNorm::head ? shape.key_width : full});
   };
   qk_norm(attention.q_norm, ParamKind::q_norm, "attn.q_norm.weight", shape.q_width());
   qk_norm(attention.k_norm, ParamKind::k_norm, "attn.k_norm.weight", shape.k_width());

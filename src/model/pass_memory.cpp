@@ -131,8 +131,8 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +
            s.n * kF32 * ((l.query_width > 0 ? 2 : 1) + (shape.index_heads > 0 ? 2 : 0));
-  if (c.qk_norm == QkNorm::none) return bytes;
-  const bool head = c.qk_norm == QkNorm::head;
+  if (shape.qk_norm == QkNorm::none) return bytes;
+  const bool head = shape.qk_norm != QkNorm::full;
   // before the norm, and its statistics
   return bytes + q + k + s.n * kF32 * (head ? shape.heads + shape.kv_heads : 2);
 }
@@ -311,10 +311,11 @@ int64_t scratch_attention(const Sizes& s, int64_t layer) {
                (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width + l.query_width +
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
-  const int64_t turned = s.c.qk_norm_turned ? q + s.n * shape.k_width() * s.a : 0;
+  const bool normed = shape.qk_norm != QkNorm::none;
+  const int64_t turned = normed && shape.norm_turned ? q + s.n * shape.k_width() * s.a : 0;
   const int64_t values = shape.value_norm ? s.n * (shape.k_width() + shape.v_width()) * s.a : 0;
-  return q + others + (s.c.qk_norm != QkNorm::none ? q : 0) + turned + values +
-         scratch_wave(s, s.n, s.c.width) + scratch_gate(s, shape);
+  return q + others + (normed ? q : 0) + turned + values + scratch_wave(s, s.n, s.c.width) +
+         scratch_gate(s, shape);
 }
 
 // Backward through what is seen of the streams: gradients of the weights, the streams normed and
@@ -482,9 +483,10 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
     const AttentionShape of = c.attention(layer);
     if (of.rotary_width > 0) turning[of.window_turns] = of.rotary_width + 1;
   }
-  // queries that grow have a table of their own, with latents one of whole heads
+  // queries that grow have a table of their own, where it turns nothing one of whole heads
+  const bool still = c.latent.present() || c.query_growth.where_still;
   const int64_t growing = !c.query_growth.present() ? 0
-                          : c.latent.present()      ? c.head_width + 1
+                          : still                   ? c.head_width + 1
                                                     : turning[0],
                 turns = s.n * (turning[0] + growing + turning[1]) * kF32;
   const int64_t reach = std::max(shape.context, shape.tokens),

@@ -132,7 +132,8 @@ ops::CosSinTable grown_cos_sin(Run& run, Arena& memory, const Batch& batch,
     position[static_cast<size_t>(slot[n])] = batch.positions[n];
   std::vector<float> grown(plain.table.as<float>(), plain.table.as<float>() + count * width);
   for (size_t i = 0; i < grown.size(); ++i) {
-    const int64_t steps = position[i / static_cast<size_t>(width)] / growth.context;
+    const int64_t at = position[i / static_cast<size_t>(width)],
+                  steps = (growth.where_still ? at + 1 : at) / growth.context;
     grown[i] *= static_cast<float>(1 + static_cast<double>(growth.beta) *
                                            std::log1p(static_cast<double>(steps)));
   }

@@ -177,7 +177,7 @@ TEST(Config, EveryChoiceSurvives) {
   each(&ModelConfig::norm, NormKind::rms, NormKind::layer);
   each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post);
   each(&ModelConfig::positions, Positions::rope, Positions::learned);
-  each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full);
+  each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full, QkNorm::bare);
   each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu,
        ops::Act::relu2);
   for (auto member : {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::ffn_bias,
@@ -191,6 +191,14 @@ TEST(Config, EveryChoiceSurvives) {
   ModelConfig weighed = base;
   weighed.weigh_inputs = true;
   expect_round_trip(weighed, "weights of what experts are given");
+  ModelConfig cut = base;
+  cut.attention_window = 6;
+  cut.window_chunks = true;
+  cut.nope_layers = {1};
+  cut.query_growth = {.beta = 0.1f, .context = 8, .where_still = true};
+  expect_round_trip(cut, "chunks, and queries that grow where nothing turns");
+  const ModelConfig read = parse(json_of(cut));
+  EXPECT_TRUE(read.window_chunks && read.query_growth.where_still);
 }
 
 TEST(Config, FloatsOfAnyShapeSurvive) {

@@ -157,6 +157,15 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c.window_chunks = true;
   c.attention_sinks = true;
   list.push_back({.name = "chunks of three tokens in the second layer, sinks", .config = c});
+  c.attention_sinks = false;
+  c.nope_layers = {0};
+  c.query_growth = {.beta = 0.7f, .context = 2, .where_still = true};
+  c.qk_norm = QkNorm::bare;
+  c.qk_norm_turned = true;
+  list.push_back({.name = "bare norms where it turns, queries that grow where not", .config = c});
+  c.qk_norm_turned = false;
+  c.norm_offset = true;
+  list.push_back({.name = "bare norms before what turns, norms from 1", .config = c});
   c = routed("mixtral", 4, 2);
   c.norm_placement = NormPlacement::output;
   c.qk_norm = QkNorm::full;

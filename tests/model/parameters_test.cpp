@@ -277,6 +277,19 @@ TEST(Parameters, NormsMayHaveNone) {
   }
 }
 
+// Bare norms of queries and keys have none, and stand where something turns.
+TEST(Parameters, BareNormsAreOfLayersThatTurn) {
+  ModelConfig c = small();
+  c.qk_norm = QkNorm::bare;
+  c.nope_layers = {0};
+  Model model(c);
+  EXPECT_FALSE(model.block(0).attention.q_norm || model.block(0).attention.k_norm);
+  EXPECT_TRUE(model.block(1).attention.q_norm && model.block(1).attention.k_norm);
+  for (const Param* p : model.params()) EXPECT_NE(p->kind, ParamKind::q_norm) << p->name;
+  c.positions = Positions::learned;
+  EXPECT_THROW(Model{c}, Error);
+}
+
 TEST(Parameters, LargeOnes) {
   std::set<std::string> large;
   ModelConfig c = everything();

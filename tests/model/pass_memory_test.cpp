@@ -77,8 +77,6 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   c.moe_out_norm = true;
   c.dense_first = 1;
   expect_estimated("norms behind experts", c, {.tokens = 1024, .loss = true});
-  c.weigh_inputs = true;
-  expect_estimated("weights of what experts are given", c, {.tokens = 1024, .loss = true});
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
   c.qk_norm = QkNorm::full;
   c.kv_heads = 1;
@@ -167,6 +165,17 @@ TEST(ForwardMemory, OfGatesOfHeadsAndDecaysOfTheToken) {
   c.latent = {.width = 64, .query_width = 48, .value_width = 32};
   // keys and values of heads are estimated too, which are made where there is no cache
   expect_estimated("latents and gates of heads", c, {.tokens = 1024, .loss = true}, 0.6);
+}
+
+TEST(ForwardMemory, WhereNothingTurnsAndWhatExpertsAreGiven) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
+  c.weigh_inputs = true;
+  expect_estimated("weights of what experts are given", c, {.tokens = 1024, .loss = true});
+  c.nope_layers = {1};
+  c.query_growth = {.beta = 0.1f, .context = 64, .where_still = true};
+  c.qk_norm = QkNorm::bare;
+  c.qk_norm_turned = true;
+  expect_estimated("queries that grow where nothing turns", c, {.tokens = 1024, .loss = true});
 }
 
 }  // namespace

@@ -140,6 +140,29 @@ TEST(Rope, WhatStandsStillGrowsAsAWhole) {
   }
 }
 
+// Where queries of layers in which nothing turns grow alone, positions are counted from 1.
+TEST(Rope, WhatGrowsWhereNothingTurnsCountsFromOne) {
+  moe::Run run(1);
+  const std::vector<int32_t> ids(3), positions = {8, 9, 34};
+  const std::vector<int64_t> bounds = {0, 3};
+  const QueryGrowth growth{.beta = 0.5f, .context = 10, .where_still = true};
+  const ops::CosSinTable grown =
+      grown_cos_sin(run, run.saved, {ids, positions, bounds}, still_frequencies(6), growth);
+  const double steps[] = {0, 1, 3};
+  for (int64_t n = 0; n < 3; ++n)
+    EXPECT_FLOAT_EQ(grown.table.row<float>(grown.slot.as<int32_t>()[n])[0],
+                    static_cast<float>(1 + 0.5 * std::log(1 + steps[n])))
+        << n;
+  ModelConfig c;
+  c.nope_layers = {0};
+  c.query_growth = growth;
+  EXPECT_NO_THROW(validate(c));
+  EXPECT_TRUE(c.attention(0).queries_grow);
+  EXPECT_FALSE(c.attention(1).queries_grow);
+  c.positions = Positions::learned;
+  EXPECT_THROW(validate(c), Error);
+}
+
 TEST(Rope, QueriesThatCannotGrowAreRefused) {
   ModelConfig c;
   c.query_growth = {0.1f, 16};

@@ -287,17 +287,20 @@ class TwinModel {
     Matrix<T> y = linear(x, p(name + which + ".weight"), out, 0, maybe(name + which + ".bias"));
     if (!norm_and_rotate) return y;
     const auto width = static_cast<size_t>(head_width(in_window));
-    if (!c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
+    const bool normed = c_.qk_norm != QkNorm::bare || turning > 0;
+    if (normed && !c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
     turn(y, turning, in_window);
-    if (which[0] == 'q') grow(y);
-    if (c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
+    if (which[0] == 'q' && !(c_.query_growth.where_still && turning > 0)) grow(y);
+    if (normed && c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
     return y;
   }
 
   // `width`: of a head.
   void normalise(Matrix<T>& y, const std::string& name, size_t width) const {
     if (c_.qk_norm == QkNorm::none) return;
-    const std::vector<T> weight = norm_weight(name, width);
+    const std::vector<T> weight = c_.qk_norm == QkNorm::bare
+                                      ? std::vector<T>(width, T(c_.norm_offset ? 0.0 : 1.0))
+                                      : norm_weight(name, width);
     for (auto& row : y)
       for (size_t begin = 0; begin < row.size(); begin += weight.size()) {
         const auto part =
@@ -327,13 +330,14 @@ class TwinModel {
         }
   }
 
-  // Queries times 1 + beta ln(1 + floor(position / context)).
+  // Queries times 1 + beta ln(1 + floor(position / context)), from 1 on where those of layers in
+  // which nothing turns grow alone.
   void grow(Matrix<T>& q) const {
     const QueryGrowth& g = c_.query_growth;
     if (g.context == 0) return;
     for (size_t n = 0; n < q.size(); ++n) {
-      const double steps =
-          std::floor(static_cast<double>(in_->positions[n]) / static_cast<double>(g.context));
+      const double at = in_->positions[n] + (g.where_still ? 1 : 0),
+                   steps = std::floor(at / static_cast<double>(g.context));
       for (T& x : q[n]) x *= T(1 + static_cast<double>(g.beta) * std::log(1 + steps));
     }
   }

@@ -172,6 +172,10 @@ TEST(Memory, OfResidualStreamsIsEstimatedFromShapes) {
 TEST(Memory, OfExpertsWhoseInputIsWeighedIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.weigh_inputs = true;
+  c.nope_layers = {1};
+  c.query_growth = {.beta = 0.1f, .context = 64, .where_still = true};
+  c.qk_norm = QkNorm::bare;
+  c.qk_norm_turned = true;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool recompute : {false, true})
       expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,

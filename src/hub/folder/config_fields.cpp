@@ -44,6 +44,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("sliding_window_chunks", c.window_chunks, false);
   v.extra("llama_4_scaling_beta", c.query_growth.beta, 0, 0);
   v.extra("llama_4_scaling_context", c.query_growth.context, 0, 1);
+  v.extra("llama_4_scaling_where_still", c.query_growth.where_still, false);
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.extra("global_head_dim", c.full.head_width, 0, 1);
   v.extra("num_global_key_value_heads", c.full.kv_heads, 0, 1);

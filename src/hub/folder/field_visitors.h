@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxLayers = 4096;
 inline const std::vector<std::string> kNormNames = {"rms", "layer"};
 inline const std::vector<std::string> kPlacementNames = {"pre", "post", "output", "both", "beside"};
 inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
-inline const std::vector<std::string> kQkNormNames = {"none", "head", "full"};
+inline const std::vector<std::string> kQkNormNames = {"none", "head", "full", "bare"};
 // as transformers calls them
 inline const std::vector<std::string> kActNames = {
     "silu", "gelu", "gelu_pytorch_tanh", "relu", "swiglu_oai", "sigmoid", "relu2", "swiglu_10"};

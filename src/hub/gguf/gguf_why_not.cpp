@@ -240,6 +240,7 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.qk_norm == c.qk_norm || (row.may_lack_qk_norm && c.qk_norm == QkNorm::none)) return "";
   return c.qk_norm == QkNorm::none   ? "queries and keys are not normalised"
          : c.qk_norm == QkNorm::head ? "queries and keys are normalised for each head"
+         : c.qk_norm == QkNorm::bare ? "queries and keys are normalised without weights"
                                      : "queries and keys are normalised over all heads together";
 }
 
@@ -286,7 +287,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       why_not_norms(row, c),
       what_few_have(c, {.gemma4 = row.gemma4,
                         .longrope = row.longrope,
-                        .query_growth = row.query_growth,
+                        .query_growth = row.query_growth && !c.query_growth.where_still,
                         .caps = row.caps,
                         .halves = row.halves}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),

@@ -683,6 +683,8 @@ constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
 
 }  // namespace
 
+const std::span<const NameRow> kHuggingFaceRows = kHuggingFaceNames;
+
 const TensorNames kOlmoeTensors = {"OLMoE", kHuggingFaceNames, kTiedHeadName};
 const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName, {},
                                     {},        kIndexedNames};

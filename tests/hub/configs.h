@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hub/later_configs.h"
+#include "hub/llama4_config.h"
 #include "model/config.h"
 #include "support/routings.h"
 
@@ -641,6 +642,10 @@ inline std::vector<NamedConfig> small_families() {
   add_cohere_with_experts(add, all);
   add_kolibri(add, all);
   add_families_of_halves(add);
+  for (const bool whole : {true, false}) {
+    add("llama4_text", "mixtral", [&](ModelConfig& c) { become_llama4(c, whole); });
+    route_as_llama4(all.back().config.routing);
+  }
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -200,7 +200,9 @@ class Reference:
         if delta_reference.takes(self.model):
             delta_reference.compute_in_double(self.model)
         self.k = getattr(self.model.config, "num_experts_per_tok", None)
-        for index, layer in enumerate(getattr(self.model.base_model, "layers", [])):
+        base = self.model.base_model
+        base = getattr(base, "model", base)  # Llama 4's is the whole by the prefix it gives itself
+        for index, layer in enumerate(getattr(base, "layers", [])):
             if hasattr(layer, "router"):  # says its scores itself
                 layer.router.register_forward_hook(
                     lambda _, __, out, index=index: self.probs.__setitem__(index, out[0])

@@ -201,6 +201,18 @@ KOLIBRI = dict(
     moe_intermediate_size=24,
     shared_expert_intermediate_size=40,
 )
+# Chunks are whole blocks of the cache, and queries grow within the step that shows gradients.
+LLAMA4 = dict(
+    LOCAL_EXPERTS,
+    num_hidden_layers=4,
+    intermediate_size_mlp=64,
+    head_dim=16,
+    num_experts_per_tok=1,
+    attention_chunk_size=128,
+    floor_scale=24,
+    attn_scale=0.3,
+    no_rope_layer_interval=2,
+)
 MULTIPLIERS = {key: size for key, size in GRANITE.items() if key not in LOCAL_EXPERTS}
 DENSE_GRANITE = dict(DENSE, **MULTIPLIERS)
 GRANITE_SWA = dict(GRANITE, num_hidden_layers=4, sliding_window=100)

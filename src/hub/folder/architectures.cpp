@@ -132,6 +132,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
     family<kKolibri>("kolibri1", "Kolibri1ForCausalLM", kKolibriTensors),
+    family<kLlama4>("llama4_text", "Llama4ForCausalLM", kLlama4Tensors),
     family<kAxK1>("axk1", "AXK1ForCausalLM", kAxK1Tensors, nullptr, kOfAxK1),
     family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,
                       kOfFusedLatent),
@@ -257,6 +258,11 @@ constexpr std::string_view kDeepSeekOcrDefaults =
         "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": true,
         "tie_word_embeddings": false})";
 
+// What Llama 4's configs were published without (transformers:llama4/configuration_llama4.py).
+constexpr std::string_view kLlama4Defaults =
+    R"({"attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1,
+        "no_rope_layer_interval": 4, "tie_word_embeddings": false})";
+
 // A text within that is read as what it says it is.
 constexpr TextWithin as_it_says(std::string_view model_type, std::string_view type,
                                 std::string_view defaults, bool ties_by_either = false) {
@@ -354,6 +360,7 @@ constexpr TextWithin kTextWithin[] = {
      "text_config", "ministral3"},
     as_it_says("mistral3", "mistral4", kUntied),
     {"aria", "aria_text", kUntied},
+    {"llama4", "llama4_text", kLlama4Defaults},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
          "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072,

@@ -253,6 +253,7 @@ inline constexpr const char* kLing3Unread[] = {
     "mtp_use_kda",       "output_dropout",        "mtp_loss_scaling_factor",
     "rotary_dim",        "partial_rotary_factor", "router_dtype",
     "use_qk_norm"};
+inline constexpr const char* kLlama4Unread[] = {"for_llm_compressor"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
 // Ways to compute or to draw what is read by other keys, its epsilon under other names, and
 // frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
@@ -351,6 +352,16 @@ inline constexpr Family kKolibri = {.head_width = HeadWidth::must,
                                     .experts = FamilyExperts::kolibri,
                                     .may_lack_balance = true,
                                     .keys = kKolibriKeys};
+// (transformers:llama4/modeling_llama4.py)
+inline constexpr Family kLlama4 = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .qk_norm = QkNorm::bare,
+                                   .qk_norm_flag = true,
+                                   .rotary = FamilyRotary::by_layer,
+                                   .llama4 = true,
+                                   .norm_turned = true,
+                                   .experts = FamilyExperts::llama4,
+                                   .unread = kLlama4Unread};
 // DeepSeek-V3 with a norm behind experts (transformers:axk1/modeling_axk1.py).
 inline constexpr Family kAxK1 = {.biases = FamilyBiases::flag_or_none,
                                  .head_width = HeadWidth::latent,

@@ -90,7 +90,8 @@ enum class FamilyExperts {
   aria,
   kimi,
   ling3,
-  nemotron_h
+  nemotron_h,
+  llama4
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -142,6 +143,9 @@ struct Family {
   bool norm_biases = true;    // with biases
   bool from_one = false;      // which multiply by 1 + their weight
   bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
+  // Layers are cut into chunks, of which "layer_types" tells, those that turn where it is missing;
+  // in layers where nothing turns queries grow as "attn_temperature_tuning" says.
+  bool llama4 = false;
   // Of latent attention: "head_dim" is the width of a whole head, and "partial_rotary_factor" says
   // of it what turns.
   bool part_of_head = false;
@@ -251,7 +255,8 @@ struct Family {
   }
   // Whether its router is, always or by a word, stages of no published recipe.
   bool own_stages() const {
-    return experts == FamilyExperts::cohere || experts == FamilyExperts::kolibri;
+    return experts == FamilyExperts::cohere || experts == FamilyExperts::kolibri ||
+           experts == FamilyExperts::llama4;
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {

@@ -113,6 +113,10 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       v.size("moe_num_experts", c.routing.experts, 1);
       v.size("moe_num_shared_experts", c.shared_experts, 0);
       return v.size("moe_layer_start_index", c.dense_first, 0);
+    case FamilyExperts::llama4:
+      v.size("intermediate_size_mlp", c.dense_width, 1);
+      v.size("intermediate_size", c.expert_width, 1);
+      return v.size("num_local_experts", c.routing.experts, 1);
     case FamilyExperts::deepseek:
     case FamilyExperts::deepseek_like:
     case FamilyExperts::glm_lite: return visit_deepseek_sizes(v, c, f);
@@ -439,13 +443,19 @@ constexpr const char *kScoreBy = "expert_selection_fn",
                      *kJoinBy = "shared_expert_combination_strategy";
 
 // Kolibri's (transformers:kolibri1/modeling_kolibri1.py, Kolibri1TopKRouter) are sigmoids always,
-// of logits that a bias chooses among.
+// of logits that a bias chooses among; Llama 4's (llama4/modeling_llama4.py, Llama4Router) the same
+// without a bias, and divided by nothing.
 std::string sigmoid_stages(const Family& f, bool renormalise) {
   if (f.experts == FamilyExperts::cohere)
     return Json{
         {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
         {"score", "sigmoid"},
         {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
+        .dump();
+  if (f.experts == FamilyExperts::llama4)
+    return Json{{"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "softmax"}}}}},
+                {"score", "raw"},
+                {"weigh", {{"type", "sigmoids"}, {"renormalise", false}}}}
         .dump();
   return Json{{"losses", {{"balance", {{"counts", "unbiased_choices"}, {"probs", "softmax"}}}}},
               {"score", "raw"},
@@ -474,7 +484,8 @@ void read_own_stages(const JsonReader& reader, ModelConfig& c, const Family& f) 
     fields.extra_recipe("recipe", c.routing.recipe, "mixtral");
   } else {
     c.routing.recipe = kCustom;
-    c.routing.stages = sigmoid_stages(f, reader.get<bool>("norm_topk_prob"));
+    c.routing.stages =
+        sigmoid_stages(f, f.experts != FamilyExperts::llama4 && reader.get<bool>("norm_topk_prob"));
   }
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   read_plain_losses(reader, c, f);
@@ -486,7 +497,8 @@ void write_own_stages(Json& json, const ModelConfig& c, const Family& f) {
     json[kJoinBy] = c.shared_average ? "average" : "sum";
     json[kScoreBy] = sigmoid ? "sigmoid" : "softmax";
   }
-  json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(f, true);
+  if (f.experts != FamilyExperts::llama4)
+    json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(f, true);
   if (!sigmoid) FieldWriter(json).extra_recipe("recipe", c.routing.recipe, "mixtral");
   write_plain_losses(json, c);
 }
@@ -525,7 +537,7 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
   if (f.own_stages() && scores_by_sigmoid(c.routing, f)) return "";
-  if (f.experts == FamilyExperts::kolibri)
+  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::llama4)
     return fmt::format("recipe '{}' routes in another way than by sigmoids of chosen logits",
                        c.routing.recipe);
   if (f.experts == FamilyExperts::cohere) {
@@ -567,6 +579,9 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
     case FamilyExperts::qwen3_5:
       return c.shared_experts != 1 || !c.shared_gate ? "it has not one shared expert with a gate"
                                                      : "";
+    case FamilyExperts::llama4:
+      if (!c.weigh_inputs) return "weights multiply what its experts make";
+      [[fallthrough]];
     case FamilyExperts::hunyuan:
       return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
@@ -610,7 +625,8 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
 
 std::string why_not_layers(const ModelConfig& c, const Family& f) {
   if (c.moe_layer_count() == 0) return "no layer routes";
-  if (f.qwen()) return c.dense_width < 1 ? "its dense layers have no width" : "";
+  if (f.qwen() || f.experts == FamilyExperts::llama4)
+    return c.dense_width < 1 ? "its dense layers have no width" : "";
   if (f.halves) return "";  // its pattern says of each layer what it is
   if (!f.dense_first()) return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
   if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
@@ -629,7 +645,8 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
     refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");
-  if (!f.qwen() && !f.dense_first() && !f.halves) c.dense_width = c.expert_width;  // unused
+  const bool has_dense = f.qwen() || f.dense_first() || f.experts == FamilyExperts::llama4;
+  if (!has_dense && !f.halves) c.dense_width = c.expert_width;  // unused
   if (f.num_experts()) {
     // transformers 5 writes it under another name in one of the two.
     fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"
@@ -643,6 +660,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
+  if (f.experts == FamilyExperts::llama4) read_llama4_experts(reader, c);
   if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
   else if (f.counted_shared()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
   if ((f.experts == FamilyExperts::ling || f.ling3) && c.routing.top_k == 1)
@@ -659,6 +677,7 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
   if (f.mlp_types() || f.experts == FamilyExperts::mellum) write_mlp_types(json, c);
   else if (f.qwen()) write_qwen_layers(json, c);
   if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
+  if (f.experts == FamilyExperts::llama4) write_llama4_experts(json, c);
   if (f.experts == FamilyExperts::hunyuan) fields.size("moe_topk", c.routing.top_k, 1);
   if (f.phimoe) write_phimoe(json, c);
   write_router(json, c, f);

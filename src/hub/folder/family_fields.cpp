@@ -220,6 +220,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
 
 std::string why_not_windows(const ModelConfig& c, const Family& f) {
   if (c.attention_window == 0 || f.window == FamilyWindow::listed || f.lfm3) return "";
+  if (f.llama4 && c.window_chunks) return "";
   if (f.window == FamilyWindow::none || f.window == FamilyWindow::never)
     return "its attention has a window";
   const int64_t first = first_window(c);
@@ -286,7 +287,7 @@ double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   }
   if (f.rotary != FamilyRotary::by_layer) return share;
   constexpr const char *kTurning = "no_rope_layers", *kTurningEach = "no_rope_layer_interval";
-  const bool listed = reader.has(kTurning);
+  const bool listed = reader.has(kTurning) && !(f.llama4 && reader.value(kTurning).empty());
   const auto interval = listed ? reader.get_in<int64_t>(kTurningEach, 1, kMaxLayers, 1)
                                : reader.get_in<int64_t>(kTurningEach, 1, kMaxLayers);
   std::vector<int64_t> turning;  // of each layer: 1 where it turns
@@ -559,6 +560,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
+  if (f.llama4) read_llama4(reader, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
   if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
@@ -602,6 +604,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   visit_extras(fields, c);
   write_rotary(json, c, f);
   write_windows(json, c, f);
+  if (f.llama4) write_llama4(json, c);
   if (f.dense_windows) write_dense_pattern(json, c);
   if (f.either_norm) {
     json[kRmsNormEps] = nullptr;
@@ -674,7 +677,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
                             .phimoe = f.phimoe,
                             .longrope = f.phimoe || f.longrope,
-                            .query_growth = f.query_growth,
+                            .query_growth = c.query_growth.where_still ? f.llama4 : f.query_growth,
                             .caps = f.gemma == FamilyGemma::gemma2,
                             .nanochat = f.nanochat,
                             .moe_out_norm = f.moe_out_norm,
@@ -683,7 +686,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .halves = f.halves,
                             .head_gates = f.head_gates,
                             .streams = f.streams,
-                            .proportional = f.lfm3};
+                            .proportional = f.lfm3,
+                            .llama4 = f.llama4};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -706,6 +710,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (c.qk_norm != f.qk_norm && !(f.qk_norm_flag && c.qk_norm == QkNorm::none))
     return f.qk_norm == QkNorm::none   ? "queries and keys are normalised"
            : f.qk_norm == QkNorm::head ? "queries and keys are not normalised for each head"
+           : f.qk_norm == QkNorm::bare ? "queries and keys are not normalised without weights"
                                        : "queries and keys are not normalised over all heads";
   if (const std::string reason = why_not_biases(c, f); !reason.empty()) return reason;
   const bool clamped = f.experts == FamilyExperts::gpt_oss;

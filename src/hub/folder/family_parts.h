@@ -101,6 +101,13 @@ void read_gemma4_layers(const JsonReader&, ModelConfig&);
 void write_gemma(Json&, const ModelConfig&, const Family&);
 std::string why_not_gemma(const ModelConfig&, const Family&);
 
+// What sets Llama 4 apart, once it is known which layers turn, and the layers that route with what
+// its experts have (family_llama4.cpp).
+void read_llama4(const JsonReader&, ModelConfig&);
+void write_llama4(Json&, const ModelConfig&);
+void read_llama4_experts(const JsonReader&, ModelConfig&);
+void write_llama4_experts(Json&, const ModelConfig&);
+
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
 // Of those before it only which layers are dense, the first ones.

@@ -130,6 +130,13 @@ TEST(Processes, BesideSharedExpertsWithBiasesAndInBf16) {
     for (Keep keep : {Keep::all, Keep::inputs}) expect_spread_is_whole(c, dtype, 3, keep);
 }
 
+TEST(Processes, WeightsOfWhatExpertsAreGivenTravelWithTheirRows) {
+  ModelConfig c = config_of(small_routing("qwen3-moe", kExperts, 2));
+  c.weigh_inputs = true;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (Keep keep : {Keep::all, Keep::inputs}) expect_spread_is_whole(c, dtype, 3, keep);
+}
+
 TEST(Processes, BranchesWithNormsOfTheirOwn) {
   ModelConfig c = config_of(small_routing("gemma4", kExperts, 2));
   c.branch_norms = true;

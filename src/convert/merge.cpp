@@ -125,6 +125,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
           fmt::format("{} of {}{}", c.full.kv_heads, c.full.head_width,
                       c.full.values_of_keys ? ", values of keys" : ""));
   decides("whether values are normalised", c.value_norm);
+  decides("what queries, keys and values are clipped at (clip_qkv)", c.qkv_clip);
   decides("whether layers have a scale", c.layer_scale);
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));

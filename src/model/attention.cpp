@@ -30,14 +30,20 @@ Tensor Attention::as_norm_rows(const Norm& norm, Tensor x) const {
 }
 
 Tensor Attention::finish(Run& run, Tensor y, const Param& bias, std::optional<Norm>& norm,
-                         Norm::Saved& saved) {
+                         Norm::Saved& saved, Tensor& whole) {
   const std::array<int64_t, 2> all = {0, y.rows()};
+  const auto like = [&] { return run.saved.alloc(y.dtype, {y.rows(), y.cols()}); };
   if (bias.present()) ops::bias_forward_acc(run, y, bias, {}, all);
   if (norm) {
-    Tensor normed = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
+    Tensor normed = like();
     norm->forward(run, as_norm_rows(*norm, normed), as_norm_rows(*norm, y), saved);
     y = normed;
   }
+  whole = {};
+  if (shape.clip == 0) return y;
+  whole = y;
+  y = like();
+  ops::clip_forward(run, y, whole, shape.clip);
   return y;
 }
 
@@ -56,25 +62,29 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
     ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}}, x, all);
   }
   std::optional<Norm> none;
-  saved.q = finish(run, yq, q_bias, shape.norm_turned ? none : q_norm, saved.q_norm);
-  saved.k = finish(run, yk, k_bias, shape.norm_turned ? none : k_norm, saved.k_norm);
-  saved.v = finish(run, yv, v_bias, v_norm, saved.v_norm);
+  std::optional<Norm>& of_q = shape.norm_turned ? none : q_norm;
+  std::optional<Norm>& of_k = shape.norm_turned ? none : k_norm;
+  saved.q = finish(run, yq, q_bias, of_q, saved.q_norm, saved.q_whole);
+  saved.k = finish(run, yk, k_bias, of_k, saved.k_norm, saved.k_whole);
+  saved.v = finish(run, yv, v_bias, v_norm, saved.v_norm, saved.v_whole);
 }
 
 void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
                                  const Saved& saved) {
   if (latents) return project_latents_backward(run, dx, dq, dk, dv, x, saved);
   std::optional<Norm> none;
-  const auto back = [&](Tensor dy, std::optional<Norm>& norm, const Norm::Saved& of_norm) {
+  const auto back = [&](Tensor dy, std::optional<Norm>& norm, const Norm::Saved& of_norm,
+                        Tensor whole) {
+    if (!whole.empty()) ops::clip_backward(run, dy, dy, whole, shape.clip);
     return before_norm(run, dy, norm, of_norm);
   };
   {
     const ArenaScope scope(run.scratch);
-    dq = back(dq, shape.norm_turned ? none : q_norm, saved.q_norm);
+    dq = back(dq, shape.norm_turned ? none : q_norm, saved.q_norm, saved.q_whole);
     projection_backward(run, dx, false, dq, x, q, q_bias);
   }
-  dk = back(dk, shape.norm_turned ? none : k_norm, saved.k_norm);
-  dv = back(dv, v_norm, saved.v_norm);
+  dk = back(dk, shape.norm_turned ? none : k_norm, saved.k_norm, saved.k_whole);
+  dv = back(dv, v_norm, saved.v_norm, saved.v_whole);
   if (shape.values_of_keys) ops::add(run, dk, dk, dv);
   projection_backward(run, dx, true, dk, x, k, k_bias);
   if (!shape.values_of_keys) projection_backward(run, dx, true, dv, x, v, v_bias);

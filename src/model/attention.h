@@ -31,6 +31,7 @@ struct Attention {
     Tensor o;        // [N,H*Cv] A, before the gate
     Tensor gate;     // [N,H*C] A, or [N,H] f32 of heads, before its sigmoid; absent without
     Tensor lse;      // [N,H] f32
+    Tensor q_whole, k_whole, v_whole;  // q, k and v before they were clipped; absent without
     Norm::Saved q_norm, k_norm, v_norm;
     Latents::Saved latents;
   };
@@ -71,8 +72,10 @@ struct Attention {
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
                        const Saved&);
 
-  // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm.
-  Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&);
+  // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm, and
+  // what clips it, which leaves `whole` as it was.
+  Tensor finish(Run&, Tensor y, const Param& bias, std::optional<Norm>& norm, Norm::Saved&,
+                Tensor& whole);
   // The gradient of what a norm saw, in scratch, or dy itself where there is none.
   Tensor before_norm(Run&, Tensor dy, std::optional<Norm>& norm, const Norm::Saved&);
   void projection_backward(Run&, Tensor dx, bool accumulate, Tensor dy, Tensor x, Param& weight,

@@ -317,6 +317,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
           .queries_grow = query_growth.present() && !(query_growth.where_still && turns),
+          .clip = qkv_clip,
           .score_factor = factor,
           .score_cap = score_cap,
           .gates = !attention_gate ? 0
@@ -365,6 +366,14 @@ void validate_longrope(const ModelConfig& c) {
       fail_usage("longrope has {} factors, but {} pairs of a head turn in layer {}; give one each",
                  c.rope_scaling.short_factors.size(), pairs, layer);
   }
+}
+
+void validate_projected(const ModelConfig& c) {
+  if (!(c.qkv_clip >= 0 && std::isfinite(c.qkv_clip)) || (c.qkv_clip > 0 && c.latent.present()))
+    fail_usage("what queries are clipped at is {}; it must be above 0, without latents, or 0",
+               c.qkv_clip);
+  if (c.value_norm && c.latent.present())
+    fail_usage("values of latent attention have no norm of their own");
 }
 
 // The factor is part of what queries are turned by, so all of a head has to turn, in every layer by
@@ -477,8 +486,7 @@ void validate(const ModelConfig& c) {
     fail_usage("attention's scores are held below {}; it must be above 0, or 0 for none",
                c.score_cap);
   if (c.score_cap > 0 && c.latent.present()) fail_usage("scores of latent attention have no cap");
-  if (c.value_norm && c.latent.present())
-    fail_usage("values of latent attention have no norm of their own");
+  validate_projected(c);
   if (!find_recipe(c.routing.recipe).has_router()) return;
   if (c.moe_layer_count() == 0)
     fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first",

@@ -169,6 +169,7 @@ struct AttentionShape {
   bool window_turns = false;      // by the frequencies of layers with a window (window_rope_theta)
   // with their positions (QueryGrowth), where nothing turns by a table of whole heads
   bool queries_grow = false;
+  float clip = 0;           // queries, keys and values are held within +-it; 0: as they are
   float score_factor = 1;   // of the scores, beside 1 / sqrt(C)
   float score_cap = 0;      // scores are cap tanh(score / cap); 0: as they are
   int64_t gates = 0;        // sigmoids that weight what heads give: H*Cv, or H; 0: none
@@ -250,8 +251,9 @@ struct ModelConfig {
   float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
   QueryGrowth query_growth;
   QkNorm qk_norm = QkNorm::none;
-  bool qk_norm_turned = false;         // of queries and keys as they are turned, not before
-  bool value_norm = false;             // of values too, without a weight
+  bool qk_norm_turned = false;  // of queries and keys as they are turned, not before
+  bool value_norm = false;      // of values too, without a weight
+  float qkv_clip = 0;  // behind norms, before they turn all three are held within +-it; 0: not
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
   // The window is the chunk of so many tokens, counted from the text's beginning, that a token

@@ -127,6 +127,7 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
     bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
   bytes += s.n * shape.gates * (shape.head_gates ? kF32 : s.a);
+  if (shape.clip > 0) bytes += q + k + s.n * shape.v_width() * s.a;  // before they were clipped
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +

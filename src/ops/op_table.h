@@ -61,6 +61,9 @@ MOE_OP(device, void, add_scaled, (Run & run, Tensor y, Tensor x, Tensor z, float
 MOE_OP(device, void, soft_cap_forward, (Run & run, Tensor y, Tensor x, float cap), (run, y, x, cap))
 MOE_OP(device, void, soft_cap_backward, (Run & run, Tensor dx, Tensor dy, Tensor y, float cap),
        (run, dx, dy, y, cap))
+MOE_OP(host, void, clip_forward, (Run & run, Tensor y, Tensor x, float limit), (run, y, x, limit))
+MOE_OP(host, void, clip_backward, (Run & run, Tensor dx, Tensor dy, Tensor x, float limit),
+       (run, dx, dy, x, limit))
 MOE_OP(device, void, zero, (Run & run, Tensor y), (run, y))
 MOE_OP(device, void, dropout, (Run & run, Tensor y, Tensor x, float p, RngKey key),
        (run, y, x, p, key))

@@ -133,6 +133,10 @@ void add_scaled(Run&, Tensor y, Tensor x, Tensor z, float a, float b);
 void soft_cap_forward(Run&, Tensor y, Tensor x, float cap);
 // dx = dy (1 - (y / cap)^2); dx may be dy.  dx, dy [N,D] f32|bf16, of one dtype; y [N,D] f32
 void soft_cap_backward(Run&, Tensor dx, Tensor dy, Tensor y, float cap);
+// y = min(max(x, -limit), limit); y may be x.  x, y [N,D] f32|bf16, of one dtype
+void clip_forward(Run&, Tensor y, Tensor x, float limit);
+// dx = dy where |x| <= limit, else 0; dx may be dy.  all [N,D] f32|bf16, of one dtype
+void clip_backward(Run&, Tensor dx, Tensor dy, Tensor x, float limit);
 // y = 0
 void zero(Run&, Tensor y);
 

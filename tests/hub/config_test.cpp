@@ -191,6 +191,11 @@ TEST(Config, EveryChoiceSurvives) {
   ModelConfig weighed = base;
   weighed.weigh_inputs = true;
   expect_round_trip(weighed, "weights of what experts are given");
+  for (ModelConfig clipped : {base, small_olmoe()}) {
+    clipped.qkv_clip = 7.5f;
+    expect_round_trip(clipped, "clipped queries, keys and values");
+    EXPECT_EQ(parse(json_of(clipped)).qkv_clip, 7.5f);
+  }
   ModelConfig cut = base;
   cut.attention_window = 6;
   cut.window_chunks = true;
@@ -305,7 +310,7 @@ TEST(Config, RopeInEitherFormButNotInTwo) {
 
 TEST(Config, WhatCannotBeHonouredIsRefused) {
   const Json olmoe = json_of(small_olmoe());
-  EXPECT_FAILS(parse(with(olmoe, "clip_qkv", 8.0)), "config.json: \"clip_qkv\" is 8.0");
+  EXPECT_FAILS(parse(with(olmoe, "clip_qkv", -8.0)), "config.json: \"clip_qkv\" is -8");
   EXPECT_NO_THROW(parse(with(olmoe, "attention_dropout", 0.1)));
   EXPECT_FAILS(parse(with(olmoe, "head_dim", 16)), "\"head_dim\" is 16");
   EXPECT_FAILS(parse(with(olmoe, "hidden_act", "swish")), "\"hidden_act\" is \"swish\"");

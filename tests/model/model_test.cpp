@@ -200,6 +200,14 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c = routed("mixtral", 4, 2);
   c.multipliers = {.embedding = 3, .residual = 0.25f, .attention = 0.4f, .logits = 1.7f};
   list.push_back({.name = "multipliers", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.qkv_clip = 0.8f;
+  c.kv_heads = 1;
+  c.attention_bias = true;
+  list.push_back({.name = "clipped queries, keys and values", .config = c});
+  c.qk_norm = QkNorm::full;
+  c.attention_bias = false;
+  list.push_back({.name = "queries, keys and values clipped behind norms", .config = c});
 }
 
 // Norms on both sides of sublayers, within FFNs, and beside a bias of the head.

@@ -176,6 +176,8 @@ TEST(ForwardMemory, WhereNothingTurnsAndWhatExpertsAreGiven) {
   c.qk_norm = QkNorm::bare;
   c.qk_norm_turned = true;
   expect_estimated("queries that grow where nothing turns", c, {.tokens = 1024, .loss = true});
+  c.qkv_clip = 1;
+  expect_estimated("clipped queries, keys and values", c, {.tokens = 1024, .loss = true});
 }
 
 }  // namespace

@@ -132,6 +132,36 @@ TEST(SoftCap, AgreesWithItsFormulaAndMayBeInPlace) {
   }
 }
 
+TEST(Clip, HoldsWithinItsLimitAndMayBeInPlace) {
+  constexpr float kLimit = 0.5f;  // which bf16 has
+  for (const int64_t cols : kWidths)
+    for (const DType dtype : kFloats) {
+      const std::string what = label("clip", {dtype}, cols);
+      moe::Run run(2);
+      Arena arena;
+      const Fenced x(arena, dtype, 67, cols, 1), y(arena, dtype, 67, cols),
+          dy(arena, dtype, 67, cols, 2), dx(arena, dtype, 67, cols);
+      set(x.view, 0, 0, kLimit);  // within
+      std::vector<double> want, want_dx;
+      const std::vector<double> in = values(x.view), g = values(dy.view);
+      for (size_t i = 0; i < in.size(); ++i) {
+        const bool within = std::abs(in[i]) <= 0.5;
+        want.push_back(within ? in[i] : in[i] > 0 ? 0.5 : -0.5);
+        want_dx.push_back(within ? g[i] : 0);
+      }
+      ops::clip_forward(run, y.view, x.view, kLimit);
+      EXPECT_EQ(values(y.view), want) << what;
+      ops::clip_backward(run, dx.view, dy.view, x.view, kLimit);
+      EXPECT_EQ(values(dx.view), want_dx) << what;
+      ops::clip_backward(run, dy.view, dy.view, x.view, kLimit);
+      EXPECT_EQ(values(dy.view), want_dx) << what << ", in place";
+      ops::clip_forward(run, x.view, x.view, kLimit);
+      EXPECT_EQ(values(x.view), want) << what << ", in place";
+      EXPECT_TRUE(x.intact() && y.intact() && dy.intact() && dx.intact()) << what;
+      EXPECT_THROW(ops::clip_forward(run, y.view, x.view, 0), Error);
+    }
+}
+
 TEST(Zero, WritesTheViewAndNothingElse) {
   for (int64_t cols : kWidths)
     for (DType dtype : kFloats) {

@@ -289,10 +289,18 @@ class TwinModel {
     const auto width = static_cast<size_t>(head_width(in_window));
     const bool normed = c_.qk_norm != QkNorm::bare || turning > 0;
     if (normed && !c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
+    clip(y);
     turn(y, turning, in_window);
     if (which[0] == 'q' && !(c_.query_growth.where_still && turning > 0)) grow(y);
     if (normed && c_.qk_norm_turned) normalise(y, name + which + "_norm", width);
     return y;
+  }
+
+  void clip(Matrix<T>& y) const {
+    const auto limit = static_cast<double>(c_.qkv_clip);
+    for (auto& row : y)
+      for (T& x : row)
+        if (limit > 0 && std::abs(value_of(x)) > limit) x = T(value_of(x) > 0 ? limit : -limit);
   }
 
   // `width`: of a head.
@@ -374,6 +382,7 @@ class TwinModel {
                              : 1 / std::sqrt(static_cast<double>(wide));
     const auto width = static_cast<size_t>(wide);
     if (c_.value_norm) divide_by_rms(v, width);
+    clip(v);
     const auto group = static_cast<size_t>(c_.heads / kv_heads);
     Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(q_width)));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)

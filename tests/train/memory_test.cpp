@@ -182,6 +182,15 @@ TEST(Memory, OfExpertsWhoseInputIsWeighedIsEstimatedFromShapes) {
                        recompute);
 }
 
+TEST(Memory, OfClippedQueriesIsEstimatedFromShapes) {
+  ModelConfig c = config_of("olmoe");
+  c.qkv_clip = 1;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
 TEST(Memory, OfXieluIsEstimatedFromShapes) {
   ModelConfig c = config_of("dense");
   c.gated = false;

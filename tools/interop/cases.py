@@ -89,6 +89,17 @@ CASES = {
         "OlmoeConfig",
         dict(SIZES, intermediate_size=24, num_experts=8, num_experts_per_tok=3),
     ),
+    "olmoe-clipped": (
+        "OlmoeConfig",
+        dict(
+            SIZES,
+            intermediate_size=24,
+            num_experts=8,
+            num_experts_per_tok=3,
+            num_key_value_heads=4,
+            clip_qkv=0.75,
+        ),
+    ),
     "mixtral": (
         "MixtralConfig",
         dict(
@@ -622,6 +633,7 @@ NOT_FOR_LLAMA_CPP = {
     "mistral-window": "window",
     "qwen2-windows": "window",
     "olmoe-shared-kv": "heads share keys and values",
+    "olmoe-clipped": "queries, keys and values are clipped",
     "llama-dynamic": "beyond its context its rotary frequencies are others",
     "qwen2_moe-sparse": "is dense",
     "deepseek_v2-groups": "as good as its best expert",

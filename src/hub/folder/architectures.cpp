@@ -20,7 +20,7 @@ bool routes(const ModelConfig& c) { return find_recipe(c.routing.recipe).has_rou
 
 std::string why_not_olmoe(const ModelConfig& c) {
   if (!routes(c)) return "no layer routes";
-  if (const std::string has = what_few_have(c); !has.empty()) return has;
+  if (const std::string has = what_few_have(c, {.clips = true}); !has.empty()) return has;
   if (c.moe_layer_count() != c.layers) return "some layers are dense";
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
   if (c.norm != NormKind::rms || c.norm_placement != NormPlacement::pre)
@@ -420,6 +420,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "its queries grow with their positions";
   if (!known.shared_average && c.shared_average)
     return "its shared experts are averaged with the others";
+  if (!known.clips && c.qkv_clip > 0) return "its queries, keys and values are clipped";
   if (!known.llama4 && c.window_chunks) return "its attention is cut into chunks";
   if (!known.llama4 && c.weigh_inputs) return "weights multiply what its experts are given";
   if (!known.moe_out_norm && c.moe_out_norm) return "what its experts give is normalised";

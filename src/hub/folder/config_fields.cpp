@@ -50,6 +50,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("num_global_key_value_heads", c.full.kv_heads, 0, 1);
   v.extra("attention_k_eq_v", c.full.values_of_keys, false);
   v.extra("value_norm", c.value_norm, false);
+  v.extra("clip_qkv", c.qkv_clip, 0, 0);
   v.extra("branch_norms", c.branch_norms, false);
   v.extra("layer_scale", c.layer_scale, false);
   v.extra("hc_mult", c.hyper.streams, 0, 2);
@@ -174,9 +175,6 @@ void visit_olmoe(Visitor& v, Config& c) {
 
 // What transformers' architecture has and ours has not must be switched off.
 void refuse_switched_on(const JsonReader& reader, const ModelConfig& c) {
-  if (reader.has("clip_qkv"))
-    fail("{}: \"clip_qkv\" is {}; clipped queries, keys and values are not supported, only null",
-         reader.where(), text_of(reader, "clip_qkv"));
   reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
   if (reader.get<int64_t>("head_dim", c.head_width) != c.head_width)
     fail("{}: \"head_dim\" is {}; olmoe has hidden_size / num_attention_heads = {}", reader.where(),
@@ -238,6 +236,8 @@ ModelConfig read_olmoe(const JsonReader& reader) {
   c.dense_width = c.expert_width;
   c.attention_out_bias = c.attention_bias;
   c.qk_norm = QkNorm::full;
+  if (reader.has("clip_qkv"))
+    c.qkv_clip = static_cast<float>(reader.get_in<double>("clip_qkv", FLT_MIN, FLT_MAX));
   read_rope(reader, c);
   c.routing.coef.balance =
       read_coefficient(reader, "router_aux_loss_coef", static_cast<double>(c.routing.top_k));
@@ -257,6 +257,7 @@ void write_olmoe(Json& json, const ModelConfig& c) {
   json["norm_topk_prob"] = c.routing.norm_topk_prob.value_or(renormalises(c.routing.recipe));
   json["attention_dropout"] = 0.0;
   json["clip_qkv"] = nullptr;
+  if (c.qkv_clip > 0) fields.number("clip_qkv", c.qkv_clip, 0);
   json["output_router_logits"] = false;
   write_token_ids(json);
 }

@@ -115,6 +115,34 @@ void SoftCapBackwardSpan(Tensor dx, Tensor dy, Tensor y, float cap, int64_t row,
   });
 }
 
+void ClipSpan(Tensor y, Tensor x, float limit, int64_t row, int64_t col, int64_t count) {
+  WithFloat(y.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    const DF32 d;
+    T* to = y.row<T>(row) + col;
+    const T* from = x.row<T>(row) + col;
+    const VF32 high = hn::Set(d, limit), low = hn::Set(d, -limit);
+    ForColumns(d, count, [&](int64_t c, auto part) HWY_ATTR {
+      Store(hn::Min(hn::Max(Load(d, from + c, part), low), high), d, to + c, part);
+    });
+  });
+}
+
+void ClipBackwardSpan(Tensor dx, Tensor dy, Tensor x, float limit, int64_t row, int64_t col,
+                      int64_t count) {
+  WithFloat(dx.dtype, [&](auto kind) HWY_ATTR {
+    using T = decltype(kind);
+    const DF32 d;
+    T* to = dx.row<T>(row) + col;
+    const T *grad = dy.row<T>(row) + col, *value = x.row<T>(row) + col;
+    const VF32 high = hn::Set(d, limit);
+    ForColumns(d, count, [&](int64_t c, auto part) HWY_ATTR {
+      const auto kept = hn::Le(hn::Abs(Load(d, value + c, part)), high);
+      Store(hn::IfThenElseZero(kept, Load(d, grad + c, part)), d, to + c, part);
+    });
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moe::ops
 HWY_AFTER_NAMESPACE();
@@ -130,6 +158,8 @@ HWY_EXPORT(AddScaledSpan);
 HWY_EXPORT(MultiplySpan);
 HWY_EXPORT(SoftCapSpan);
 HWY_EXPORT(SoftCapBackwardSpan);
+HWY_EXPORT(ClipSpan);
+HWY_EXPORT(ClipBackwardSpan);
 
 }  // namespace
 
@@ -178,6 +208,27 @@ void soft_cap_backward(Run& run, Tensor dx, Tensor dy, Tensor y, float cap) {
   for_spans(run, dx, dx.dense() && dy.dense() && y.dense(),
             [&](int64_t row, int64_t col, int64_t count) {
               HWY_DYNAMIC_DISPATCH(SoftCapBackwardSpan)(dx, dy, y, cap, row, col, count);
+            });
+}
+
+void clip_forward(Run& run, Tensor y, Tensor x, float limit) {
+  choose_isa();
+  need(same_matrix(x, y) && is_float(x) && x.dtype == y.dtype && limit > 0, "clip_forward",
+       "x and y of one shape and dtype, f32 or bf16, and a limit above 0", {{"y", y}, {"x", x}});
+  for_spans(run, x, x.dense() && y.dense(), [&](int64_t row, int64_t col, int64_t count) {
+    HWY_DYNAMIC_DISPATCH(ClipSpan)(y, x, limit, row, col, count);
+  });
+}
+
+void clip_backward(Run& run, Tensor dx, Tensor dy, Tensor x, float limit) {
+  choose_isa();
+  need(same_matrix(dx, dy) && same_matrix(dx, x) && is_float(dx) && dx.dtype == dy.dtype &&
+           dx.dtype == x.dtype && limit > 0,
+       "clip_backward", "dx, dy and x of one shape and dtype, f32 or bf16, and a limit above 0",
+       {{"dx", dx}, {"dy", dy}, {"x", x}});
+  for_spans(run, dx, dx.dense() && dy.dense() && x.dense(),
+            [&](int64_t row, int64_t col, int64_t count) {
+              HWY_DYNAMIC_DISPATCH(ClipBackwardSpan)(dx, dy, x, limit, row, col, count);
             });
 }
 

@@ -201,6 +201,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
                        .pieces = {{.param = &param, .expert = i, .heads = kCount}}});
       return;
     }
+    case Layout::bank_rows: shape = {shape[0] * shape[1], shape[2]}; return push({&param});
+    case Layout::bank_columns:
+      shape = {shape[0] * shape[2], shape[1]};
+      return push({.param = &param, .transpose = true});
     case Layout::as_states: shape = {1, 1, shape[0], 1}; return push({&param});
     case Layout::as_number:
       push({&param});

@@ -51,6 +51,8 @@ enum class Layout {
   as_channels,          // [C,J] as [C,1,J]
   channels_apart,       // [3C,J] of queries, keys and values as three [C,1,J], {p} in the name
   as_states,            // [H] as one tensor [1,1,H,1]
+  bank_rows,            // [E,F,D] as one tensor [E*F,D]
+  bank_columns,         // [E,D,F] as one tensor [E*F,D]
   as_number,            // [1] as one tensor of no dimensions
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
@@ -112,7 +114,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
-    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors;
+    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -642,6 +642,13 @@ inline std::vector<NamedConfig> small_families() {
   add_cohere_with_experts(add, all);
   add_kolibri(add, all);
   add_families_of_halves(add);
+  for (const bool divides : {true, false})
+    add("dbrx", divides ? "mixtral" : "qwen2-moe", [&](ModelConfig& c) {
+      c.dense_width = c.expert_width;  // unused
+      c.norm = NormKind::layer;
+      c.qkv_clip = divides ? 1.5f : 0;
+      if (!divides) c.act = ops::Act::gelu;
+    });
   for (const bool whole : {true, false}) {
     add("llama4_text", "mixtral", [&](ModelConfig& c) { become_llama4(c, whole); });
     route_as_llama4(all.back().config.routing);

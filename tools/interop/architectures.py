@@ -148,10 +148,12 @@ def is_deepseek(folder):
 
 def router_of(layer):
     """A layer's router and its selection bias, or None for either."""
-    names = ("mlp", "feed_forward", "block_sparse_moe", "mixer")
+    names = ("mlp", "feed_forward", "block_sparse_moe", "mixer", "ffn")
     block = next(getattr(layer, name) for name in names if hasattr(layer, name))
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
     gate = getattr(gate, "wg", getattr(gate, "gate", gate))
+    if gate is not None and not hasattr(gate, "weight"):
+        gate = gate.layer  # DBRX's
     if gate is not None and not hasattr(gate, "num_group") and hasattr(block, "n_group"):
         gate.num_group, gate.topk_group = block.n_group, block.topk_group
     name = "e_score_correction_bias"
@@ -202,7 +204,7 @@ class Reference:
         self.k = getattr(self.model.config, "num_experts_per_tok", None)
         base = self.model.base_model
         base = getattr(base, "model", base)  # Llama 4's is the whole by the prefix it gives itself
-        for index, layer in enumerate(getattr(base, "layers", [])):
+        for index, layer in enumerate(getattr(base, "layers", getattr(base, "blocks", []))):
             if hasattr(layer, "router"):  # says its scores itself
                 layer.router.register_forward_hook(
                     lambda _, __, out, index=index: self.probs.__setitem__(index, out[0])

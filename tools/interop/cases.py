@@ -4,6 +4,7 @@ from sizes import (
     AFMOE,
     AXK1,
     COHERE_EXPERTS,
+    DBRX,
     DENSE,
     DENSE_GRANITE,
     EXPERTS,
@@ -551,6 +552,15 @@ CASES = {
             norm_topk_prob=True,
         ),
     ),
+    "dbrx": ("DbrxConfig", DBRX),
+    "dbrx-plain": (
+        "DbrxConfig",
+        dict(
+            DBRX,
+            attn_config=dict(kv_n_heads=4, clip_qkv=50.0, rope_theta=10000.0),
+            ffn_config=dict(DBRX["ffn_config"], moe_normalize_expert_weights=None),
+        ),
+    ),
     "llama4_text": ("Llama4TextConfig", dict(LLAMA4, rope_parameters=LLAMA3)),
     "llama4_text-sparse": (
         "Llama4TextConfig",
@@ -651,6 +661,8 @@ NOT_FOR_LLAMA_CPP = {
     "hyperclovax": "it has multipliers",
     "kolibri1": "weighs experts as recipe 'custom' does",
     "kolibri1-normed": "weighs experts as recipe 'custom' does",
+    "dbrx": "some of its layers route",
+    "dbrx-plain": "some of its layers route",
     "llama4_text": "weighs experts as recipe 'custom' does",
     "llama4_text-sparse": "weighs experts as recipe 'custom' does",
     "cohere2_moe": "some of its layers route",

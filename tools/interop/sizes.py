@@ -201,6 +201,16 @@ KOLIBRI = dict(
     moe_intermediate_size=24,
     shared_expert_intermediate_size=40,
 )
+DBRX = dict(
+    vocab_size=256,
+    d_model=48,
+    n_layers=2,
+    n_heads=4,
+    max_seq_len=1024,
+    attn_config=dict(kv_n_heads=2, clip_qkv=1.0, rope_theta=10000.0),
+    ffn_config=dict(ffn_hidden_size=24, moe_num_experts=8, moe_top_k=3),
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+)
 # Chunks are whole blocks of the cache, and queries grow within the step that shows gradients.
 LLAMA4 = dict(
     LOCAL_EXPERTS,

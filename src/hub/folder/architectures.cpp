@@ -132,6 +132,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDeepSeekV32>("deepseek_v32", "DeepseekV32ForCausalLM", kIndexedTensors),
     family<kDeepSeekV2>("deepseek_v2", "DeepseekV2ForCausalLM", kLatentTensors),
     family<kKolibri>("kolibri1", "Kolibri1ForCausalLM", kKolibriTensors),
+    {"dbrx", "DbrxForCausalLM", why_not_dbrx, read_dbrx, write_dbrx, &kDbrxTensors, false},
     family<kLlama4>("llama4_text", "Llama4ForCausalLM", kLlama4Tensors),
     family<kAxK1>("axk1", "AXK1ForCausalLM", kAxK1Tensors, nullptr, kOfAxK1),
     family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,

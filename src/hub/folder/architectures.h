@@ -50,7 +50,7 @@ std::string why_not_plain_routing(const RoutingOptions&);
 
 // What a model has of the parts that only Gemma 2, only Gemma 4, only Phi's, only Mistral's, only
 // A.X K1's, only Command A+'s, only NanoChat's, only Apertus's, only Nemotron-H's, only Llama 4's
-// or only OLMoE's models have, but for those that are known; empty when it has none.
+// or only OLMoE's and DBRX's models have, but for those that are known; empty when it has none.
 struct KnownParts {
   bool gemma4 = false, phimoe = false, longrope = false, query_growth = false, caps = false,
        nanochat = false, moe_out_norm = false, shared_average = false, xielu = false,

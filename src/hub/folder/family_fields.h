@@ -1,4 +1,4 @@
-// The keys of config.json of the families (hub/folder/families.h), and of GPT-2.
+// The keys of config.json of the families (hub/folder/families.h), of GPT-2 and of DBRX.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,5 +17,9 @@ std::string why_not_family(const ModelConfig&, const Family&);
 ModelConfig read_gpt2(const JsonReader&);
 void write_gpt2(Json&, const ModelConfig&);
 std::string why_not_gpt2(const ModelConfig&);
+
+ModelConfig read_dbrx(const JsonReader&);
+void write_dbrx(Json&, const ModelConfig&);
+std::string why_not_dbrx(const ModelConfig&);
 
 }  // namespace moe

@@ -1,6 +1,6 @@
 // The names of Hy4's tensors (transformers:conversion_mapping.py, "hy_v4"): latents and indexers as
 // GLM-5's, but that halves turn, behind the rows that do not, and residual streams.
-#include "hub/tensor_names.h"
+#include "hub/common_names.h"
 
 namespace moe {
 namespace {
@@ -90,11 +90,10 @@ constexpr auto kHy4ApartNames = joined(kHy4Published, kHy4Own);
 
 }  // namespace
 
-// What else there is is called as in Llama and its kin (hub/later_names.cpp says why that is there).
-const TensorNames kHy4Tensors = {"Hy4", kHy4SavedNames, kTiedHeadName, {}, {}, kLlamaTensors.rows};
-const TensorNames kHy4FusedTensors = {"Hy4", kHy4FusedNames,    kTiedHeadName, {},
-                                      {},    kLlamaTensors.rows};
-const TensorNames kHy4ApartTensors = {"Hy4", kHy4ApartNames,    kTiedHeadName, {},
-                                      {},    kLlamaTensors.rows};
+const TensorNames kHy4Tensors = {"Hy4", kHy4SavedNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kHy4FusedTensors = {"Hy4", kHy4FusedNames,   kTiedHeadName, {},
+                                      {},    kHuggingFaceNames};
+const TensorNames kHy4ApartTensors = {"Hy4", kHy4ApartNames,   kTiedHeadName, {},
+                                      {},    kHuggingFaceNames};
 
 }  // namespace moe

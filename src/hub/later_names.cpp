@@ -1,6 +1,6 @@
 // The names of tensors of families that came later than those of hub/tensor_names.cpp: Ling 3.0 and
 // LFM3 (transformers:conversion_mapping.py, "bailing_hybrid", "lfm3").
-#include "hub/tensor_names.h"
+#include "hub/common_names.h"
 
 namespace moe {
 namespace {
@@ -71,13 +71,10 @@ constexpr NameRow kLfm3Own[] = {
 
 }  // namespace
 
-// What else there is is called as in Llama and its kin; that table is a constant of another file,
-// so it is there before these are made.
-const TensorNames kLing3Tensors = {"Ling 3.0", kLing3Own, kTiedHeadName,
-                                   {},         {},        kLlamaTensors.rows};
+const TensorNames kLing3Tensors = {"Ling 3.0", kLing3Own, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kLing3SavedTensors = {"Ling 3.0", kLing3Saved, kTiedHeadName,
-                                        {},         {},          kLlamaTensors.rows};
+                                        {},         {},          kHuggingFaceNames};
 
-const TensorNames kLfm3Tensors = {"LFM3", kLfm3Own, kTiedHeadName, {}, {}, kLlamaTensors.rows};
+const TensorNames kLfm3Tensors = {"LFM3", kLfm3Own, kTiedHeadName, {}, {}, kHuggingFaceNames};
 
 }  // namespace moe

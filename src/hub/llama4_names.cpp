@@ -1,6 +1,6 @@
 // The names of Llama 4's text (transformers:llama4/modeling_llama4.py): neighbours are turned, and
 // experts have the input dimension first, all gates before all ups.
-#include "hub/tensor_names.h"
+#include "hub/common_names.h"
 
 namespace moe {
 namespace {
@@ -31,6 +31,6 @@ constexpr NameRow kLlama4Names[] = {
 }  // namespace
 
 const TensorNames kLlama4Tensors = {"Llama 4", kLlama4Names, kTiedHeadName,
-                                    {},        {},           kHuggingFaceRows};
+                                    {},        {},           kHuggingFaceNames};
 
 }  // namespace moe

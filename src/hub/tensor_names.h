@@ -1,5 +1,5 @@
 // What the tensors of files are called: a table for each family of model folders
-// (hub/tensor_names.cpp, later_names.cpp, hyper_names.cpp) and for each kind of GGUF files
+// (hub/tensor_names.cpp and hub/*_names.cpp) and for each kind of GGUF files
 // (hub/gguf/gguf_names.cpp), from what a parameter is to its name.
 #pragma once
 
@@ -100,8 +100,6 @@ constexpr std::array<NameRow, N + M> joined(const NameRow (&a)[N], const NameRow
   return all;
 }
 
-// Names as transformers gives them to Llama-like models, for tables in files of their own.
-extern const std::span<const NameRow> kHuggingFaceRows;
 // Model folders.
 extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralTensors,
     kDeepSeekTensors, kErnieTensors, kLatentTensors, kOlmo2Tensors, kGraniteTensors, kGptOssTensors,
@@ -114,7 +112,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
-    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors;
+    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -619,6 +619,21 @@ void add_families_of_halves(Add&& add) {
   });
 }
 
+// Some of whose layers have something else in place of attention, an FFN behind each.
+template <class Add>
+void add_hybrid_families(Add&& add) {
+  for (const bool biased : {false, true})
+    add("bamba", "dense", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.head_width = 4;
+      c.rotary_width = 2;
+      c.scan = {.heads = 4, .groups = 2, .width = 4, .states = 3, .conv_width = 3};
+      c.scan.conv_bias = !biased;
+      c.scan_layers = {0, biased ? 1 : 2};
+      c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = biased;
+    });
+}
+
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.
 inline std::vector<NamedConfig> small_families() {
   std::vector<NamedConfig> all;
@@ -653,6 +668,7 @@ inline std::vector<NamedConfig> small_families() {
     add("llama4_text", "mixtral", [&](ModelConfig& c) { become_llama4(c, whole); });
     route_as_llama4(all.back().config.routing);
   }
+  add_hybrid_families(add);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -3,6 +3,7 @@
 from sizes import (
     AFMOE,
     AXK1,
+    BAMBA,
     COHERE_EXPERTS,
     DBRX,
     DENSE,
@@ -626,6 +627,19 @@ CASES = {
             tie_word_embeddings=True,
         ),
     ),
+    "bamba": ("BambaConfig", BAMBA),
+    "bamba-biases": (
+        "BambaConfig",
+        dict(
+            BAMBA,
+            attn_layer_indices=[0],
+            attention_bias=True,
+            mlp_bias=True,
+            mamba_n_groups=1,
+            mamba_conv_bias=False,
+            tie_word_embeddings=True,
+        ),
+    ),
     "nemotron_h": ("NemotronHConfig", NEMOTRON_H),
     "nemotron_h-groups": ("NemotronHConfig", dict(NEMOTRON_H, n_group=4, topk_group=2)),
     "nemotron_h-dense": (
@@ -688,6 +702,8 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
     "nemotron_h-mixed": "layer 3 is dense",
+    "bamba": "state space",
+    "bamba-biases": "state space",
 }
 # Sizes that llama.cpp's blocks of 32 numbers do not divide, and others in their place.
 EVEN = {12: 16, 24: 32, 40: 64, 48: 64}

@@ -235,6 +235,15 @@ GRANITE_HYBRID = dict(
     mamba_n_groups=2,
     mamba_d_state=16,
 )
+BAMBA = dict(
+    DENSE,
+    num_hidden_layers=4,
+    attn_layer_indices=[1, 3],
+    mamba_n_heads=8,
+    mamba_n_groups=2,
+    mamba_d_state=16,
+    pad_token_id=None,
+)
 # A letter for each layer. Steps are drawn near 1: transformers does not let them go below
 # `time_step_min` (0.001), which the makers' code does.
 NEMOTRON_H = {key: size for key, size in DENSE.items() if key != "num_hidden_layers"} | dict(

@@ -199,6 +199,7 @@ constexpr Architecture kArchitectures[] = {
     family<kGraniteMoeHybrid>("granitemoehybrid", "GraniteMoeHybridForCausalLM", kGraniteTensors),
     family<kNemotronH>("nemotron_h", "NemotronHForCausalLM", kNemotronHTensors, nullptr,
                        kOfNemotronH),
+    family<kBamba>("bamba", "BambaForCausalLM", kBambaTensors),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Their code lies with their weights, so nothing is gained by giving a new model this form.

@@ -50,6 +50,10 @@ inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_
                                               "full_attn_idxs", "theta"};
 // (huggingface google/gemma-2-9b, whose other keys say the same)
 inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
+// How many logits are worked out, which kernels, and a loss of its training beside the usual one
+// (huggingface ibm-fms/Bamba-9B-v1, ibm-ai-platform/Bamba-9B-v2).
+inline constexpr const char* kBambaUnread[] = {"num_logits_to_keep", "use_mamba_kernels",
+                                               "z_loss_coefficient"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 
 inline constexpr Family kLlama = {
@@ -202,6 +206,11 @@ inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
                                     .xielu = true,
                                     .keys = kApertusKeys,
                                     .unread = kResidualDropout};
+// (transformers:bamba/modeling_bamba.py)
+inline constexpr Family kBamba = {.biases = FamilyBiases::flag_later,
+                                  .rotary = FamilyRotary::half,
+                                  .bamba = true,
+                                  .unread = kBambaUnread};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

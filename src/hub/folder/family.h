@@ -174,6 +174,9 @@ struct Family {
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
   // attention turns. "num_local_experts" 0: the shared FFN is all there is.
   bool states = false;
+  // The same, in all layers but those that "attn_layer_indices" lists, of whose heads half turns;
+  // an FFN stands behind each.
+  bool bamba = false;
   // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
   // words for state spaces; nothing turns. Where no layer routes there are no experts.
   bool halves = false;

@@ -718,9 +718,9 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  if ((f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.experts == FamilyExperts::aria) &&
-      c.act != ops::Act::silu)
-    return "its activation is no SiLU";
+  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba ||
+                    f.experts == FamilyExperts::aria;
+  if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

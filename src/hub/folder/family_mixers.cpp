@@ -197,8 +197,8 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
       if (!c.is_linear(i)) c.nope_layers.push_back(i);
   } else if (f.ling3) {
     read_ling3(reader, c);
-  } else if (f.states) {
-    read_states(reader, c);
+  } else if (f.states || f.bamba) {
+    read_states(reader, c, f);
   } else if (f.halves) {
     read_halves(reader, c);
   } else if (f.lfm3) {
@@ -214,7 +214,7 @@ void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
   if (f.ling3) return write_ling3(json, c);
   if (f.lfm3) return write_lfm3(json, c);
-  if (f.states) return write_states(json, c);
+  if (f.states || f.bamba) return write_states(json, c, f);
   if (f.halves) return write_halves(json, c);
   if (!f.linear && !f.lfm2) return;
   FieldWriter fields(json);
@@ -257,8 +257,8 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   } else if (c.linear.by_channel()) {
     return "in its linear attention each channel has its own decay";
   }
-  if (f.states) {
-    if (const std::string reason = why_not_states(c); !reason.empty()) return reason;
+  if (f.states || f.bamba) {
+    if (const std::string reason = why_not_states(c, f); !reason.empty()) return reason;
   } else if (f.halves) {
     if (const std::string reason = why_not_halves(c); !reason.empty()) return reason;
   } else if (c.scan.present()) {

@@ -72,9 +72,9 @@ std::vector<int64_t> layers_of_type(const JsonReader&, const ModelConfig&, const
                                     std::span<const char* const> words,
                                     std::span<const char* const> rest);
 // Layers of a state space, and whether attention beside them turns (family_states.cpp).
-void read_states(const JsonReader&, ModelConfig&);
-void write_states(Json&, const ModelConfig&);
-std::string why_not_states(const ModelConfig&);
+void read_states(const JsonReader&, ModelConfig&, const Family&);
+void write_states(Json&, const ModelConfig&, const Family&);
+std::string why_not_states(const ModelConfig&, const Family&);
 // Layers of Ling 3.0's linear attention (family_ling.cpp).
 void read_ling3(const JsonReader&, ModelConfig&);
 void write_ling3(Json&, const ModelConfig&);

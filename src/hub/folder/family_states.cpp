@@ -1,5 +1,6 @@
 // The keys of layers that have a state space in place of attention, and whether what attention
-// there is turns (transformers:granitemoehybrid/configuration_granitemoehybrid.py).
+// there is turns (transformers:granitemoehybrid/configuration_granitemoehybrid.py,
+// bamba/configuration_bamba.py).
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -10,7 +11,8 @@ constexpr const char *kStateWords[] = {"mamba", "linear_attention"},
                      *kAttentionWords[] = {"attention", "full_attention"};
 constexpr const char *kLayerKinds = "layer_types", *kOlderKinds = "layers_block_type",
                      *kHeadWidth = "mamba_d_head", *kTimes = "mamba_expand",
-                     *kLimits = "time_step_limit", *kAttentionTurns = "position_embedding_type";
+                     *kLimits = "time_step_limit", *kAttentionTurns = "position_embedding_type",
+                     *kAttentionLayers = "attn_layer_indices", *kTurningOfHead = "attn_rotary_emb";
 
 template <class Visitor, class Config>
 void visit_states(Visitor& v, Config& c) {
@@ -43,6 +45,41 @@ void read_head_width(const JsonReader& reader, ModelConfig& c) {
     refuse(reader, kHeadWidth, "heads of it do not make up \"mamba_expand\" times \"hidden_size\"");
 }
 
+// Bamba's: all layers but these.
+std::vector<int64_t> layers_but_listed(const JsonReader& reader, const ModelConfig& c) {
+  need_to_stand(reader, kAttentionLayers, "the layers that have attention, or null for none");
+  std::vector<bool> attends(static_cast<size_t>(c.layers));
+  if (reader.has(kAttentionLayers))
+    for (const int64_t layer : reader.get<std::vector<int64_t>>(kAttentionLayers)) {
+      if (layer < 0 || layer >= c.layers)
+        fail("{}: \"{}\" lists layer {}; the model has layers 0 to {}", reader.where(),
+             kAttentionLayers, layer, c.layers - 1);
+      attends[static_cast<size_t>(layer)] = true;
+    }
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (!attends[static_cast<size_t>(i)]) layers.push_back(i);
+  return layers;
+}
+
+// transformers takes half of a head whatever stands here (transformers:bamba/
+// configuration_bamba.py), which other programs read.
+void check_turning_half(const JsonReader& reader, const ModelConfig& c) {
+  if (reader.has(kTurningOfHead) &&
+      2 * reader.get_in<int64_t>(kTurningOfHead, 0, kMaxSize) != c.head_width)
+    refuse(reader, kTurningOfHead, "half of each head turns in this family");
+}
+
+void read_whether_turns(const JsonReader& reader, ModelConfig& c) {
+  need_to_stand(reader, kAttentionTurns,
+                "\"rope\" where attention turns, \"nope\" where nothing does");
+  const auto turning = reader.get<std::string>(kAttentionTurns, "nope");
+  if (turning == "rope") return;
+  if (turning != "nope") refuse(reader, kAttentionTurns, "rope and nope are known");
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+}
+
 }  // namespace
 
 // transformers 5 writes a number without end as an object; what was written before it is read as
@@ -53,26 +90,21 @@ void check_step_limits(const JsonReader& reader) {
     refuse(reader, kLimits, "steps of a state space have no limits here, only from 0 to infinity");
 }
 
-void read_states(const JsonReader& reader, ModelConfig& c) {
+void read_states(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_states(fields, c);
   read_head_width(reader, c);
   check_step_limits(reader);
   need_off(reader, "mamba_proj_bias", "projections of state spaces have no biases here");
   stands(reader, "mamba_chunk_size");  // of a way to compute it
-  c.scan_layers = state_layers(reader, c);
+  c.scan_layers = f.bamba ? layers_but_listed(reader, c) : state_layers(reader, c);
   if (c.scan_layers.empty()) c.scan = {};
-  need_to_stand(reader, kAttentionTurns,
-                "\"rope\" where attention turns, \"nope\" where nothing does");
-  const auto turning = reader.get<std::string>(kAttentionTurns, "nope");
-  if (turning == "rope") return;
-  if (turning != "nope") refuse(reader, kAttentionTurns, "rope and nope are known");
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+  if (f.bamba) check_turning_half(reader, c);
+  else read_whether_turns(reader, c);
 }
 
 // transformers checks the sizes also where no layer has them.
-void write_states(Json& json, const ModelConfig& c) {
+void write_states(Json& json, const ModelConfig& c, const Family& f) {
   ModelConfig of;
   of.scan = c.scan.present() ? c.scan
                              : StateSpace{.heads = 1,
@@ -86,17 +118,28 @@ void write_states(Json& json, const ModelConfig& c) {
   json[kHeadWidth] = of.scan.width;
   json[kTimes] = of.scan.values() / c.width;
   json["mamba_proj_bias"] = false;
+  if (f.bamba) {
+    json[kAttentionLayers] = Json::array();
+    for (int64_t i = 0; i < c.layers; ++i)
+      if (c.mixer(i) == Mixer::attention) json[kAttentionLayers].push_back(i);
+    return;
+  }
   for (int64_t i = 0; i < c.layers; ++i)
     json[kLayerKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
   json[kAttentionTurns] = c.attention_turns() ? "rope" : "nope";
 }
 
-std::string why_not_states(const ModelConfig& c) {
+std::string why_not_states(const ModelConfig& c, const Family& f) {
+  if (f.bamba && !c.scan.present()) return "none of its layers has a state space";
   if (c.scan.values() % c.width != 0)
     return "its state spaces are not a whole number of times as wide as the model";
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention && (c.attention(i).rotary_width > 0) != c.attention_turns())
-      return "in some of its layers nothing turns";
+  for (int64_t i = 0; i < c.layers; ++i) {
+    if (c.mixer(i) != Mixer::attention) continue;
+    const int64_t turning = c.attention(i).rotary_width;
+    if (f.bamba && 2 * turning != c.head_width)
+      return "of its attention another part of each head than half turns";
+    if ((turning > 0) != c.attention_turns()) return "in some of its layers nothing turns";
+  }
   return "";
 }
 

@@ -9,7 +9,8 @@ MatrixSource source_of(const FileTensor& tensor, int64_t m) {
   const bool bank = tensor.shape.size() == 3;
   for (const FileTensor::Piece& piece : tensor.pieces) {
     const Tensor& value = piece.param->value;
-    if (piece.transpose || piece.heads > 0 || value.cols() != tensor.shape.back()) return {};
+    const bool part = piece.heads > 0 || piece.rows.count > 0;
+    if (piece.transpose || part || value.cols() != tensor.shape.back()) return {};
     if (value.rank == 2 && !bank) return {&piece, 0};
     if (value.rank == 3 && piece.expert < 0 && bank) return {&piece, static_cast<size_t>(m)};
     if (value.rank == 3 && piece.expert >= 0 && (!bank || piece.expert == m))

@@ -13,8 +13,12 @@ PieceShape shape_of(const FileTensor::Piece& piece) {
                    .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                    .cols = t.cols()};
   if (piece.heads > 0) shape.count = piece.heads, shape.rows /= piece.heads;
+  if (piece.rows.count > 0) {
+    shape.rows = piece.rows.count;
+    shape.begin = piece.rows.begin * shape.cols;
+  }
   if (piece.expert < 0) return shape;
-  if (t.rank == 2 && piece.heads == 0) shape.rows = 1;  // of a bank of vectors
+  if (t.rank == 2) shape.rows = 1;  // of a bank of vectors
   shape.count = 1;
   shape.begin = piece.expert * shape.numel();
   return shape;

@@ -419,7 +419,7 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
     if (tensor.pieces.size() != 1 || piece.transpose)
       fail("{}: \"{}\" is no tensor of its own in a folder, so an adapter cannot bring it", folder,
            piece.param->name);
-    Tensor value = piece.expert < 0 ? piece.param->value : matrix_of(piece, 0);
+    Tensor value = numbers_of(piece);
     value.rank = static_cast<int>(tensor.shape.size());  // a vector may be a row in the file
     std::copy(tensor.shape.begin(), tensor.shape.end(), value.shape.begin());
     items.push_back({std::string(kPrefix) + tensor.name, value, DType::f32});
@@ -508,7 +508,7 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
   AttachedAdapter report;
   for (const auto& [piece, numbers] : found.whole) {
     model.own(*piece.param, threads);
-    const Tensor to = piece.expert < 0 ? piece.param->value : matrix_of(piece, 0);
+    const Tensor to = numbers_of(piece);
     std::copy(numbers.begin(), numbers.end(), to.as<float>());
     piece.param->touched();
     ++report.whole;

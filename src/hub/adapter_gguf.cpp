@@ -46,7 +46,7 @@ Form form_of(Model& model) {
     // Turned or reordered columns would be turned in A; no architecture that llama.cpp adapts has
     // them.
     if (std::any_of(tensor.pieces.begin(), tensor.pieces.end(), [](const auto& p) {
-          return p.transpose || !p.columns.as_in_model() || p.heads > 0;
+          return p.transpose || !p.columns.as_in_model() || p.heads > 0 || p.rows.count > 0;
         }))
       continue;
     out.targets.push_back({tensor.name, std::move(modules), tensor.shape.size() == 3});

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "core/error.h"
 
@@ -85,6 +87,14 @@ FileTensor::Piece tiled_piece(Param& param, const LinearAttention& l) {
   (param.kind == ParamKind::linear_o ? piece.columns : piece.order) = tiled_order(param.kind, l);
   if (param.kind == ParamKind::linear_a_log) piece.change = FileTensor::Piece::Change::minus_exp;
   return piece;
+}
+
+// Of the channels of a convolution of queries, keys and values those in each of three tensors.
+std::array<std::pair<std::string_view, FileTensor::Piece::Rows>, 3> parts_of_channels(
+    Layout layout, const LinearAttention& l) {
+  const int64_t third = (l.channels() + 2) / 3,
+                each = layout == Layout::channels_cut ? third : l.k_width();
+  return {{{"q", {0, each}}, {"k", {each, each}}, {"v", {2 * each, l.channels() - 2 * each}}}};
 }
 
 RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& config) {
@@ -191,16 +201,13 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::minus_exp_rows: shape.push_back(1); [[fallthrough]];
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
-    case Layout::channels_apart: {
-      constexpr std::string_view kProjections[] = {"q", "k", "v"};
-      constexpr int64_t kCount = std::size(kProjections);
-      shape = {shape[0] / kCount, 1, shape[1]};
-      for (int64_t i = 0; i < kCount; ++i)
-        map.push_back({.name = filled(name, kPart, kProjections[i]),
-                       .shape = shape,
-                       .pieces = {{.param = &param, .expert = i, .heads = kCount}}});
+    case Layout::channels_apart:
+    case Layout::channels_cut:
+      for (const auto& [which, rows] : parts_of_channels(row.layout, config.linear))
+        map.push_back({.name = filled(name, kPart, which),
+                       .shape = {rows.count, 1, shape[1]},
+                       .pieces = {{.param = &param, .rows = rows}}});
       return;
-    }
     case Layout::bank_rows: shape = {shape[0] * shape[1], shape[2]}; return push({&param});
     case Layout::bank_columns:
       shape = {shape[0] * shape[2], shape[1]};

@@ -42,12 +42,13 @@ Source source_shape(const FileTensor::Piece& piece) {
   Source shape{.count = t.rank == 3 && piece.expert < 0 ? t.shape[0] : 1,
                .rows = t.rank >= 2 ? t.shape[t.rank - 2] : 1,
                .cols = t.cols()};
-  const bool of_vectors = t.rank == 2 && piece.expert >= 0 && piece.heads == 0;
+  const bool of_vectors = t.rank == 2 && piece.expert >= 0;
   if (of_vectors) shape.rows = 1;
   if (piece.heads > 0) {
     shape.rows /= piece.heads;
-    shape.count = piece.expert < 0 ? piece.heads : 1;
+    shape.count = piece.heads;
   }
+  if (piece.rows.count > 0) shape.rows = piece.rows.count;
   if ((t.rank == 1 || of_vectors) && !piece.order.as_in_model()) std::swap(shape.rows, shape.cols);
   return shape;
 }
@@ -279,9 +280,7 @@ void read_tensors(const std::vector<FileTensor>& map, const NamedTensors& file) 
                   const Source from = part_here(piece, whole);
                   if (from.count == 0) return;
                   const int64_t expert = piece.expert - param.share.first;
-                  const Tensor to = piece.expert < 0  ? param.value
-                                    : piece.heads > 0 ? matrix_of(piece, 0)
-                                                      : param.value.at(expert);
+                  const Tensor to = piece.expert < 0 ? numbers_of(piece) : param.value.at(expert);
                   read_piece(to.as<float>(), piece, from);
                 });
   }
@@ -386,17 +385,23 @@ Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
   const Param& param = *piece.param;
   if (piece.heads > 0) {
     const int64_t rows = param.value.rows() / piece.heads;
-    if (piece.expert >= 0) m = piece.expert;
     return param.value.slice_rows(m * rows, (m + 1) * rows);
   }
+  if (piece.rows.count > 0)
+    return param.value.slice_rows(piece.rows.begin, piece.rows.begin + piece.rows.count);
   if (param.value.rank == 3) return param.expert(piece.expert >= 0 ? piece.expert : m);
   return piece.expert >= 0 ? param.value.at(piece.expert) : param.value;
 }
 
+Tensor numbers_of(const FileTensor::Piece& piece) {
+  const bool whole = piece.expert < 0 && piece.rows.count == 0;
+  return whole ? piece.param->value : matrix_of(piece, 0);
+}
+
 void adapt_row(std::span<float> row, const FileTensor::Piece& piece, int64_t m, int64_t r) {
   const Param& w = *piece.param;
-  if (piece.heads > 0 && piece.expert >= 0) m = piece.expert;
   if (piece.heads > 0) adapt_row(row, w, 0, m * (w.value.rows() / piece.heads) + r);
+  else if (piece.rows.count > 0) adapt_row(row, w, 0, piece.rows.begin + r);
   else adapt_row(row, w, piece.expert >= 0 ? piece.expert : m, r);
 }
 
@@ -637,8 +642,7 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
         piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model() &&
         !piece.param->is_adapted() && !is_quantised(piece.param->value.dtype)) {
-      item.value =
-          shaped(piece.expert < 0 ? piece.param->value : matrix_of(piece, 0), tensor.shape);
+      item.value = shaped(numbers_of(piece), tensor.shape);
       continue;
     }
     item.value.rank = static_cast<int>(tensor.shape.size());

@@ -42,8 +42,12 @@ struct FileTensor {
     Param* param = nullptr;
     int64_t expert = -1;     // of a bank: which matrix; -1: the whole parameter
     bool transpose = false;  // the last two dimensions trade places in the file
-    // So many matrices, one behind another, make up the parameter's one; `expert`: of these.
+    // So many matrices, one behind another, make up the parameter's one.
     int64_t heads = 0;
+    // Of the parameter's one matrix so many rows from `begin` on; 0: all of it.
+    struct Rows {
+      int64_t begin = 0, count = 0;
+    } rows = {};
     RowOrder order = {};
     RowOrder columns = {};  // of a piece that is not transposed
     // What the file has of each number x of the Model.
@@ -70,6 +74,8 @@ void columns_to_file(std::span<std::byte> row, const FileTensor::Piece&, DType d
 
 // Matrix m of a piece in the Model's order, wherever it lies. A vector is one row.
 Tensor matrix_of(const FileTensor::Piece&, int64_t m);
+// All numbers of a piece of one matrix, or of a whole parameter.
+Tensor numbers_of(const FileTensor::Piece&);
 // The row, which holds row r of that matrix, with what hangs on it (model/adapters.h).
 void adapt_row(std::span<float> row, const FileTensor::Piece&, int64_t m, int64_t r);
 

@@ -49,7 +49,8 @@ enum class Layout {
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
   linear_heads,         // of linear attention, as fused, but key head by key head
   as_channels,          // [C,J] as [C,1,J]
-  channels_apart,       // [3C,J] of queries, keys and values as three [C,1,J], {p} in the name
+  channels_apart,       // [C,J] of queries, keys and values as three [C',1,J], {p} in the name
+  channels_cut,         // the same, cut into thirds whosever the channels are
   as_states,            // [H] as one tensor [1,1,H,1]
   bank_rows,            // [E,F,D] as one tensor [E*F,D]
   bank_columns,         // [E,D,F] as one tensor [E*F,D]

@@ -80,6 +80,14 @@ std::string scaling_in_words(const RopeScaling& s, const RopeScaling& beside) {
   return words;
 }
 
+std::string heads_in_words(const LinearAttention& l) {
+  return fmt::format(
+      "{} and {}, {} and {} wide, behind a convolution of {}, gates of {}, decays of {} above {}, "
+      "strengths up to {}, an epsilon of {}",
+      l.key_heads, l.value_heads, l.key_width, l.value_width, l.conv_width, l.gate_width,
+      l.by_channel() ? "channels" : "heads", l.decay_floor, l.most_strength(), l.norm_eps);
+}
+
 // As they stand beside those of `beside`.
 std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside) {
   std::vector<SameField> fields;
@@ -99,6 +107,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
   decides("the place of the norms", placement_name(c.norm_placement));
+  decides("whether norms of layers without attention stand before sublayers", c.states_pre_norm);
   decides("whether norms have biases (norm_bias)", c.norm_bias);
   decides("the positions (position_embedding_type)",
           c.positions == Positions::rope ? "rotary" : "learned");
@@ -129,13 +138,8 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether layers have a scale", c.layer_scale);
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
-  decides(
-      "the heads of linear attention (linear_num_key_heads and the like)",
-      fmt::format("{} and {}, {} and {} wide, behind a convolution of {}, gates of {}, decays of "
-                  "{} above {}",
-                  c.linear.key_heads, c.linear.value_heads, c.linear.key_width,
-                  c.linear.value_width, c.linear.conv_width, c.linear.gate_width,
-                  c.linear.by_channel() ? "channels" : "heads", c.linear.decay_floor));
+  decides("the heads of linear attention (linear_num_key_heads and the like)",
+          heads_in_words(c.linear));
   decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
   decides("the layers of a state space (layer_types)", listed(c.scan_layers));

@@ -17,7 +17,8 @@ namespace moe {
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
-// Of pre the FFN alone may be as of both, in layers that route.
+// Of pre the FFN alone may be as of both, in layers that route. Layers without attention may be as
+// of pre where the others are as of output.
 // and, with a scale c of the layer, h' times c.
 // With several residual streams (pre alone, without s and c) h and u are what is collapsed of them,
 // and what a sublayer gives is spread over them (model/hyper_connection.h).

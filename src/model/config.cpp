@@ -167,6 +167,11 @@ void validate_linear(const ModelConfig& c) {
   if (!(l.decay_floor <= 0 && std::isfinite(l.decay_floor)))
     fail_usage("the floor of linear attention's decays is {}; it must be below 0, or 0 for none",
                l.decay_floor);
+  if (!(l.norm_eps >= 0 && std::isfinite(l.norm_eps)))
+    fail_usage(
+        "the epsilon of linear attention's norm is {}; it must be above 0, or 0 for the "
+        "model's",
+        l.norm_eps);
 }
 
 void validate_convolutions(const ModelConfig& c) {
@@ -265,6 +270,11 @@ Mixer ModelConfig::mixer(int64_t layer) const {
   if (lists(scan_layers, layer)) return Mixer::scan;
   if (lists(ffn_only_layers, layer)) return Mixer::none;
   return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
+}
+
+NormPlacement ModelConfig::placement(int64_t layer) const {
+  const bool before = states_pre_norm && mixer(layer) != Mixer::attention;
+  return before ? NormPlacement::pre : norm_placement;
 }
 
 bool ModelConfig::attention_turns() const {
@@ -470,6 +480,11 @@ void validate(const ModelConfig& c) {
         "it cannot have experts, nor be carved, upcycled or merged into one that has");
   if (c.norm == NormKind::rms && c.norm_bias)
     fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
+  if (c.states_pre_norm && c.norm_placement != NormPlacement::output)
+    fail_usage(
+        "norms of layers without attention stand before sublayers apart from the others' only "
+        "where "
+        "these are of what sublayers give");
   if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))
     fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
   if (!c.norm_weights && c.qk_norm == QkNorm::full)

@@ -111,8 +111,13 @@ struct LinearAttention {
   // What a token's decay, its logarithm, never falls below: floor / (1 + e^-(e^a_log (a +
   // dt_bias))), in place of -e^a_log log(1 + e^(a + dt_bias)); 0: that (Ling 3.0)
   float decay_floor = 0;
+  // Strengths are up to 2, not 1: what a matrix holds of a key may turn round, which gives the rule
+  // negative eigenvalues (arXiv 2411.12537).
+  bool negative = false;
+  float norm_eps = 0;  // of the norm of what heads give; 0: that of the model's norms
 
   bool present() const { return key_heads > 0; }
+  float most_strength() const { return negative ? 2 : 1; }
   int64_t k_width() const { return key_heads * key_width; }
   int64_t v_width() const { return value_heads * value_width; }
   int64_t channels() const { return 2 * k_width() + v_width(); }  // of the convolution
@@ -237,6 +242,9 @@ struct ModelConfig {
   NormPlacement norm_placement = NormPlacement::pre;
   // Of norms before sublayers: in layers that route one stands behind the FFN too (A.X K1).
   bool moe_out_norm = false;
+  // Of norms of what sublayers give: layers without attention have theirs before them (OLMo
+  // Hybrid).
+  bool states_pre_norm = false;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
   // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of
@@ -333,6 +341,8 @@ struct ModelConfig {
   bool has_ffn(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;
+  // Where the norms of a layer stand.
+  NormPlacement placement(int64_t layer) const;
   bool is_linear(int64_t layer) const { return mixer(layer) == Mixer::linear; }
   bool mixes(int64_t layer) const { return mixer(layer) != Mixer::none; }
   bool has_halves() const { return !ffn_only_layers.empty() || !mixer_only_layers.empty(); }

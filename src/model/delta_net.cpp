@@ -47,7 +47,7 @@ void DeltaNet::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t l
   ops::short_conv_forward(run, saved.qkv, saved.projected, conv, {}, bounds, conv_states,
                           ops::ConvAct::silu);
   ops::delta_gates_forward(run, saved.log_decay, saved.strength, saved.a, saved.b, a_log, dt_bias,
-                           shape.decay_floor);
+                           shape.most_strength(), shape.decay_floor);
   if (pass.goes_back())
     saved.chunks =
         run.saved.alloc(DType::f32, {ops::delta_chunks(bounds), values * shape.key_width});
@@ -83,7 +83,7 @@ void DeltaNet::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pa
   ops::delta_rule_backward(run, dqkv, da, db, do_, saved.chunks, saved.qkv, saved.log_decay,
                            saved.strength, heads(), bounds);
   ops::delta_gates_backward(run, da, db, a_log, dt_bias, da, db, saved.a, saved.b,
-                            shape.decay_floor);
+                            shape.most_strength(), shape.decay_floor);
   Param no_bias;
   ops::short_conv_backward(run, dprojected, conv, no_bias, dqkv, saved.projected, bounds,
                            ops::ConvAct::silu);

@@ -16,7 +16,8 @@ namespace moe {
 // qkv = silu(conv(q x, k x, v x));  o = delta rule of qkv, by the token's decay and strength;
 // y = o_proj (norm(o) silu(z x)), the norm being of each head. With decays of channels (R =
 // gate_width) these are made by a (a_in x), gates by z (z_in x), and y = o_proj (norm(o)
-// sigmoid(z (z_in x))); without a_in and z_in, where R = 0, by a x and z x.
+// sigmoid(z (z_in x))); without a_in and z_in, where R = 0, by a x and z x. Strengths are up to 1,
+// or 2 (LinearAttention::negative).
 struct DeltaNet {
   LinearAttention shape;
   Param q, k, v, z;      // [G*C,D], [G*C,D], [H*Cv,D], [H*Cv,D] or [H*Cv,R]

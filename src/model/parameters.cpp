@@ -195,7 +195,7 @@ void List::linear_attention(DeltaNet& linear) const {
       {l.channels(), l.conv_width});
   own(linear.dt_bias, ParamKind::linear_dt_bias, "linear.dt_bias", Role::bias, {l.decays()});
   own(linear.a_log, ParamKind::linear_a_log, "linear.a_log", Role::bias, {l.value_heads});
-  linear.norm.eps = c.norm_eps;
+  linear.norm.eps = l.norm_eps > 0 ? l.norm_eps : c.norm_eps;
   own(linear.norm.weight, ParamKind::linear_norm, "linear.norm.weight", Role::norm,
       {l.value_width});
   own(linear.o, ParamKind::linear_o, "linear.o.weight", Role::residual, {c.width, l.v_width()});
@@ -316,13 +316,18 @@ void list_input(const ModelConfig& c, Param& embedding, Param& positions, const 
 void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam& on_param) {
   const List list(c, on_param, layer);
   block.layer = layer;
-  block.placement = c.norm_placement;
+  block.placement = c.placement(layer);
   block.dropout = c.dropout;
   block.residual = c.multipliers.residual;
   block.mixes = c.mixes(layer);
   block.feeds = c.has_ffn(layer);
   // By these names the trainer files of earlier versions know them.
-  if (block.mixes) list.norm(block.attn_norm, ParamKind::attn_norm, "norm1");
+  // Where layers differ in the place of their norms those behind sublayers are called otherwise.
+  const bool behind = c.states_pre_norm && block.placement == NormPlacement::output;
+  const auto norm = [&](Norm& of, ParamKind before_it, ParamKind behind_it, const char* name) {
+    list.norm(of, behind ? behind_it : before_it, behind ? fmt::format("{}_out", name) : name);
+  };
+  if (block.mixes) norm(block.attn_norm, ParamKind::attn_norm, ParamKind::attn_out_norm, "norm1");
   switch (c.mixer(layer)) {
     case Mixer::attention: list.attention(block.attention); break;
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
@@ -331,7 +336,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     case Mixer::none: break;
   }
   if (block.feeds && c.norm_placement != NormPlacement::beside)
-    list.norm(block.ffn_norm, ParamKind::ffn_norm, "norm2");
+    norm(block.ffn_norm, ParamKind::ffn_norm, ParamKind::ffn_out_norm, "norm2");
   if (block.mixes && c.norm_placement == NormPlacement::both)
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
   if (has_ffn_out_norm(c, layer))

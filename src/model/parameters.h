@@ -35,7 +35,8 @@ enum class ParamKind : uint8_t {
            // expert [1,D], whose sigmoid is its combine weight
   attn_norm,
   ffn_norm,
-  attn_out_norm,  // behind sublayers that have a norm before them too
+  attn_out_norm,  // behind sublayers that have a norm before them too, or where only some layers
+                  // have theirs before (ModelConfig::states_pre_norm)
   ffn_out_norm,   // likewise; of layers that route it may stand alone
   final_norm,
   q,

@@ -176,9 +176,9 @@ int64_t saved_ffn(const Sizes& s, int64_t layer) {
 }
 
 // What a sublayer saw, and what its norms keep; `out_norm`: it has one behind it too.
-int64_t saved_sublayer(const Sizes& s, bool out_norm) {
+int64_t saved_sublayer(const Sizes& s, NormPlacement placement, bool out_norm) {
   // what a norm behind it sees
-  const int64_t behind = out_norm || s.c.norm_placement != NormPlacement::pre ? s.stream() : 0;
+  const int64_t behind = out_norm || placement != NormPlacement::pre ? s.stream() : 0;
   return s.n * s.c.width * s.a + (out_norm ? 2 : 1) * s.statistics() + behind;
 }
 
@@ -186,11 +186,12 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
   if (s.c.hyper.present())  // what is collapsed, seen and given, and weights twice; between them u
     return 2 * (2 * s.stream() + s.n * s.c.width * s.a + s.statistics() + 2 * s.weighed()) +
            s.streams() + saved_attention(s, layer) + saved_ffn(s, layer);
-  if (s.c.norm_placement == NormPlacement::beside)  // what both sublayers see
+  const NormPlacement placement = s.c.placement(layer);
+  if (placement == NormPlacement::beside)  // what both sublayers see
     return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) + saved_ffn(s, layer);
   int64_t bytes = saved_attention(s, layer) + saved_ffn(s, layer);
-  if (s.c.mixes(layer)) bytes += saved_sublayer(s, s.c.norm_placement == NormPlacement::both);
-  if (s.c.has_ffn(layer)) bytes += saved_sublayer(s, has_ffn_out_norm(s.c, layer));
+  if (s.c.mixes(layer)) bytes += saved_sublayer(s, placement, placement == NormPlacement::both);
+  if (s.c.has_ffn(layer)) bytes += saved_sublayer(s, placement, has_ffn_out_norm(s.c, layer));
   if (s.c.mixes(layer) && s.c.has_ffn(layer)) bytes += s.stream();  // between the two
   return bytes;
 }
@@ -332,10 +333,11 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
     return 2 * s.stream() + s.weighed() + (s.a != kF32 ? s.n * s.c.width * s.a : 0) +
            std::max({scratch_ffn(s, layer), scratch_attention(s, layer), scratch_streams(s)});
   // dx, and dsum or what came of the norm, or the other sublayer's dx; dy
+  const NormPlacement placement = s.c.placement(layer);
   const bool ffn_out_norm = has_ffn_out_norm(s.c, layer),
-             pre = s.c.norm_placement == NormPlacement::pre && !ffn_out_norm,
-             output = s.c.norm_placement == NormPlacement::output ||
-                      s.c.norm_placement == NormPlacement::both || ffn_out_norm,
+             pre = placement == NormPlacement::pre && !ffn_out_norm,
+             output = placement == NormPlacement::output || placement == NormPlacement::both ||
+                      ffn_out_norm,
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;

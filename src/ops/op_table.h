@@ -160,12 +160,12 @@ MOE_OP(host, void, short_conv_backward,
        (run, dx, weight, bias, dy, x, bounds, act))
 MOE_OP(host, void, delta_gates_forward,
        (Run & run, Tensor log_decay, Tensor strength, Tensor a, Tensor b, const Param& a_log,
-        const Param& dt_bias, float floor),
-       (run, log_decay, strength, a, b, a_log, dt_bias, floor))
+        const Param& dt_bias, float most, float floor),
+       (run, log_decay, strength, a, b, a_log, dt_bias, most, floor))
 MOE_OP(host, void, delta_gates_backward,
        (Run & run, Tensor da, Tensor db, Param& a_log, Param& dt_bias, Tensor dlog_decay,
-        Tensor dstrength, Tensor a, Tensor b, float floor),
-       (run, da, db, a_log, dt_bias, dlog_decay, dstrength, a, b, floor))
+        Tensor dstrength, Tensor a, Tensor b, float most, float floor),
+       (run, da, db, a_log, dt_bias, dlog_decay, dstrength, a, b, most, floor))
 MOE_OP(host, void, delta_rule_forward,
        (Run & run, Tensor o, Tensor chunks, Tensor qkv, Tensor log_decay, Tensor strength,
         const DeltaHeads& heads, std::span<const int64_t> bounds, std::span<float* const> state),

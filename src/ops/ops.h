@@ -381,15 +381,16 @@ void short_conv_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy,
                          std::span<const int64_t> bounds, ConvAct);
 
 // log_decay[n,c] = -e^a_log[h] log(1 + e^(a[n,c] + dt_bias[c])), h being the head of c;
-// strength[n,h] = 1 / (1 + e^-b[n,h]). With a floor < 0 log_decay[n,c] = floor / (1 +
+// strength[n,h] = most / (1 + e^-b[n,h]). With a floor < 0 log_decay[n,c] = floor / (1 +
 // e^-(e^a_log[h] (a[n,c] + dt_bias[c]))) instead, which stays above it
 // (transformers:bailing_hybrid/ modeling_bailing_hybrid.py, BailingHybridForgetGate).  a, log_decay
 // [N,H], or [N,H*C] of channels, b, strength [N,H], dt_bias as wide as a, a_log [H]; all f32
 void delta_gates_forward(Run&, Tensor log_decay, Tensor strength, Tensor a, Tensor b,
-                         const Param& a_log, const Param& dt_bias, float floor = 0);
+                         const Param& a_log, const Param& dt_bias, float most, float floor);
 // da, db, and what the two parameters get; da may be dlog_decay's memory, db dstrength's.
 void delta_gates_backward(Run&, Tensor da, Tensor db, Param& a_log, Param& dt_bias,
-                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b, float floor = 0);
+                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b, float most,
+                          float floor);
 
 // H value heads of Cv, G key heads of C; value head h has the queries and keys of key head h G / H.
 struct DeltaHeads {

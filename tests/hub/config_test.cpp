@@ -50,7 +50,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
         &ModelConfig::norm_offset, &ModelConfig::norm_weights, &ModelConfig::embedding_norm,
         &ModelConfig::moe_out_norm, &ModelConfig::shared_average, &ModelConfig::xielu,
         &ModelConfig::attention_gate, &ModelConfig::head_gates, &ModelConfig::weigh_inputs,
-        &ModelConfig::experts_held})
+        &ModelConfig::experts_held, &ModelConfig::states_pre_norm})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
@@ -62,6 +62,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
   EXPECT_EQ(a.multipliers.attention, b.multipliers.attention);
   EXPECT_EQ(a.multipliers.logits, b.multipliers.logits);
+  EXPECT_EQ(a.linear.negative, b.linear.negative);
+  EXPECT_EQ(a.linear.norm_eps, b.linear.norm_eps);
   EXPECT_EQ(a.norm, b.norm);
   EXPECT_EQ(a.norm_placement, b.norm_placement);
   EXPECT_EQ(a.score_cap, b.score_cap);
@@ -204,6 +206,23 @@ TEST(Config, EveryChoiceSurvives) {
   expect_round_trip(cut, "chunks, and queries that grow where nothing turns");
   const ModelConfig read = parse(json_of(cut));
   EXPECT_TRUE(read.window_chunks && read.query_growth.where_still);
+  ModelConfig apart = base;
+  apart.norm_placement = NormPlacement::output;
+  apart.states_pre_norm = true;
+  apart.linear = {.key_heads = 2,
+                  .value_heads = 2,
+                  .key_width = 3,
+                  .value_width = 5,
+                  .conv_width = 3,
+                  .negative = true,
+                  .norm_eps = 1e-6f};
+  apart.linear_layers = {0};
+  expect_round_trip(apart, "norms in two places");
+  apart.norm_placement = NormPlacement::pre;
+  EXPECT_FAILS(config_to_json(apart), "apart from the others' only where");
+  apart.states_pre_norm = false;
+  apart.linear.norm_eps = -1;
+  EXPECT_FAILS(config_to_json(apart), "the epsilon of linear attention's norm is -1");
 }
 
 TEST(Config, FloatsOfAnyShapeSurvive) {

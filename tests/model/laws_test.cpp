@@ -229,6 +229,12 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
     expect_pieces_and_neighbours_change_no_bit(c);
   }
   c.linear.gate_width = 0;
+  c.linear.negative = true;
+  c.norm_placement = NormPlacement::output;
+  c.states_pre_norm = true;
+  expect_pieces_and_neighbours_change_no_bit(c);
+  c.norm_placement = NormPlacement::pre;
+  c.states_pre_norm = false;
   c.linear.channel_decays = true;
   c.linear.decay_floor = -5;
   expect_pieces_and_neighbours_change_no_bit(c);

@@ -263,6 +263,24 @@ void add_linear_attention(std::vector<Case>& list) {
   c.conv_layers = {1};
   c.conv_width = 3;
   list.push_back({.name = "linear attention below a convolution", .config = c});
+  c = small();
+  c.qk_norm = QkNorm::full;
+  c.norm_placement = NormPlacement::output;
+  c.states_pre_norm = true;
+  c.linear = {.key_heads = 2,
+              .value_heads = 2,
+              .key_width = 3,
+              .value_width = 5,
+              .conv_width = 3,
+              .negative = true,
+              .norm_eps = 0.05f};
+  for (const int64_t linear : {0, 1}) {
+    c.linear_layers = {linear};
+    c.nope_layers = {1 - linear};
+    list.push_back({.name = linear == 0 ? "norms before linear attention, behind attention"
+                                        : "norms behind attention, before linear attention",
+                    .config = c});
+  }
 }
 
 void add_state_spaces(std::vector<Case>& list) {

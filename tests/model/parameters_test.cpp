@@ -80,6 +80,10 @@ std::vector<ModelConfig> configs() {
   gemma.window_rope_theta = 50;
   gemma.full = {.kv_heads = 1, .head_width = 6, .values_of_keys = true};
   all.push_back(gemma);
+  ModelConfig behind = small();
+  behind.norm_placement = NormPlacement::output;
+  behind.states_pre_norm = true;
+  all.push_back(behind);
   c.routing = {};
   all.push_back(c);
   c.xielu = true;

@@ -180,5 +180,19 @@ TEST(ForwardMemory, WhereNothingTurnsAndWhatExpertsAreGiven) {
   expect_estimated("clipped queries, keys and values", c, {.tokens = 1024, .loss = true});
 }
 
+// Those of layers with linear attention before sublayers, of the others behind.
+TEST(ForwardMemory, OfNormsInTwoPlaces) {
+  ModelConfig c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
+  c.qk_norm = QkNorm::full;
+  c.norm_placement = NormPlacement::output;
+  c.states_pre_norm = true;
+  c.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 32, .value_width = 24, .conv_width = 4};
+  for (const std::vector<int64_t>& layers : {std::vector<int64_t>{0, 1}, {2}}) {
+    c.linear_layers = layers;
+    expect_estimated("norms in two places", c, {.tokens = 1024, .loss = true});
+  }
+}
+
 }  // namespace
 }  // namespace moe::test::pass_memory_test

@@ -109,7 +109,7 @@ struct DeltaInput {
         set(log_decay, n, i, -0.2f * std::fabs(get(log_decay, n, i)));
     for (int64_t n = 0; n < strength.rows(); ++n)
       for (int64_t h = 0; h < strength.cols(); ++h)
-        set(strength, n, h, 1 / (1 + std::exp(-get(strength, n, h))));
+        set(strength, n, h, 2 / (1 + std::exp(-get(strength, n, h))));
   }
 };
 
@@ -198,7 +198,8 @@ template <class T>
 std::pair<std::vector<T>, std::vector<T>> twin_gates(const std::vector<T>& a,
                                                      const std::vector<T>& b,
                                                      const std::vector<T>& a_log,
-                                                     const std::vector<T>& dt_bias, double floor) {
+                                                     const std::vector<T>& dt_bias, double most,
+                                                     double floor) {
   using std::exp, std::log;
   std::vector<T> decay, strength;
   const size_t each = dt_bias.size() / a_log.size();
@@ -207,20 +208,21 @@ std::pair<std::vector<T>, std::vector<T>> twin_gates(const std::vector<T>& a,
     const T rate = exp(a_log[c / each]), x = a[i] + dt_bias[c];
     decay.push_back(floor < 0 ? T(floor) * twin::sigmoid(rate * x) : -rate * log(T(1.0) + exp(x)));
   }
-  for (const T& x : b) strength.push_back(twin::sigmoid(x));
+  for (const T& x : b) strength.push_back(T(most) * twin::sigmoid(x));
   return {decay, strength};
 }
 
-// With a decay of each head, and of each of its channels, which a floor may bound.
-class DeltaGates : public testing::TestWithParam<std::tuple<int64_t, double>> {};
+// With a decay of each head, and of each of its channels, which a floor may bound; strengths up to
+// 1 and to 2.
+class DeltaGates : public testing::TestWithParam<std::tuple<int64_t, float, float>> {};
 
 TEST_P(DeltaGates, AndTheirGradients) {
   Arena memory;
   moe::Run run(2);
   constexpr int64_t kRows = 11, kHeads = 3;
-  const auto [channels, floor] = GetParam();
+  const auto [channels, strongest, floor] = GetParam();
   const int64_t decays = kHeads * channels;
-  const auto bound = static_cast<float>(floor);
+  const float most = strongest, bound = floor;
   Param a_log = draw_param(memory, {kHeads}, 1), dt_bias = draw_param(memory, {decays}, 2);
   const auto of_width = [&](int64_t cols, uint64_t seed) {
     return draw(memory, DType::f32, {kRows, cols}, seed);
@@ -228,29 +230,32 @@ TEST_P(DeltaGates, AndTheirGradients) {
   const Tensor a = of_width(decays, 3), b = of_width(kHeads, 4), ddecay = of_width(decays, 5),
                dstrength = of_width(kHeads, 6), decay = of_width(decays, 7),
                strength = of_width(kHeads, 8);
-  ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias, bound);
+  ops::delta_gates_forward(run, decay, strength, a, b, a_log, dt_bias, most, bound);
   const std::vector<double> in[] = {values(a), values(b), values(a_log.value),
                                     values(dt_bias.value)};
-  const auto [want_decay, want_strength] = twin_gates(in[0], in[1], in[2], in[3], floor);
+  const auto [want_decay, want_strength] = twin_gates(in[0], in[1], in[2], in[3], most, bound);
   expect_near(decay, want_decay, kTwinF32, "log_decay");
   expect_near(strength, want_strength, kTwinF32, "strength");
   const std::vector<double> r = values(ddecay), s = values(dstrength);
-  ops::delta_gates_backward(run, ddecay, dstrength, a_log, dt_bias, ddecay, dstrength, a, b, bound);
+  ops::delta_gates_backward(run, ddecay, dstrength, a_log, dt_bias, ddecay, dstrength, a, b, most,
+                            bound);
   const Tensor got[] = {ddecay, dstrength, a_log.grad, dt_bias.grad};
   for (size_t i = 0; i < 4; ++i) {
     DualVector dual[4];
     for (size_t j = 0; j < 4; ++j) dual[j] = constants(in[j]);
     const std::vector<double> want = dual_gradient(in[i], [&](const DualVector& at) {
       dual[i] = at;
-      const auto of = twin_gates(dual[0], dual[1], dual[2], dual[3], std::get<1>(GetParam()));
-      return inner(of.first, r) + inner(of.second, s);
+      const auto [of_decay, of_strength] =
+          twin_gates(dual[0], dual[1], dual[2], dual[3], most, bound);
+      return inner(of_decay, r) + inner(of_strength, s);
     });
     expect_near(got[i], want, kTwinF32, "gradient " + std::to_string(i));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DeltaGates,
-                         testing::Combine(testing::Values(1, 5), testing::Values(0.0, -5.0)));
+                         testing::Combine(testing::Values(1, 5), testing::Values(1.0f, 2.0f),
+                                          testing::Values(0.0f, -5.0f)));
 
 TEST(RecurrentErrors, NameTheOpAndTheShapes) {
   Arena memory;

@@ -119,8 +119,10 @@ class TwinModel {
     return y;
   }
   std::vector<T> norm_row(const std::vector<T>& x, const std::vector<T>& weight,
-                          const std::vector<T>* bias, NormKind kind, bool counts_from_one) const {
+                          const std::vector<T>* bias, NormKind kind, bool counts_from_one,
+                          float own_eps = 0) const {
     using std::sqrt;
+    const float eps = own_eps > 0 ? own_eps : c_.norm_eps;
     const T count = T(static_cast<double>(x.size()));
     T mean{}, square{};
     if (kind == NormKind::layer) {
@@ -128,7 +130,7 @@ class TwinModel {
       mean /= count;
     }
     for (const T& v : x) square += (v - mean) * (v - mean);
-    const T scale = T(1.0) / sqrt(square / count + T(static_cast<double>(c_.norm_eps)));
+    const T scale = T(1.0) / sqrt(square / count + T(static_cast<double>(eps)));
     std::vector<T> y;
     for (size_t d = 0; d < x.size(); ++d)
       y.push_back((x[d] - mean) * scale * (weight[d] + T(counts_from_one ? 1.0 : 0.0)) +
@@ -170,7 +172,9 @@ class TwinModel {
   Matrix<T> block(const Matrix<T>& h, int64_t layer) {
     const std::string name = "layers." + std::to_string(layer) + ".";
     const bool both = c_.norm_placement == NormPlacement::both,
-               pre = both || c_.norm_placement == NormPlacement::pre,
+               apart = c_.states_pre_norm && c_.mixer(layer) == Mixer::attention,
+               pre = both || c_.norm_placement == NormPlacement::pre ||
+                     (c_.states_pre_norm && !apart),
                post = c_.norm_placement == NormPlacement::post;
     const RngKey key = fold(static_cast<uint64_t>(layer));
     const auto site = [&](uint64_t s) { return key.empty() ? RngKey{} : key.fold(s); };
@@ -202,14 +206,14 @@ class TwinModel {
                         c_.multipliers.residual));
       return post ? norm(sum, name + of) : sum;
     };
-    const Matrix<T> u =
-        c_.mixes(layer)
-            ? joined(h, mixed(pre ? norm(h, name + "norm1") : h, name, layer), "norm1", both, 0)
-            : h;
+    const Matrix<T> u = c_.mixes(layer)
+                            ? joined(h, mixed(pre ? norm(h, name + "norm1") : h, name, layer),
+                                     "norm1", both || apart, 0)
+                            : h;
     if (!c_.has_ffn(layer)) return layer_scaled(u);
     const Matrix<T> out =
         joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
-               has_ffn_out_norm(c_, layer), 1);
+               apart || has_ffn_out_norm(c_, layer), 1);
     return layer_scaled(out);
   }
 
@@ -471,7 +475,7 @@ class TwinModel {
                           ? T(static_cast<double>(l.decay_floor)) * twin::sigmoid(rate * a)
                           : -rate * log(T(1.0) + exp(a));
       }
-      for (T& b : strength[n]) b = twin::sigmoid(b);
+      for (T& b : strength[n]) b = twin::sigmoid(b) * T(l.negative ? 2.0 : 1.0);
     }
     Matrix<T> o = twin::delta_rule(
         twin::short_conv(qkv, p(name + "conv.weight"), in_->bounds), decay, strength,
@@ -480,8 +484,9 @@ class TwinModel {
     for (size_t n = 0; n < o.size(); ++n)
       for (size_t begin = 0; begin < o[n].size(); begin += width) {
         const auto first = o[n].begin() + static_cast<long>(begin);
-        const std::vector<T> y = norm_row(std::vector<T>(first, first + static_cast<long>(width)),
-                                          p(name + "norm.weight"), nullptr, NormKind::rms, false);
+        const std::vector<T> y =
+            norm_row(std::vector<T>(first, first + static_cast<long>(width)),
+                     p(name + "norm.weight"), nullptr, NormKind::rms, false, l.norm_eps);
         for (size_t i = 0; i < width; ++i)
           o[n][begin + i] =
               y[i] * (by_channel ? T(1.0) : z[n][begin + i]) * twin::sigmoid(z[n][begin + i]);

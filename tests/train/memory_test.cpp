@@ -104,6 +104,12 @@ TEST(Memory, IsEstimatedFromShapes) {
   c.linear.channel_decays = true;
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_estimated(fmt::format("decays of the token {}", name_of(dtype)), c, dtype, false);
+  c.norm_placement = NormPlacement::output;
+  c.states_pre_norm = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_estimated(fmt::format("norms in two places {}", name_of(dtype)), c, dtype, false);
+  c.norm_placement = NormPlacement::both;
+  c.states_pre_norm = false;
   c.linear = {};
   c.linear_layers.clear();
   c.conv_width = 3;

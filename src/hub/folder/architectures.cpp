@@ -415,6 +415,12 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
 std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.halves && c.has_halves()) return kHalvesInWords;
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
+  if (!known.olmo_hybrid && c.states_pre_norm)
+    return "norms of its layers without attention stand elsewhere than the others";
+  if (!known.olmo_hybrid && c.linear.negative)
+    return "strengths of its linear attention are up to 2";
+  if (!known.olmo_hybrid && c.linear.norm_eps > 0)
+    return "the norm in its linear attention has an epsilon of its own";
   if (!known.phimoe && c.head_bias) return "its head has a bias";
   if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)
     return "long texts turn by other frequencies";

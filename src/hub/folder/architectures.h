@@ -48,14 +48,13 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
 
-// What a model has of the parts that only Gemma 2, only Gemma 4, only Phi's, only Mistral's, only
-// A.X K1's, only Command A+'s, only NanoChat's, only Apertus's, only Nemotron-H's, only Llama 4's
-// or only OLMoE's and DBRX's models have, but for those that are known; empty when it has none.
+// What a model has of the parts that few families' models have, but for those that are known; empty
+// when it has none.
 struct KnownParts {
   bool gemma4 = false, phimoe = false, longrope = false, query_growth = false, caps = false,
        nanochat = false, moe_out_norm = false, shared_average = false, xielu = false,
        halves = false, head_gates = false, streams = false, proportional = false, llama4 = false,
-       clips = false;
+       clips = false, olmo_hybrid = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 // What sets models apart whose layers are one sublayer alone.

@@ -35,6 +35,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.one_of("norm_type", c.norm, kNormNames);
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);
   v.extra("moe_out_norm", c.moe_out_norm, false);
+  v.extra("states_pre_norm", c.states_pre_norm, false);
   v.number(c.norm == NormKind::rms ? "rms_norm_eps" : "layer_norm_eps", c.norm_eps, 0);
   v.flag("norm_bias", c.norm_bias);
   v.one_of("position_embedding_type", c.positions, kPositionNames);
@@ -78,6 +79,8 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
   v.extra("linear_channel_decays", c.linear.channel_decays, false);
   v.extra("linear_decay_floor", c.linear.decay_floor, 0, -FLT_MAX);
+  v.extra("linear_allow_neg_eigval", c.linear.negative, false);
+  v.extra("linear_norm_eps", c.linear.norm_eps, 0, 0);
   v.layer_list("linear_attention_layers", c.linear_layers);
   v.extra("mamba_n_heads", c.scan.heads, 0, 1);
   v.extra("mamba_n_groups", c.scan.groups, 0, 1);

@@ -43,7 +43,7 @@ void check(const char* op, const Tensor& decay, const Tensor& strength, const Te
 }  // namespace
 
 void delta_gates_forward(Run& run, Tensor log_decay, Tensor strength, Tensor a, Tensor b,
-                         const Param& a_log, const Param& dt_bias, float floor) {
+                         const Param& a_log, const Param& dt_bias, float most, float floor) {
   check("delta_gates_forward", log_decay, strength, a, b, a_log, dt_bias);
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
   const int64_t heads = b.cols(), each = a.cols() / heads;
@@ -55,13 +55,14 @@ void delta_gates_forward(Run& run, Tensor log_decay, Tensor strength, Tensor a, 
                      for (int64_t c = h * each; c < (h + 1) * each; ++c)
                        log_decay.row<float>(n)[c] =
                            decay_of(factor, a.row<float>(n)[c] + bias[c], floor).value;
-                     strength.row<float>(n)[h] = sigmoid(b.row<float>(n)[h]);
+                     strength.row<float>(n)[h] = most * sigmoid(b.row<float>(n)[h]);
                    }
                });
 }
 
 void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& dt_bias,
-                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b, float floor) {
+                          Tensor dlog_decay, Tensor dstrength, Tensor a, Tensor b, float most,
+                          float floor) {
   check("delta_gates_backward", da, db, a, b, a_log, dt_bias);
   check("delta_gates_backward", dlog_decay, dstrength, a, b, a_log, dt_bias);
   const float *rate = a_log.value.as<float>(), *bias = dt_bias.value.as<float>();
@@ -83,7 +84,7 @@ void delta_gates_backward(Run& run, Tensor da, Tensor db, Param& a_log, Param& d
         da.row<float>(n)[c] = through;
       }
       const float s = sigmoid(b.row<float>(n)[h]);
-      db.row<float>(n)[h] = dstrength.row<float>(n)[h] * s * (1 - s);
+      db.row<float>(n)[h] = dstrength.row<float>(n)[h] * most * s * (1 - s);
     }
     if (!a_log.grad.empty()) a_log.grad.as<float>()[h] += static_cast<float>(drate);
     if (dt_bias.grad.empty()) return;

@@ -632,6 +632,24 @@ void add_hybrid_families(Add&& add) {
       c.scan_layers = {0, biased ? 1 : 2};
       c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = biased;
     });
+  for (const bool turns : {false, true})
+    add("olmo_hybrid", "dense", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.qk_norm = QkNorm::full;
+      c.norm_placement = NormPlacement::output;
+      c.states_pre_norm = true;
+      c.linear = {.key_heads = 2,
+                  .value_heads = 4,
+                  .key_width = 3,
+                  .value_width = 5,
+                  .conv_width = 3,
+                  .negative = !turns,
+                  .norm_eps = 1e-5f};
+      c.linear_layers = {0, 1};
+      if (turns) c.norm_eps = 1e-6f;
+      else c.nope_layers = {2};
+      c.attention_bias = c.attention_out_bias = turns;
+    });
 }
 
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.

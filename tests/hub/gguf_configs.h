@@ -57,9 +57,37 @@ inline ModelConfig halved_config() {
   return c;
 }
 
+// Some of whose layers have something else in place of attention, and no experts.
+inline void add_own_hybrids(std::vector<NamedConfig>& all) {
+  ModelConfig bamba = dense_config();
+  bamba.model_type = "bamba";
+  bamba.rotary_width = 4;
+  bamba.scan = {
+      .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  bamba.scan_layers = {0, 2};
+  all.push_back({"moe_cpp", bamba});
+  ModelConfig olmo = dense_config();
+  olmo.model_type = "olmo_hybrid";
+  olmo.rope_theta = 10000;  // which its configs do not say: nothing turns
+  olmo.qk_norm = QkNorm::full;
+  olmo.norm_placement = NormPlacement::output;
+  olmo.states_pre_norm = true;
+  olmo.linear = {.key_heads = 2,
+                 .value_heads = 2,
+                 .key_width = 16,
+                 .value_width = 32,
+                 .conv_width = 4,
+                 .negative = true,
+                 .norm_eps = 1e-5f};
+  olmo.linear_layers = {0, 2};
+  olmo.nope_layers = {1};
+  all.push_back({"moe_cpp", olmo});
+}
+
 // Models that no architecture of llama.cpp can say: every parameter that such a model may have is
 // in one of them.
 inline void add_own_configs(std::vector<NamedConfig>& all) {
+  add_own_hybrids(all);
   all.push_back({"moe_cpp", carved_config("carved")});
   all.push_back({"moe_cpp", carved_config("cmoe")});
   ModelConfig plain = carved_config("cmoe");

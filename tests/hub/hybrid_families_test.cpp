@@ -136,5 +136,178 @@ TEST(HybridFamilies, TensorsOfBamba) {
   EXPECT_FALSE(file.contains("model.layers.1.mamba.D"));
 }
 
+// Olmo-Hybrid-7B's sizes (github allenai/open-instruct
+// open_instruct/test_hybrid_layer_speed_gpu.py, allenai/OLMo-core src/olmo_core/nn/hf/config.py).
+Json olmo_hybrid_7b() {
+  Json json = Json::parse(R"({
+    "architectures": ["OlmoHybridForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": null, "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 3840,
+    "initializer_range": 0.02, "intermediate_size": 11008, "linear_allow_neg_eigval": true,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 96, "linear_num_key_heads": 30,
+    "linear_num_value_heads": 30, "linear_value_head_dim": 192,
+    "max_position_embeddings": 65536, "model_type": "olmo_hybrid", "num_attention_heads": 30,
+    "num_hidden_layers": 32, "num_key_value_heads": 30, "pad_token_id": 100277,
+    "rms_norm_eps": 1e-06, "rope_theta": null, "tie_word_embeddings": false, "use_cache": true,
+    "vocab_size": 100352})");
+  for (int i = 0; i < 32; ++i)
+    json["layer_types"].push_back(i % 4 == 3 ? "full_attention" : "linear_attention");
+  return json;
+}
+
+TEST(HybridFamilies, OlmoHybrid) {
+  const Json given = olmo_hybrid_7b();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "olmo_hybrid");
+  EXPECT_EQ(std::ssize(c.linear_layers), 24);
+  EXPECT_EQ(c.nope_layers, (std::vector<int64_t>{3, 7, 11, 15, 19, 23, 27, 31}));
+  for (int64_t i = 0; i < c.layers; ++i) {
+    EXPECT_EQ(c.is_linear(i), i % 4 != 3) << i;
+    EXPECT_EQ(c.placement(i), i % 4 == 3 ? NormPlacement::output : NormPlacement::pre) << i;
+  }
+  EXPECT_EQ(c.linear.channels(), 2 * 2880 + 5760);
+  EXPECT_EQ(c.linear.most_strength(), 2);
+  EXPECT_EQ(c.linear.norm_eps, 1e-5f);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.qk_norm, QkNorm::full);
+  EXPECT_FALSE(c.attention_gate || c.norm_offset);
+  EXPECT_EQ(count_params(c).total(), 7430870688);
+  expect_same(parse_json(config_to_json(c), "x"), c);
+  EXPECT_EQ(parse_json(config_to_json(c), "x")["rope_theta"], Json());
+
+  // In other words: as transformers 5 writes it, and as its makers did before.
+  Json newer = without(given, "rope_theta");
+  newer["rope_parameters"] = {{"rope_theta", nullptr}, {"rope_type", "default"}};
+  for (const char* key : {"linear_a_log_min", "linear_dt_max"}) newer[key] = 0.5;
+  expect_same(newer, c);
+  expect_same(with(with(given, "rope_parameters", nullptr), "linear_use_gate", true), c);
+
+  // Where something turns.
+  const ModelConfig turns = parse(with(given, "rope_theta", 500000));
+  EXPECT_TRUE(turns.nope_layers.empty());
+  EXPECT_EQ(turns.attention(3).rotary_width, 128);
+  EXPECT_EQ(turns.rope_theta, 500000);
+  expect_same(parse_json(config_to_json(turns), "x"), turns);
+  newer["rope_parameters"]["rope_theta"] = 500000;
+  expect_same(newer, turns);
+  EXPECT_EQ(parse(with(given, "linear_allow_neg_eigval", false)).linear.most_strength(), 1);
+}
+
+TEST(HybridFamilies, WhatIsRefusedOfOlmoHybrid) {
+  const Json given = olmo_hybrid_7b();
+  expect_needed(given, {"layer_types", "linear_allow_neg_eigval", "linear_num_key_heads",
+                        "linear_value_head_dim", "linear_conv_kernel_dim", "attention_bias",
+                        "rope_theta", "rms_norm_eps"});
+  EXPECT_FAILS(parse(with(without(given, "rope_theta"), "rope_parameters", nullptr)),
+               "\"rope_theta\" is missing");
+  EXPECT_FAILS(parse(with(with(given, "rope_theta", 10000), "rope_parameters",
+                          {{"rope_theta", nullptr}, {"rope_type", "default"}})),
+               "\"rope_theta\" is 10000; \"rope_parameters\" says null");
+  EXPECT_FAILS(parse(with(given, "rope_scaling", {{"rope_type", "linear"}, {"factor", 2}})),
+               "nothing turns that it could scale");
+  EXPECT_FAILS(parse(with(given, "linear_use_gate", false)), "\"linear_use_gate\" is false");
+  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "no SiLU");
+  for (const char* type : {"linear_attention", "full_attention", "sliding_attention"}) {
+    Json other = given;
+    for (Json& of_layer : other["layer_types"]) of_layer = type;
+    EXPECT_FAILS(parse(other), *type == 'l'   ? "none of its layers has attention"
+                               : *type == 'f' ? "none of its layers has linear attention"
+                                              : "has \"sliding_attention\" at layer 0");
+  }
+
+  // What it cannot say becomes our own.
+  for (const auto change : {+[](ModelConfig& c) { c.nope_layers.pop_back(); },
+                            +[](ModelConfig& c) { c.states_pre_norm = false; },
+                            +[](ModelConfig& c) { c.linear.norm_eps = 0; },
+                            +[](ModelConfig& c) { c.linear.gate_width = 96; },
+                            +[](ModelConfig& c) { c.attention_gate = true; },
+                            +[](ModelConfig& c) { c.qk_norm = QkNorm::head; }}) {
+    ModelConfig c = parse(given);
+    change(c);
+    EXPECT_EQ(architecture_of(c).model_type, "moe_cpp");
+  }
+  // Nor can others say what it does.
+  for (const char* type : {"olmo2", "kimi_linear"})
+    for (const auto change : {+[](ModelConfig& c) { c.linear.norm_eps = 1e-3f; },
+                              +[](ModelConfig& c) { c.linear.negative = true; },
+                              +[](ModelConfig& c) { c.states_pre_norm = true; }}) {
+      ModelConfig c = small(type);
+      change(c);
+      EXPECT_EQ(architecture_of(c).model_type, "moe_cpp") << type;
+    }
+}
+
+// Queries, keys and values have convolutions of their own, of different widths; what transformers
+// saves is cut into thirds instead, and norms have other names.
+TEST(HybridFamilies, TensorsOfOlmoHybrid) {
+  const TempFolder folder;
+  const auto model = drawn_model(small("olmo_hybrid"), 5);
+  save_model(folder.path(), *model, *make_tokenizer("bytes"));
+  const std::string layers = "model.layers.";
+  const auto numbers = [&](Part part, ParamKind kind, int64_t layer) {
+    return values(model->find(part, kind, layer)->value);
+  };
+  const Tensor conv = model->find(Part::attention, ParamKind::linear_conv, 0)->value;
+  {
+    const Safetensors file = Safetensors::open(folder.path());
+    const auto of = [&](const std::string& name) { return values(file.get(layers + name)); };
+    int64_t begin = 0;
+    for (const auto& [name, width] : {std::pair{"q", int64_t{6}}, {"k", 6}, {"v", 20}}) {
+      const std::string full = fmt::format("0.linear_attn.{}_conv1d.weight", name);
+      EXPECT_EQ(describe(file.get(layers + full)), fmt::format("f32 [{}, 1, 3]", width));
+      EXPECT_EQ(of(full), values(conv.slice_rows(begin, begin + width)));
+      begin += width;
+    }
+    EXPECT_EQ(of("0.input_layernorm.weight"), numbers(Part::norms, ParamKind::attn_norm, 0));
+    EXPECT_EQ(of("0.post_attention_layernorm.weight"),
+              numbers(Part::norms, ParamKind::ffn_norm, 0));
+    EXPECT_EQ(of("2.post_attention_layernorm.weight"),
+              numbers(Part::norms, ParamKind::attn_out_norm, 2));
+    EXPECT_EQ(of("2.post_feedforward_layernorm.weight"),
+              numbers(Part::norms, ParamKind::ffn_out_norm, 2));
+    EXPECT_FALSE(file.contains(layers + "2.input_layernorm.weight"));
+    EXPECT_EQ(of("1.linear_attn.g_proj.weight"), numbers(Part::attention, ParamKind::linear_z, 1));
+    EXPECT_EQ(of("1.linear_attn.a_proj.weight"), numbers(Part::attention, ParamKind::linear_a, 1));
+    EXPECT_EQ(of("1.linear_attn.o_norm.weight"),
+              numbers(Part::attention, ParamKind::linear_norm, 1));
+    EXPECT_EQ(of("1.linear_attn.o_proj.weight"), numbers(Part::attention, ParamKind::linear_o, 1));
+  }
+  const auto expect_read = [&] {
+    const LoadedModel loaded = load_model(folder.path());
+    for (size_t i = 0; i < model->params().size(); ++i)
+      EXPECT_EQ(values(loaded.model->params()[i]->value), values(model->params()[i]->value))
+          << model->params()[i]->name;
+  };
+  expect_read();
+  const auto rename = [](std::string& name, const std::string& from, const std::string& to) {
+    const size_t at = name.find(from);
+    if (at != std::string::npos) name.replace(at, from.size(), to);
+  };
+  rewrite_tensors(folder.path(), [&](SafetensorsItem& item) {
+    rename(item.name, "input_layernorm", "attention_layer_norm");
+    if (item.name.find(".2.") == std::string::npos)
+      rename(item.name, "post_attention_layernorm", "feedforward_layer_norm");
+    return true;
+  });
+  expect_read();
+  std::vector<SafetensorsItem> thirds;
+  for (const int64_t layer : {0, 1}) {
+    const Tensor of_layer = model->find(Part::attention, ParamKind::linear_conv, layer)->value;
+    for (const auto& [name, begin, end] :
+         {std::tuple{"q", int64_t{0}, int64_t{11}}, {"k", 11, 22}, {"v", 22, 32}}) {
+      const Tensor third = of_layer.slice_rows(begin, end).reshape({end - begin, 1, 3});
+      thirds.push_back({fmt::format("{}{}.linear_attn.{}_conv1d.weight", layers, layer, name),
+                        third, DType::f32});
+    }
+  }
+  rewrite_tensors(
+      folder.path(),
+      [&](SafetensorsItem& item) {
+        rename(item.name, "post_attention_layernorm", "feedforward_layer_norm");
+        return item.name.find("_conv1d") == std::string::npos;
+      },
+      thirds);
+  expect_read();
+}
+
 }  // namespace
 }  // namespace moe::test::hybrid_families_test

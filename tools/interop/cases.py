@@ -31,6 +31,7 @@ from sizes import (
     LOCAL_EXPERTS,
     MISTRAL4,
     NEMOTRON_H,
+    OLMO_HYBRID,
     PHIMOE,
     SIGMOID,
     SIZES,
@@ -640,6 +641,18 @@ CASES = {
             tie_word_embeddings=True,
         ),
     ),
+    "olmo_hybrid": ("OlmoHybridConfig", OLMO_HYBRID),
+    "olmo_hybrid-turning": (
+        "OlmoHybridConfig",
+        dict(
+            OLMO_HYBRID,
+            rope_parameters=YARN,
+            linear_allow_neg_eigval=False,
+            attention_bias=True,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+        ),
+    ),
     "nemotron_h": ("NemotronHConfig", NEMOTRON_H),
     "nemotron_h-groups": ("NemotronHConfig", dict(NEMOTRON_H, n_group=4, topk_group=2)),
     "nemotron_h-dense": (
@@ -702,6 +715,8 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
     "nemotron_h-mixed": "layer 3 is dense",
+    "olmo_hybrid": "stand elsewhere than the others",
+    "olmo_hybrid-turning": "stand elsewhere than the others",
     "bamba": "state space",
     "bamba-biases": "state space",
 }

@@ -244,6 +244,17 @@ BAMBA = dict(
     mamba_d_state=16,
     pad_token_id=None,
 )
+OLMO_HYBRID = dict(
+    DENSE,
+    num_hidden_layers=4,
+    layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=16,
+    linear_value_head_dim=24,
+    pad_token_id=None,
+    rope_parameters=dict(rope_type="default", rope_theta=None),
+)
 # A letter for each layer. Steps are drawn near 1: transformers does not let them go below
 # `time_step_min` (0.001), which the makers' code does.
 NEMOTRON_H = {key: size for key, size in DENSE.items() if key != "num_hidden_layers"} | dict(

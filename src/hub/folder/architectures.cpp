@@ -113,6 +113,8 @@ constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
 constexpr const TensorNames* kOfAxK1[] = {&kAxK1ApartTensors};
 constexpr const TensorNames* kOfNemotronH[] = {&kNemotronHSavedTensors};
+constexpr const TensorNames* kOfOlmoHybrid[] = {&kOlmoHybridOlderTensors, &kOlmoHybridSavedTensors,
+                                                &kOlmoHybridWholeTensors};
 
 constexpr Architecture kArchitectures[] = {
     {"olmoe", "OlmoeForCausalLM", why_not_olmoe, read_olmoe, write_olmoe, &kOlmoeTensors, false},
@@ -200,6 +202,8 @@ constexpr Architecture kArchitectures[] = {
     family<kNemotronH>("nemotron_h", "NemotronHForCausalLM", kNemotronHTensors, nullptr,
                        kOfNemotronH),
     family<kBamba>("bamba", "BambaForCausalLM", kBambaTensors),
+    family<kOlmoHybrid>("olmo_hybrid", "OlmoHybridForCausalLM", kOlmoHybridTensors, nullptr,
+                        kOfOlmoHybrid),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Their code lies with their weights, so nothing is gained by giving a new model this form.

@@ -54,6 +54,12 @@ inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_si
 // (huggingface ibm-fms/Bamba-9B-v1, ibm-ai-platform/Bamba-9B-v2).
 inline constexpr const char* kBambaUnread[] = {"num_logits_to_keep", "use_mamba_kernels",
                                                "z_loss_coefficient"};
+// What an earlier name of the family said of a part that all its models have, and how weights are
+// drawn.
+inline constexpr FamilyKey kOlmoHybridKeys[] = {{"linear_use_gate", "true"}};
+inline constexpr const char* kOlmoHybridUnread[] = {"linear_a_log_min", "linear_a_log_max",
+                                                    "linear_dt_min", "linear_dt_max",
+                                                    "linear_dt_init_floor"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 
 inline constexpr Family kLlama = {
@@ -211,6 +217,13 @@ inline constexpr Family kBamba = {.biases = FamilyBiases::flag_later,
                                   .rotary = FamilyRotary::half,
                                   .bamba = true,
                                   .unread = kBambaUnread};
+// (transformers:olmo_hybrid/modeling_olmo_hybrid.py)
+inline constexpr Family kOlmoHybrid = {.biases = FamilyBiases::flag,
+                                       .qk_norm = QkNorm::full,
+                                       .placement = NormPlacement::output,
+                                       .olmo_hybrid = true,
+                                       .keys = kOlmoHybridKeys,
+                                       .unread = kOlmoHybridUnread};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

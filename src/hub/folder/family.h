@@ -169,6 +169,10 @@ struct Family {
   // The same, these decays made of the token, as "layer_types" or "layer_group_size" says; the
   // other layers turn.
   bool ling3 = false;
+  // Layers of linear attention as "layer_types" lists them, with norms before sublayers, not of
+  // what they give; "linear_allow_neg_eigval" says how much strengths are. Where the base of rotary
+  // angles is null nothing turns.
+  bool olmo_hybrid = false;
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
   bool lfm3 = false;  // the same, which also tells which of the others have a window
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether

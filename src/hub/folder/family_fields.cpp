@@ -344,6 +344,7 @@ double rotary_share(const ModelConfig& c) {
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi || f.halves) return;
+  if (f.olmo_hybrid && !c.attention_turns()) return write_standing(json);
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
@@ -393,7 +394,7 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
     return "";
   }
   if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer &&
-      f.rotary != FamilyRotary::bases && !f.states)
+      f.rotary != FamilyRotary::bases && !f.states && !f.olmo_hybrid)
     return "in some of its layers nothing turns";
   return "";
 }
@@ -556,7 +557,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
-  if (f.kimi || f.halves) c.rope_scaling = {};
+  if (f.kimi || f.halves || (f.olmo_hybrid && read_standing(reader, c))) c.rope_scaling = {};
   else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
@@ -687,7 +688,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .head_gates = f.head_gates,
                             .streams = f.streams,
                             .proportional = f.lfm3,
-                            .llama4 = f.llama4};
+                            .llama4 = f.llama4,
+                            .olmo_hybrid = f.olmo_hybrid};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -718,7 +720,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba ||
+  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.olmo_hybrid ||
                     f.experts == FamilyExperts::aria;
   if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))

@@ -1,7 +1,7 @@
 // The keys of what layers have in place of attention (transformers:qwen3_next/
 // configuration_qwen3_next.py, kimi_linear/configuration_kimi_linear.py,
-// lfm2_moe/configuration_lfm2_moe.py, lfm2/configuration_lfm2.py), and of what else only LFM2's
-// models have.
+// olmo_hybrid/configuration_olmo_hybrid.py, lfm2_moe/configuration_lfm2_moe.py,
+// lfm2/configuration_lfm2.py), and of what else only LFM2's or only OLMo Hybrid's models have.
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -104,7 +104,7 @@ void write_kimi(Json& json, const ModelConfig& c) {
 // Of each layer; where nothing is said each fourth has attention.
 std::vector<std::string> types_of(const JsonReader& reader, const ModelConfig& c, const Family& f) {
   if (f.lfm2 && !reader.has(kTypes) && reader.has(kAttentionAt)) return types_beside(reader, c, f);
-  if (f.lfm2) return reader.get<std::vector<std::string>>(kTypes);
+  if (f.lfm2 || f.olmo_hybrid) return reader.get<std::vector<std::string>>(kTypes);
   if (f.kimi) return kimi_types(reader, c);
   const auto interval = reader.get_in<int64_t>(kInterval, 1, kMaxLayers, 4);
   if (reader.has(kTypes)) return reader.get<std::vector<std::string>>(kTypes);
@@ -127,6 +127,37 @@ void read_linear(const JsonReader& reader, ModelConfig& c) {
   c.attention_gate = true;
   if (!reader.get<bool>("attn_output_gate", true))
     refuse(reader, "attn_output_gate", "attention of this family has a gate, only true");
+}
+
+// OLMo Hybrid's; the epsilon of its heads' norm is a constant (transformers:olmo_hybrid/
+// modeling_olmo_hybrid.py).
+constexpr const char *kNegative = "linear_allow_neg_eigval", *kRopeBase = "rope_theta",
+                     *kRopeObject = "rope_parameters";
+constexpr float kHeadsEps = 1e-5f;
+
+void read_olmo_hybrid(const JsonReader& reader, ModelConfig& c) {
+  FieldReader fields(reader);
+  visit_linear(fields, c);
+  fields.flag(kNegative, c.linear.negative);
+  c.linear.norm_eps = kHeadsEps;
+  c.states_pre_norm = true;
+}
+
+std::string why_not_olmo_hybrid(const ModelConfig& c) {
+  if (!c.states_pre_norm) return "norms of its layers without attention stand where the others do";
+  if ((c.linear.norm_eps > 0 ? c.linear.norm_eps : c.norm_eps) != kHeadsEps)
+    return "the norm in its linear attention has another epsilon";
+  bool attends = false;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    if (c.mixer(i) != Mixer::attention) continue;
+    attends = true;
+    if ((c.attention(i).rotary_width > 0) != c.attention_turns())
+      return "in some of its layers nothing turns";
+  }
+  if (!attends) return "none of its layers has attention";
+  if (!c.attention_turns() && c.rope_scaling.kind != RopeScaling::Kind::none)
+    return "its rotary frequencies are scaled";
+  return "";
 }
 
 // The sizes of heads are those of all; of other keys the first configs had two forms.
@@ -183,6 +214,34 @@ int64_t read_lfm2_width(const JsonReader& reader) {
   return std::max<int64_t>(1, (part + multiple - 1) / multiple * multiple);
 }
 
+bool read_standing(const JsonReader& reader, ModelConfig& c) {
+  bool stands_there = stands(reader, kRopeBase);
+  const bool turns = reader.has(kRopeBase);
+  if (reader.has(kRopeObject)) {
+    const JsonReader rope = reader.object(kRopeObject);
+    if (rope.has(kRopeBase)) return false;
+    if (stands(rope, kRopeBase)) {
+      if (turns) refuse(reader, kRopeBase, "\"rope_parameters\" says null; make them equal");
+      stands_there = true;
+    }
+    rope.has("rope_type");
+    if (stands_there && !turns) rope.refuse_unknown();
+  }
+  if (turns) return false;
+  if (!stands_there)
+    need_to_stand(reader, kRopeBase, "the base of rotary angles, or null for none");
+  if (reader.has("rope_scaling"))
+    refuse(reader, "rope_scaling", "nothing turns that it could scale");
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+  return true;
+}
+
+void write_standing(Json& json) {
+  json[kRopeBase] = nullptr;
+  json[kRopeObject] = {{kRopeBase, nullptr}, {"rope_type", "default"}};
+}
+
 void write_lfm2_width(Json& json) { json[kAdjusts] = false; }
 
 void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -197,6 +256,10 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
       if (!c.is_linear(i)) c.nope_layers.push_back(i);
   } else if (f.ling3) {
     read_ling3(reader, c);
+  } else if (f.olmo_hybrid) {
+    read_olmo_hybrid(reader, c);
+    c.linear_layers = other_layers(reader, c, f);
+    if (c.linear_layers.empty()) c.linear = {};
   } else if (f.states || f.bamba) {
     read_states(reader, c, f);
   } else if (f.halves) {
@@ -216,11 +279,14 @@ void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.lfm3) return write_lfm3(json, c);
   if (f.states || f.bamba) return write_states(json, c, f);
   if (f.halves) return write_halves(json, c);
-  if (!f.linear && !f.lfm2) return;
+  if (!f.linear && !f.lfm2 && !f.olmo_hybrid) return;
   FieldWriter fields(json);
   if (f.linear) {
     visit_linear(fields, c);
     json["attention_bias"] = false;
+  } else if (f.olmo_hybrid) {
+    visit_linear(fields, c);
+    fields.flag(kNegative, c.linear.negative);
   } else {
     json["conv_L_cache"] = c.conv_width;
     json["conv_bias"] = false;
@@ -245,7 +311,7 @@ std::string why_not_kimi(const ModelConfig& c) {
 }  // namespace
 
 std::string why_not_mixers(const ModelConfig& c, const Family& f) {
-  const bool linear = f.linear || f.kimi || f.ling3;
+  const bool linear = f.linear || f.kimi || f.ling3 || f.olmo_hybrid;
   if (c.linear.present() != linear)
     return linear ? "none of its layers has linear attention"
                   : "some of its layers have linear attention";
@@ -257,6 +323,8 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   } else if (c.linear.by_channel()) {
     return "in its linear attention each channel has its own decay";
   }
+  if (f.olmo_hybrid)
+    if (const std::string reason = why_not_olmo_hybrid(c); !reason.empty()) return reason;
   if (f.states || f.bamba) {
     if (const std::string reason = why_not_states(c, f); !reason.empty()) return reason;
   } else if (f.halves) {

@@ -90,6 +90,10 @@ void read_half_sizes(const JsonReader&, ModelConfig&);
 void read_halves(const JsonReader&, ModelConfig&);
 void write_halves(Json&, const ModelConfig&);
 std::string why_not_halves(const ModelConfig&);
+// Whether the base of rotary angles stands there as null, and nothing turns; fails where it stands
+// nowhere. And that it does not.
+bool read_standing(const JsonReader&, ModelConfig&);
+void write_standing(Json&);
 // How wide FFNs are of LFM2's models without experts.
 int64_t read_lfm2_width(const JsonReader&);
 void write_lfm2_width(Json&);

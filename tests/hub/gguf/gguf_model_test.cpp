@@ -78,7 +78,9 @@ TEST(GgufModel, QuantisedFilesHoldWhatQuantisingInMemoryGives) {
       EXPECT_EQ(param_named(*bound.model, "layers.1.attn.o.weight")->value.dtype, dtype);
       if (!config.latent.present())
         EXPECT_EQ(param_named(*bound.model, "layers.1.attn.q.weight")->value.dtype, dtype);
-      EXPECT_EQ(param_named(*bound.model, "layers.1.norm1.weight")->value.dtype, DType::f32);
+      const char* norm =
+          config.states_pre_norm ? "layers.1.norm1_out.weight" : "layers.1.norm1.weight";
+      EXPECT_EQ(param_named(*bound.model, norm)->value.dtype, DType::f32);
       // Rows of blocks are copied, not quantised again.
       save(folder / "b.gguf", *bound.model, dtype);
       EXPECT_EQ(slurp(folder / "b.gguf") == slurp(folder / "a.gguf"), true);

@@ -70,7 +70,8 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
         "the FFNs of this model stand beside its attention, not behind it; such a model cannot be "
         "carved yet, take one whose FFNs stand behind (llama, mistral, qwen3, smollm3)");
   if (dense.norm_placement == NormPlacement::output ||
-      dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1)
+      dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1 ||
+      dense.multipliers.ffn_gate != 1 || dense.multipliers.ffn_down != 1)
     fail_usage(
         "this model does not add what its FFNs give as it is, but normalised or times a number; "
         "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "

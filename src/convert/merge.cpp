@@ -80,6 +80,19 @@ std::string scaling_in_words(const RopeScaling& s, const RopeScaling& beside) {
   return words;
 }
 
+std::string of_parts_in_words(const Multipliers& m) {
+  return fmt::format("{} of a state space, {} of what it gives, {} of attention, {} and {} of FFNs",
+                     fmt::join(m.scan_in, ", "), m.scan_out, m.attention_out, m.ffn_gate,
+                     m.ffn_down);
+}
+
+std::string heads_in_words(const StateSpace& s, bool beside) {
+  return fmt::format(
+      "{} in {} groups, {} wide, {} kept of each value, behind a convolution of {}{}{}{}", s.heads,
+      s.groups, s.width, s.states, s.conv_width, s.conv_bias ? " with a bias" : "",
+      s.norm ? "" : ", not normalised", beside ? ", beside attention" : "");
+}
+
 std::string heads_in_words(const LinearAttention& l) {
   return fmt::format(
       "{} and {}, {} and {} wide, behind a convolution of {}, gates of {}, decays of {} above {}, "
@@ -127,6 +140,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the multipliers of embedding, residual, attention and logits",
           fmt::format("{}, {}, {}, {}", c.multipliers.embedding, c.multipliers.residual,
                       c.multipliers.attention, c.multipliers.logits));
+  decides("the multipliers of parts of a layer", of_parts_in_words(c.multipliers));
   decides("whether the head has a bias (lm_head_bias)", c.head_bias);
   decides("the cap of logits (final_logit_softcapping)", c.logit_cap);
   decides("the cap of attention's scores (attn_logit_softcapping)", c.score_cap);
@@ -144,10 +158,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
   decides("the layers of a state space (layer_types)", listed(c.scan_layers));
   decides("the heads of a state space (mamba_n_heads and the like)",
-          fmt::format("{} in {} groups, {} wide, {} kept of each value, behind a convolution of "
-                      "{}{}",
-                      c.scan.heads, c.scan.groups, c.scan.width, c.scan.states, c.scan.conv_width,
-                      c.scan.conv_bias ? " with a bias" : ""));
+          heads_in_words(c.scan, c.scan_beside));
   decides("the layers that are an FFN alone, and those without one",
           fmt::format("{}; {}", listed(c.ffn_only_layers), listed(c.mixer_only_layers)));
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);

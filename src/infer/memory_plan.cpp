@@ -83,7 +83,7 @@ int64_t mapped_bytes(const Model& model) {
 int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
-    if (config.mixer(i) != Mixer::attention) continue;
+    if (!config.attends(i)) continue;
     const AttentionShape shape = config.attention(i);
     bytes += tokens * (cached_token_bytes(shape, dtype) + index_token_bytes(shape, dtype));
   }
@@ -93,7 +93,7 @@ int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
 int64_t context_bytes(const ModelConfig& config, DType dtype, int64_t position) {
   int64_t bytes = count_memory(config).state_f32;
   for (int64_t i = 0; i < config.layers; ++i) {
-    if (config.mixer(i) != Mixer::attention) continue;
+    if (!config.attends(i)) continue;
     const AttentionShape shape = config.attention(i);
     bytes += shape.seen_of(position + 1) * cached_token_bytes(shape, dtype);
     if (position >= shape.top) bytes += (position + 1) * index_token_bytes(shape, dtype);

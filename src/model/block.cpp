@@ -29,18 +29,41 @@ void Block::scale_layer(Run& run, Tensor x) const {
 }
 
 void Block::mix_forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
-  if (linear) linear->forward(run, y, x, pass, layer, saved.linear);
-  else if (conv) conv->forward(run, y, x, pass, layer, saved.conv);
-  else if (scan) scan->forward(run, y, x, pass, layer, saved.scan);
-  else attention.forward(run, y, x, pass, layer, saved.attention);
+  if (linear) return linear->forward(run, y, x, pass, layer, saved.linear);
+  if (conv) return conv->forward(run, y, x, pass, layer, saved.conv);
+  const ArenaScope scope(run.scratch);
+  Tensor attended = y;
+  if (scan) {
+    scan->forward(run, y, x, pass, layer, saved.scan);
+    if (scan_out != 1) ops::scale(run, y, y, scan_out);
+    if (!attends) return;
+    attended = run.scratch.alloc(DType::f32, {y.rows(), y.cols()});
+  }
+  attention.forward(run, attended, x, pass, layer, saved.attention);
+  if (attention_out != 1) ops::scale(run, attended, attended, attention_out);
+  if (scan) ops::add(run, y, y, attended);
+}
+
+Tensor Block::times(Run& run, Tensor dy, float factor) {
+  if (factor == 1) return dy;
+  const Tensor scaled = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+  ops::scale(run, scaled, dy, factor);
+  return scaled;
 }
 
 void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
                          const Saved& saved) {
-  if (linear) linear->backward(run, dx, dy, x, pass, saved.linear);
-  else if (conv) conv->backward(run, dx, dy, x, pass, saved.conv);
-  else if (scan) scan->backward(run, dx, dy, x, pass, saved.scan);
-  else attention.backward(run, dx, dy, x, pass, saved.attention);
+  if (linear) return linear->backward(run, dx, dy, x, pass, saved.linear);
+  if (conv) return conv->backward(run, dx, dy, x, pass, saved.conv);
+  const ArenaScope scope(run.scratch);
+  Tensor dattended = dx;
+  if (scan) {
+    scan->backward(run, dx, times(run, dy, scan_out), x, pass, saved.scan);
+    if (!attends) return;
+    dattended = run.scratch.alloc(DType::f32, {dx.rows(), dx.cols()});
+  }
+  attention.backward(run, dattended, times(run, dy, attention_out), x, pass, saved.attention);
+  if (scan) ops::add(run, dx, dx, dattended);
 }
 
 template <class F>

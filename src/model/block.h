@@ -22,8 +22,9 @@ namespace moe {
 // and, with a scale c of the layer, h' times c.
 // With several residual streams (pre alone, without s and c) h and u are what is collapsed of them,
 // and what a sublayer gives is spread over them (model/hyper_connection.h).
-// attn being linear attention, a gated convolution or a state space in layers that have it. A block
-// that has one of the two sublayers alone is its half of these: h' = u, or u = h.
+// attn being linear attention, a gated convolution or a state space in layers that have it, or the
+// sum of a state space and attention, each times a number, where they are beside one another. A
+// block that has one of the two sublayers alone is its half of these: h' = u, or u = h.
 struct Block {
   int64_t layer = 0;                // of the model
   bool mixes = true, feeds = true;  // which of the sublayers it has, at least one
@@ -35,7 +36,9 @@ struct Block {
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise
-  std::optional<StateScan> scan;   // likewise
+  std::optional<StateScan> scan;   // likewise, or beside it
+  bool attends = true;             // whether it has attention
+  float scan_out = 1, attention_out = 1;
   std::optional<HyperConnection> attn_streams, ffn_streams;
   Param layer_scale;  // [1], a buffer; absent without
   MoeLayer ffn;
@@ -70,6 +73,8 @@ struct Block {
   // Attention, or what stands in its place.  y [N,D] f32; dx [N,D] f32; x, dy [N,D] A
   void mix_forward(Run&, Tensor y, Tensor x, const Pass&, Saved&);
   void mix_backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
+  // dy times a factor, which is not 1 in memory of its own.
+  static Tensor times(Run&, Tensor dy, float factor);
   // sum = h + s drop(y), y being changed; and back: dy = s drop(dsum).  sum, h [N,D] f32, which may
   // be the same; y, dy [N,D]
   void add_dropped(Run&, Tensor sum, Tensor h, Tensor y, RngKey dropout_key) const;

@@ -60,11 +60,25 @@ void validate_layers(const ModelConfig& c, const std::vector<int64_t>& layers, c
                  c.layers - 1);
 }
 
-void validate_multipliers(const Multipliers& m) {
+void validate_multipliers(const ModelConfig& c) {
+  const Multipliers& m = c.multipliers;
+  if ((m.ffn_gate != 1 || m.ffn_down != 1) && (!c.gated || c.ffn_bias || c.moe_layer_count() > 0))
+    fail_usage("FFNs with multipliers of their own are dense ones with gates and without biases");
   for (const auto& [what, x] :
        {std::pair{"embedding", m.embedding}, {"residual", m.residual}, {"logits", m.logits}})
     if (!(x > 0 && std::isfinite(x)))
       fail_usage("the multiplier of the {} is {}; it must be above 0", what, x);
+  for (const auto& [what, x] : {std::pair{"what state spaces give", m.scan_out},
+                                {"what attention gives", m.attention_out},
+                                {"an FFN's gates", m.ffn_gate},
+                                {"what an FFN gives", m.ffn_down},
+                                {"a state space's gates", m.scan_in[0]},
+                                {"a state space's values", m.scan_in[1]},
+                                {"what writes its states", m.scan_in[2]},
+                                {"what reads its states", m.scan_in[3]},
+                                {"a state space's steps", m.scan_in[4]}})
+    if (!(x > 0 && std::isfinite(x)))
+      fail_usage("the multiplier of {} is {}; it must be above 0", what, x);
   if (!(m.attention >= 0 && std::isfinite(m.attention)))
     fail_usage("the multiplier of the attention's scores is {}; it must be at least 0",
                m.attention);
@@ -196,6 +210,8 @@ void validate_scan(const ModelConfig& c) {
   for (const int64_t layer : c.scan_layers)
     if (lists(c.linear_layers, layer) || lists(c.conv_layers, layer))
       fail_usage("layer {} is listed as one of a state space and as one of something else", layer);
+  if (c.scan_beside && (!s.present() || c.latent.present()))
+    fail_usage("attention stands beside state spaces, but there are none, or it is latent");
   if (!s.present()) return;
   constexpr int64_t kLimit = int64_t{1} << 12;  // of heads, and of their widths
   for (const auto& [what, size, least] : {std::tuple{"heads", s.heads, 1},
@@ -279,7 +295,7 @@ NormPlacement ModelConfig::placement(int64_t layer) const {
 
 bool ModelConfig::attention_turns() const {
   for (int64_t i = 0; i < layers; ++i)
-    if (mixer(i) == Mixer::attention) return attention(i).rotary_width > 0;
+    if (attends(i)) return attention(i).rotary_width > 0;
   return true;
 }
 
@@ -465,7 +481,7 @@ void validate(const ModelConfig& c) {
   validate_rotary(c);
   validate_longrope(c);
   validate_query_growth(c);
-  validate_multipliers(c.multipliers);
+  validate_multipliers(c);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");
   check_sketch_bits(c.sketch_bits);

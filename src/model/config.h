@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -138,6 +139,7 @@ struct StateSpace {
   int64_t states = 0;      // C: numbers that a matrix keeps of each value
   int64_t conv_width = 0;  // tokens that the convolution before it sees
   bool conv_bias = false;
+  bool norm = true;  // what is gated is normalised before the projection back
 
   bool present() const { return heads > 0; }
   int64_t values() const { return heads * width; }
@@ -211,7 +213,20 @@ struct Multipliers {
   float attention = 0;  // of the scores, in place of 1 / sqrt(C); 0: that
   float logits = 1;     // what logits are divided by
 
-  bool none() const { return embedding == 1 && residual == 1 && attention == 0 && logits == 1; }
+  // Of parts of a layer (Falcon-H1; transformers:falcon_h1/modeling_falcon_h1.py): of what a state
+  // space makes of a token, which are its gates, its values, what writes and what reads its states,
+  // and its steps; of what it gives, and what attention gives; of an FFN's gates before the
+  // activation, and of what it gives.
+  std::array<float, 5> scan_in = {1, 1, 1, 1, 1};
+  float scan_out = 1, attention_out = 1, ffn_gate = 1, ffn_down = 1;
+
+  bool none_in_layers() const {
+    return scan_in == std::array<float, 5>{1, 1, 1, 1, 1} && scan_out == 1 && attention_out == 1 &&
+           ffn_gate == 1 && ffn_down == 1;
+  }
+  bool none() const {
+    return embedding == 1 && residual == 1 && attention == 0 && logits == 1 && none_in_layers();
+  }
 };
 
 struct InitOptions {
@@ -307,6 +322,7 @@ struct ModelConfig {
   std::vector<int64_t> conv_layers;
   StateSpace scan;
   std::vector<int64_t> scan_layers;  // that have it in place of attention
+  bool scan_beside = false;          // or beside attention, which sees the same (Falcon-H1)
   // Layers that are one sublayer of the two, with its norm and its residual (Nemotron-H): an FFN
   // alone, or what mixes tokens alone.
   std::vector<int64_t> ffn_only_layers, mixer_only_layers;
@@ -345,6 +361,11 @@ struct ModelConfig {
   NormPlacement placement(int64_t layer) const;
   bool is_linear(int64_t layer) const { return mixer(layer) == Mixer::linear; }
   bool mixes(int64_t layer) const { return mixer(layer) != Mixer::none; }
+  // Whether it has attention, alone or beside a state space.
+  bool attends(int64_t layer) const {
+    const Mixer of = mixer(layer);
+    return of == Mixer::attention || (of == Mixer::scan && scan_beside);
+  }
   bool has_halves() const { return !ffn_only_layers.empty() || !mixer_only_layers.empty(); }
   int64_t sublayers() const;  // of all layers: two of each that is whole
   // Numbers, f32, that a sequence keeps beside the keys and values of its tokens: of a layer, of

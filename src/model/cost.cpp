@@ -63,10 +63,9 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
       scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
       continue;
     }
-    if (c.mixer(layer) == Mixer::scan) {  // x B^T and S C of each head
+    if (c.mixer(layer) == Mixer::scan)  // x B^T and S C of each head
       scores += 4 * static_cast<double>(c.scan.values() * c.scan.states);
-      continue;
-    }
+    if (!c.attends(layer)) continue;
     const AttentionShape shape = c.attention(layer);
     scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
               (shape.chunk > 0 ? average_keys_of_chunk(shape.chunk, context)
@@ -149,7 +148,7 @@ MemoryCount count_memory(const ModelConfig& c) {
                 buffers = 4 * (params.buffers - params.sketch) + params.sketch_bytes;
   int64_t cached = 0;  // numbers
   for (int64_t i = 0; i < c.layers; ++i) {
-    if (c.mixer(i) == Mixer::attention) cached += c.attention(i).cached_width();
+    if (c.attends(i)) cached += c.attention(i).cached_width();
   }
   return {4 * n + buffers, 2 * n + buffers, 2 * cached, 4 * c.state_numbers()};
 }

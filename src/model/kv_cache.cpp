@@ -43,7 +43,7 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
     state_at_.push_back(states);
     states += config.state_numbers(i);
     index_.emplace_back();
-    if (config.mixer(i) != Mixer::attention) {
+    if (!config.attends(i)) {
       k_.emplace_back();
       v_.emplace_back();
       continue;

@@ -230,7 +230,8 @@ void List::state_space(StateScan& scan) const {
   own(scan.a_log, ParamKind::scan_a_log, "scan.a_log", Role::bias, {s.heads});
   own(scan.skip, ParamKind::scan_skip, "scan.skip", Role::bias, {s.heads});
   scan.eps = c.norm_eps;
-  own(scan.norm, ParamKind::scan_norm, "scan.norm.weight", Role::norm, {s.values()});
+  scan.factors = c.multipliers.scan_in;
+  if (s.norm) own(scan.norm, ParamKind::scan_norm, "scan.norm.weight", Role::norm, {s.values()});
   own(scan.o, ParamKind::scan_o, "scan.o.weight", Role::residual, {c.width, s.values()});
 }
 
@@ -328,8 +329,12 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     list.norm(of, behind ? behind_it : before_it, behind ? fmt::format("{}_out", name) : name);
   };
   if (block.mixes) norm(block.attn_norm, ParamKind::attn_norm, ParamKind::attn_out_norm, "norm1");
+  block.attends = c.attends(layer);
+  block.scan_out = c.multipliers.scan_out;
+  block.attention_out = c.multipliers.attention_out;
+  if (block.attends) list.attention(block.attention);
   switch (c.mixer(layer)) {
-    case Mixer::attention: list.attention(block.attention); break;
+    case Mixer::attention: break;
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
     case Mixer::scan: list.state_space(block.scan.emplace()); break;
@@ -355,8 +360,11 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
 
 void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam& on_param) {
   const List list(c, on_param, layer);
-  if (!c.is_moe(layer))
+  if (!c.is_moe(layer)) {
+    ffn.experts.gate_factor = c.multipliers.ffn_gate;
+    ffn.experts.down_factor = c.multipliers.ffn_down;
     return list.bank(ffn.experts, Part::dense_ffn, "ffn.experts.", 1, c.dense_width, c.ffn_bias);
+  }
   const bool down_bias = c.ffn_bias || c.expert_down_bias;
   ffn.router.emplace().layer = layer;
   list.router(*ffn.router);

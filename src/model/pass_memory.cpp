@@ -109,17 +109,13 @@ int64_t saved_linear(const Sizes& s) {
 // statistics; the states that backward starts from.
 int64_t saved_scan(const Sizes& s) {
   const StateSpace& of = s.c.scan;
-  return s.n * s.a * (2 * of.channels() + 3 * of.values()) + s.n * kF32 * (of.heads + of.groups) +
+  return s.n * s.a * (2 * of.channels() + 3 * of.values()) +
+         s.n * kF32 * (of.heads + (of.norm ? of.groups : 0)) +
          s.chunks() * of.values() * of.states * kF32;
 }
 
-int64_t saved_attention(const Sizes& s, int64_t layer) {
+int64_t saved_heads(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
-  if (!c.mixes(layer)) return 0;
-  if (c.is_linear(layer)) return saved_linear(s);
-  if (c.mixer(layer) == Mixer::scan) return saved_scan(s);
-  // three projections, gated, convolved
-  if (c.mixer(layer) == Mixer::conv) return 5 * s.n * c.width * s.a;
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
@@ -136,6 +132,17 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const bool head = shape.qk_norm != QkNorm::full;
   // before the norm, and its statistics
   return bytes + q + k + s.n * kF32 * (head ? shape.heads + shape.kv_heads : 2);
+}
+
+int64_t saved_attention(const Sizes& s, int64_t layer) {
+  const ModelConfig& c = s.c;
+  if (!c.mixes(layer)) return 0;
+  if (c.is_linear(layer)) return saved_linear(s);
+  if (c.mixer(layer) == Mixer::scan)
+    return saved_scan(s) + (c.scan_beside ? saved_heads(s, layer) : 0);
+  // three projections, gated, convolved
+  if (c.mixer(layer) == Mixer::conv) return 5 * s.n * c.width * s.a;
+  return saved_heads(s, layer);
 }
 
 // Matrices [N,E] that the router keeps for its noise: the scale before softplus, and the logits
@@ -296,13 +303,7 @@ int64_t scratch_gate(const Sizes& s, const AttentionShape& shape) {
   return s.n * (shape.o_width() * s.a + shape.gates * (shape.head_gates ? kF32 + rounded : s.a));
 }
 
-int64_t scratch_attention(const Sizes& s, int64_t layer) {
-  if (!s.c.mixes(layer)) return 0;
-  if (s.c.is_linear(layer)) return scratch_linear(s);
-  if (s.c.mixer(layer) == Mixer::scan) return scratch_scan(s);
-  // of the four behind the projection back; slopes, or rows laid out
-  if (s.c.mixer(layer) == Mixer::conv)
-    return s.n * s.c.width * (4 * s.a) + std::max(s.stream(), scratch_wave(s, s.n, s.c.width));
+int64_t scratch_heads(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
@@ -326,6 +327,21 @@ int64_t scratch_streams(const Sizes& s) {
   return std::max(s.weighed() + 2 * s.streams() + s.n * kF32 +
                       scratch_wave(s, s.n, s.c.hyper.streams * s.c.width) * kF32 / s.a,
                   s.c.hyper.mixes ? s.streams() : 0);
+}
+
+// The gradient that each of them sees, where what it gives is multiplied; beside one another, what
+// comes of attention's.
+int64_t scratch_attention(const Sizes& s, int64_t layer) {
+  if (!s.c.mixes(layer)) return 0;
+  if (s.c.is_linear(layer)) return scratch_linear(s);
+  // of the four behind the projection back; slopes, or rows laid out
+  if (s.c.mixer(layer) == Mixer::conv)
+    return s.n * s.c.width * (4 * s.a) + std::max(s.stream(), scratch_wave(s, s.n, s.c.width));
+  const int64_t row = s.n * s.c.width * s.a, of_scan = s.c.multipliers.scan_out != 1 ? row : 0,
+                of_heads = s.c.multipliers.attention_out != 1 ? row : 0;
+  if (s.c.mixer(layer) != Mixer::scan) return of_heads + scratch_heads(s, layer);
+  if (!s.c.scan_beside) return of_scan + scratch_scan(s);
+  return of_scan + std::max(scratch_scan(s), s.stream() + of_heads + scratch_heads(s, layer));
 }
 
 int64_t scratch_block(const Sizes& s, int64_t layer) {
@@ -468,7 +484,9 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const int64_t taps = l.conv_width * l.channels() * kF32;
   if (s.c.is_linear(layer)) return s.stream() + std::max(s.n * l.v_width() * s.a, taps);
   if (const StateSpace& of = s.c.scan; s.c.mixer(layer) == Mixer::scan)
-    return s.stream() + std::max(s.n * of.values() * s.a, of.conv_width * of.channels() * kF32);
+    return s.stream() +
+           std::max({of.norm ? s.n * of.values() * s.a : 0, of.conv_width * of.channels() * kF32,
+                     s.c.scan_beside ? s.stream() : 0});
   if (s.c.mixer(layer) == Mixer::conv)
     return s.stream() + std::max(s.n * s.c.width * s.a, s.c.conv_width * s.c.width * kF32);
   return s.c.attention_gate ? s.stream() + s.n * s.c.attention(layer).o_width() * s.a : 0;

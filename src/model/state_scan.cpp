@@ -24,6 +24,14 @@ Param StateScan::norm_of(int64_t group) const {
   return part;
 }
 
+void StateScan::multiply(Run& run, Tensor of_z, Tensor of_xbc, Tensor of_dt) const {
+  const int64_t values = shape.values(), read = values + shape.groups * shape.states;
+  const Tensor parts[] = {of_z, of_xbc.slice_cols(0, values), of_xbc.slice_cols(values, read),
+                          of_xbc.slice_cols(read, shape.channels()), of_dt};
+  for (size_t i = 0; i < factors.size(); ++i)
+    if (factors[i] != 1) ops::scale(run, parts[i], parts[i], factors[i]);
+}
+
 void StateScan::norm_forward(Run& run, Tensor y, const Saved& saved) const {
   for (int64_t g = 0; g < shape.groups; ++g)
     ops::rms_norm_forward(run, of_group(y, g), saved.rstd[static_cast<size_t>(g)],
@@ -49,9 +57,11 @@ void StateScan::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   for (Tensor* t : {&saved.z, &saved.scanned, &saved.gated}) *t = alloc(x.dtype, values);
   saved.dt = alloc(DType::f32, shape.heads);
   saved.rstd.clear();
-  for (int64_t g = 0; g < shape.groups; ++g) saved.rstd.push_back(run.saved.alloc(DType::f32, {n}));
+  for (int64_t g = 0; norm.present() && g < shape.groups; ++g)
+    saved.rstd.push_back(run.saved.alloc(DType::f32, {n}));
   ops::matmul_forward(run, {{z, saved.z}, {xbc, saved.projected}}, x, all);
   ops::matmul_forward_f32(run, saved.dt, x, dt, all);
+  multiply(run, saved.z, saved.projected, saved.dt);
 
   std::vector<float*> conv_states, states;
   if (pass.cache) conv_states = pass.cache->states(layer, pass.batch);
@@ -63,6 +73,7 @@ void StateScan::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   ops::state_space_forward(run, saved.scanned, saved.chunks, saved.xbc, saved.dt, a_log, dt_bias,
                            skip, heads(), bounds, states);
   ops::ffn_act_forward(run, saved.gated, saved.z, saved.scanned, {}, ops::Act::silu);
+  if (!norm.present()) return ops::matmul_forward(run, y, saved.gated, o, all);
   const ArenaScope scope(run.scratch);
   const Tensor normed = run.scratch.alloc(x.dtype, {n, values});
   norm_forward(run, normed, saved);
@@ -78,11 +89,16 @@ void StateScan::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
   };
   const Tensor normed = like(saved.gated), dnormed = like(saved.gated), dz = like(saved.z);
-  norm_forward(run, normed, saved);
-  ops::matmul_dw(run, o, dy, normed, all);
-  ops::matmul_dx(run, dnormed, dy, o, all);
   const Tensor dgated = normed, dscanned = dnormed;  // their memory
-  norm_backward(run, dgated, dnormed, saved);
+  if (norm.present()) {
+    norm_forward(run, normed, saved);
+    ops::matmul_dw(run, o, dy, normed, all);
+    ops::matmul_dx(run, dnormed, dy, o, all);
+    norm_backward(run, dgated, dnormed, saved);
+  } else {
+    ops::matmul_dw(run, o, dy, saved.gated, all);
+    ops::matmul_dx(run, dgated, dy, o, all);
+  }
   ops::ffn_act_backward(run, dz, dscanned, dgated, {}, dgated, saved.z, saved.scanned, {},
                         ops::Act::silu);
 
@@ -91,6 +107,7 @@ void StateScan::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
                             saved.dt, heads(), bounds);
   ops::short_conv_backward(run, dprojected, conv, conv_bias, dxbc, saved.projected, bounds,
                            ops::ConvAct::silu);
+  multiply(run, dz, dprojected, ddt);
   ops::zero(run, dx);
   const auto back = [&](Param& w, Tensor grad) {
     ops::matmul_dw(run, w, grad, x, all);

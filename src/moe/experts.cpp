@@ -35,7 +35,8 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
     fill(bank->up, saved->up);
     hidden.push_back(run.scratch.alloc(dtype, {count, width}));
     products.push_back({std::move(operands), bank->given(run, *rows), rows->offsets});
-    if (!bank->gate_bias.present() && !bank->up_bias.present() && !bank->xielu)
+    const bool multiplied = bank->gate_factor != 1 || bank->down_factor != 1;
+    if (!bank->gate_bias.present() && !bank->up_bias.present() && !bank->xielu && !multiplied)
       products.back().hidden = {hidden.back(), bank->weight_behind(*rows), bank->act};
   }
   ops::matmul_forward_banks(run, products);
@@ -49,11 +50,13 @@ void forward_banks(Run& run, std::span<const BankPass> passes) {
       ops::bias_forward_acc(run, saved->gate, bank->gate_bias, {}, rows->offsets);
     if (bank->up_bias.present())
       ops::bias_forward_acc(run, saved->up, bank->up_bias, {}, rows->offsets);
+    if (bank->gate_factor != 1) ops::scale(run, saved->gate, saved->gate, bank->gate_factor);
     if (const auto& x = bank->xielu)
       ops::xielu_forward(run, hidden[i], saved->up, x->alpha_p, x->alpha_n, x->beta, x->eps);
     else
       ops::ffn_act_forward(run, hidden[i], saved->gate, saved->up, bank->weight_behind(*rows),
                            bank->act);
+    if (bank->down_factor != 1) ops::scale(run, hidden[i], hidden[i], bank->down_factor);
   }
   ops::matmul_forward_banks(run, down);
   for (const auto& [bank, out, rows, saved] : passes)
@@ -73,6 +76,7 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
   // first its gradient, then itself recomputed
   Tensor hidden = run.scratch.alloc(dtype, {count, width()});
   ops::matmul_dx(run, hidden, dout, down, rows.offsets);
+  if (down_factor != 1) ops::scale(run, hidden, hidden, down_factor);
   Tensor dgate = saved.gate.empty() ? Tensor{} : run.scratch.alloc(dtype, {count, width()});
   Tensor dup = run.scratch.alloc(dtype, {count, width()});
   if (xielu)
@@ -81,6 +85,8 @@ void ExpertBank::backward(Run& run, Tensor dx, Tensor dweight, ops::GatheredRows
   else
     ops::ffn_act_backward(run, dgate, dup, hidden, dbehind, hidden, saved.gate, saved.up, behind,
                           act);
+  if (down_factor != 1) ops::scale(run, hidden, hidden, down_factor);
+  if (gate_factor != 1) ops::scale(run, dgate, dgate, gate_factor);
   ops::matmul_dw(run, down, dout, hidden, rows.offsets);
   if (down_bias.present()) ops::bias_backward(run, dbehind, down_bias, dout, behind, rows.offsets);
 

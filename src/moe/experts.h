@@ -12,6 +12,7 @@ namespace moe {
 //   a = act(Wgate x + bgate) * (Wup x + bup)   gated: SwiGLU and kin
 //   a = act(Wup x + bup)                       not gated
 //   a = xIELU(Wup x + bup)                     likewise, of a dense FFN
+// or, of a dense FFN with gates, out = s Wdown a, a = act(t Wgate x) * (Wup x).
 // The combine weight meets the hidden row, before `down`, so that no [R,D] output has to be kept
 // for its gradient. Where it weighs what an expert is given instead (Llama 4),
 //   out_r = FFN_e(weight_r x_r)
@@ -28,6 +29,7 @@ struct ExpertBank {
   };
   std::optional<Xielu> xielu;  // only in a bank of one, whose rows all have the weight 1
   bool weighs_input = false;   // then every row has a weight
+  float gate_factor = 1, down_factor = 1;  // t, s; likewise, and without biases
 
   // Forward fills those that have memory, and takes it from run.saved for the others.
   struct Saved {

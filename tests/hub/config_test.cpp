@@ -62,6 +62,12 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
   EXPECT_EQ(a.multipliers.attention, b.multipliers.attention);
   EXPECT_EQ(a.multipliers.logits, b.multipliers.logits);
+  EXPECT_EQ(a.multipliers.scan_in, b.multipliers.scan_in);
+  for (auto member : {&Multipliers::scan_out, &Multipliers::attention_out, &Multipliers::ffn_gate,
+                      &Multipliers::ffn_down})
+    EXPECT_EQ(a.multipliers.*member, b.multipliers.*member);
+  EXPECT_EQ(a.scan_beside, b.scan_beside);
+  EXPECT_EQ(a.scan.norm, b.scan.norm);
   EXPECT_EQ(a.linear.negative, b.linear.negative);
   EXPECT_EQ(a.linear.norm_eps, b.linear.norm_eps);
   EXPECT_EQ(a.norm, b.norm);
@@ -218,6 +224,18 @@ TEST(Config, EveryChoiceSurvives) {
                   .norm_eps = 1e-6f};
   apart.linear_layers = {0};
   expect_round_trip(apart, "norms in two places");
+  ModelConfig beside = small_config();
+  beside.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .norm = false};
+  beside.scan_layers = {0};
+  beside.scan_beside = true;
+  beside.multipliers = {.scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
+                        .scan_out = 0.5f,
+                        .attention_out = 1.5f,
+                        .ffn_gate = 0.6f,
+                        .ffn_down = 1.4f};
+  expect_round_trip(beside, "a state space beside attention");
+  beside.multipliers.scan_in[3] = 0;
+  EXPECT_FAILS(config_to_json(beside), "the multiplier of what reads its states is 0");
   apart.norm_placement = NormPlacement::pre;
   EXPECT_FAILS(config_to_json(apart), "apart from the others' only where");
   apart.states_pre_norm = false;

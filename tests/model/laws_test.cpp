@@ -256,6 +256,24 @@ TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(StateSpaces, BesideAttentionPiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.scan_layers = {0};
+  c.scan_beside = true;
+  c.multipliers.scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f};
+  c.multipliers.attention_out = 1.5f;
+  for (const bool norm : {true, false}) {
+    c.scan = {.heads = 4,
+              .groups = 2,
+              .width = 8,
+              .states = 20,
+              .conv_width = 4,
+              .conv_bias = true,
+              .norm = norm};
+    expect_pieces_and_neighbours_change_no_bit(c);
+  }
+}
+
 TEST(LayersOfOneSublayer, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("mixtral"));
   c.layers = 4;

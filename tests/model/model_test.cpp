@@ -297,6 +297,25 @@ void add_state_spaces(std::vector<Case>& list) {
   c.scan = {.heads = 2, .groups = 1, .width = 5, .states = 3, .conv_width = 2};
   c.scan_layers = {0, 1};
   list.push_back({.name = "state spaces everywhere", .config = c});
+  c = small();
+  c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
+  c.scan_layers = {0};
+  c.scan_beside = true;
+  c.multipliers = {.embedding = 3,
+                   .attention = 0.4f,
+                   .logits = 1.7f,
+                   .scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
+                   .scan_out = 0.5f,
+                   .attention_out = 1.5f,
+                   .ffn_gate = 0.6f,
+                   .ffn_down = 1.4f};
+  list.push_back({.name = "a state space beside attention, all multiplied", .config = c});
+  c.scan.norm = false;
+  c.multipliers = {};
+  c.dropout = 0.2f;
+  list.push_back({.name = "a state space without a norm beside attention, dropped",
+                  .config = c,
+                  .random = true});
 }
 
 // Layers that are one sublayer alone.

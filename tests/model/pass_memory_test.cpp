@@ -194,5 +194,16 @@ TEST(ForwardMemory, OfNormsInTwoPlaces) {
   }
 }
 
+TEST(ForwardMemory, OfStateSpacesBesideAttention) {
+  ModelConfig c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
+  c.scan_layers = {0, 1, 2};
+  c.scan_beside = true;
+  c.multipliers.attention_out = 0.5f;
+  for (const bool norm : {true, false}) {
+    c.scan = {.heads = 6, .groups = 2, .width = 32, .states = 24, .conv_width = 4, .norm = norm};
+    expect_estimated("state spaces beside attention", c, {.tokens = 1024, .loss = true});
+  }
+}
+
 }  // namespace
 }  // namespace moe::test::pass_memory_test

@@ -423,11 +423,17 @@ class TwinModel {
   }
 
   Matrix<T> mixed(const Matrix<T>& x, const std::string& name, int64_t layer) const {
+    const auto attended = [&] {
+      return scaled(attention(x, name + "attn.", layer), c_.multipliers.attention_out);
+    };
     switch (c_.mixer(layer)) {
       case Mixer::linear: return linear_attention(x, name + "linear.");
       case Mixer::conv: return gated_conv(x, name + "conv.");
-      case Mixer::scan: return state_space(x, name + "scan.");
-      default: return attention(x, name + "attn.", layer);
+      case Mixer::scan: {
+        const Matrix<T> y = scaled(state_space(x, name + "scan."), c_.multipliers.scan_out);
+        return c_.scan_beside ? add(y, attended()) : y;
+      }
+      default: return attended();
     }
   }
 
@@ -496,20 +502,30 @@ class TwinModel {
 
   Matrix<T> state_space(const Matrix<T>& x, const std::string& name) const {
     const StateSpace& s = c_.scan;
-    const auto made = [&](const char* what, int64_t width) {
-      return linear(x, p(name + what + ".weight"), width, 0, nullptr);
+    const std::array<float, 5>& factors = c_.multipliers.scan_in;
+    const auto made = [&](const char* what, int64_t width, float factor) {
+      return scaled(linear(x, p(name + what + ".weight"), width, 0, nullptr), factor);
     };
     const std::vector<T>* bias = maybe(name + "conv.bias");
-    const Matrix<T> seen = twin::short_conv(made("xbc", s.channels()), p(name + "conv.weight"),
-                                            in_->bounds, true, bias ? *bias : std::vector<T>{}),
-                    z = made("z", s.values());
-    Matrix<T> y =
-        twin::state_space(seen, made("dt", s.heads), p(name + "a_log"), p(name + "dt_bias"),
-                          p(name + "skip"), {s.heads, s.groups, s.width, s.states}, in_->bounds);
-    const std::vector<T>& weight = p(name + "norm.weight");
+    Matrix<T> xbc = made("xbc", s.channels(), 1);
+    for (auto& row : xbc)
+      for (size_t i = 0; i < row.size(); ++i) {
+        const auto at = static_cast<int64_t>(i), beyond = at - s.values();
+        const size_t part = beyond < 0 ? 1 : beyond < s.groups * s.states ? 2 : 3;
+        row[i] *= T(static_cast<double>(factors[part]));
+      }
+    const Matrix<T> seen = twin::short_conv(xbc, p(name + "conv.weight"), in_->bounds, true,
+                                            bias ? *bias : std::vector<T>{}),
+                    z = made("z", s.values(), factors[0]);
+    Matrix<T> y = twin::state_space(seen, made("dt", s.heads, factors[4]), p(name + "a_log"),
+                                    p(name + "dt_bias"), p(name + "skip"),
+                                    {s.heads, s.groups, s.width, s.states}, in_->bounds);
+    const std::vector<T>* const weights = maybe(name + "norm.weight");
     const int64_t width = s.values() / s.groups;
     for (size_t n = 0; n < y.size(); ++n) {
       for (size_t i = 0; i < y[n].size(); ++i) y[n][i] *= z[n][i] * twin::sigmoid(z[n][i]);
+      if (weights == nullptr) continue;
+      const std::vector<T>& weight = *weights;
       for (int64_t begin = 0; begin < s.values(); begin += width) {
         const auto of = [&](const std::vector<T>& all) {
           return std::vector<T>(all.begin() + begin, all.begin() + begin + width);
@@ -566,7 +582,8 @@ class TwinModel {
       const Matrix<T> gate =
           linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
       for (size_t f = 0; f < hidden[0].size(); ++f)
-        hidden[0][f] = activate(gate[0][f], act) * beside(hidden[0][f], act);
+        hidden[0][f] = activate(gate[0][f] * T(static_cast<double>(c_.multipliers.ffn_gate)), act) *
+                       beside(hidden[0][f], act);
     } else {
       for (T& v : hidden[0]) v = c_.xielu ? xielu(v, name) : activate(v);
     }
@@ -581,7 +598,8 @@ class TwinModel {
     };
     if (!c_.is_moe(layer)) {
       for (size_t n = 0; n < x.size(); ++n)
-        add_to(n, T(1.0), expert(x[n], name + "experts.", 0, c_.dense_width));
+        add_to(n, T(static_cast<double>(c_.multipliers.ffn_down)),
+               expert(x[n], name + "experts.", 0, c_.dense_width));
       return y;
     }
     const bool own = c_.branch_norms;

@@ -148,6 +148,19 @@ TEST(Memory, IsEstimatedFromShapes) {
           recompute);
 }
 
+TEST(Memory, OfStateSpacesBesideAttentionIsEstimatedFromShapes) {
+  ModelConfig c = config_of("dense");
+  c.scan_layers = {0, 1, 2};
+  c.scan_beside = true;
+  c.multipliers.scan_out = c.multipliers.attention_out = 0.5f;
+  for (const bool norm : {true, false})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      c.scan = {.heads = 6, .groups = 2, .width = 32, .states = 24, .conv_width = 4, .norm = norm};
+      expect_estimated(fmt::format("state spaces beside attention {}", name_of(dtype)), c, dtype,
+                       false);
+    }
+}
+
 TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.dense_first = 1;

@@ -419,6 +419,11 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
 std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.halves && c.has_halves()) return kHalvesInWords;
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
+  if (!known.falcon_h1 && c.scan_beside) return "attention stands beside its state spaces";
+  if (!known.falcon_h1 && c.scan.present() && !c.scan.norm)
+    return "what its state spaces give is not normalised";
+  if (!known.falcon_h1 && !c.multipliers.none_in_layers())
+    return "parts of its layers have multipliers";
   if (!known.olmo_hybrid && c.states_pre_norm)
     return "norms of its layers without attention stand elsewhere than the others";
   if (!known.olmo_hybrid && c.linear.negative)

@@ -88,7 +88,9 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("mamba_d_state", c.scan.states, 0, 1);
   v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
   v.extra("mamba_conv_bias", c.scan.conv_bias, false);
+  v.extra("mamba_rms_norm", c.scan.norm, true);
   v.layer_list("mamba_layers", c.scan_layers);
+  v.extra("mamba_beside", c.scan_beside, false);
   v.layer_list("ffn_only_layers", c.ffn_only_layers);
   v.layer_list("mixer_only_layers", c.mixer_only_layers);
   v.flag("attention_bias", c.attention_bias);
@@ -106,6 +108,15 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("residual_multiplier", c.multipliers.residual, 1, 0);
   v.extra("attention_multiplier", c.multipliers.attention, 0, 0);
   v.extra("logits_scaling", c.multipliers.logits, 1, 0);
+  constexpr const char* kOfScan[] = {"scan_gate_multiplier", "scan_value_multiplier",
+                                     "scan_write_multiplier", "scan_read_multiplier",
+                                     "scan_step_multiplier"};
+  for (size_t i = 0; i < std::size(kOfScan); ++i)
+    v.extra(kOfScan[i], c.multipliers.scan_in[i], 1, 0);
+  v.extra("scan_out_multiplier", c.multipliers.scan_out, 1, 0);
+  v.extra("attention_out_multiplier", c.multipliers.attention_out, 1, 0);
+  v.extra("ffn_gate_multiplier", c.multipliers.ffn_gate, 1, 0);
+  v.extra("ffn_down_multiplier", c.multipliers.ffn_down, 1, 0);
 }
 
 template <class Visitor, class Config>

@@ -6,6 +6,7 @@
 namespace moe {
 namespace {
 
+// Bamba's, and Falcon-H1's.
 constexpr NameRow kBambaNames[] = {
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_ff_layernorm.{w}"},
     {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.gate_proj.{w}",
@@ -61,6 +62,8 @@ constexpr auto kOlmoHybridWholeNames = joined(kOlmoHybridWholeOwn, kOlmoHybridNa
 }  // namespace
 
 const TensorNames kBambaTensors = {"Bamba", kBambaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kFalconH1Tensors = {"Falcon-H1", kBambaNames, kTiedHeadName,
+                                      {},          {},          kHuggingFaceNames};
 const TensorNames kOlmoHybridTensors = {"OLMo Hybrid",    kOlmoHybridNames, kTiedHeadName, {}, {},
                                         kHuggingFaceNames};
 const TensorNames kOlmoHybridOlderTensors = {

@@ -632,6 +632,23 @@ void add_hybrid_families(Add&& add) {
       c.scan_layers = {0, biased ? 1 : 2};
       c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = biased;
     });
+  for (const bool normed : {false, true})
+    add("falcon_h1", "dense", [&](ModelConfig& c) {
+      c.head_width = 4;
+      c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
+      c.scan.norm = c.scan.conv_bias = normed;
+      c.scan_layers = {0, 1};
+      c.scan_beside = true;
+      if (normed) return;
+      c.multipliers = {.embedding = 5.5f,
+                       .attention = 0.2f,
+                       .logits = 8,
+                       .scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
+                       .scan_out = 0.3f,
+                       .attention_out = 0.9f,
+                       .ffn_gate = 0.6f,
+                       .ffn_down = 1.4f};
+    });
   for (const bool turns : {false, true})
     add("olmo_hybrid", "dense", [&](ModelConfig& c) {
       c.layers = 3;

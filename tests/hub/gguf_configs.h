@@ -66,6 +66,21 @@ inline void add_own_hybrids(std::vector<NamedConfig>& all) {
       .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
   bamba.scan_layers = {0, 2};
   all.push_back({"moe_cpp", bamba});
+  ModelConfig falcon = dense_config();
+  falcon.model_type = "falcon_h1";
+  falcon.scan = bamba.scan;
+  falcon.scan.norm = false;
+  falcon.scan_layers = {0, 1, 2};
+  falcon.scan_beside = true;
+  falcon.multipliers = {.embedding = 5.5f,
+                        .attention = 0.25f,
+                        .logits = 8,
+                        .scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
+                        .scan_out = 0.3f,
+                        .attention_out = 0.9f,
+                        .ffn_gate = 0.6f,
+                        .ffn_down = 1.4f};
+  all.push_back({"moe_cpp", falcon});
   ModelConfig olmo = dense_config();
   olmo.model_type = "olmo_hybrid";
   olmo.rope_theta = 10000;  // which its configs do not say: nothing turns

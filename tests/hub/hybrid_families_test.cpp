@@ -136,6 +136,131 @@ TEST(HybridFamilies, TensorsOfBamba) {
   EXPECT_FALSE(file.contains("model.layers.1.mamba.D"));
 }
 
+// Falcon-H1-0.5B's sizes (huggingface tiiuae/Falcon-H1-0.5B-Base), with round multipliers.
+Json falcon_h1() {
+  return Json::parse(R"({
+    "architectures": ["FalconH1ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attention_in_multiplier": 0.5, "attention_out_multiplier": 0.9375,
+    "attn_layer_indices": null, "bos_token_id": 1, "embedding_multiplier": 5.65625,
+    "eos_token_id": 11, "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 2048, "key_multiplier": 0.375,
+    "lm_head_multiplier": 0.01953125, "mamba_chunk_size": 128, "mamba_conv_bias": true,
+    "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_ssm": 1536, "mamba_d_state": 128,
+    "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 24,
+    "mamba_norm_before_gate": false, "mamba_proj_bias": false, "mamba_rms_norm": false,
+    "mamba_use_mlp": true, "max_position_embeddings": 16384, "mlp_bias": false,
+    "mlp_expansion_factor": 8, "mlp_multipliers": [0.875, 0.25], "model_type": "falcon_h1",
+    "num_attention_heads": 8, "num_hidden_layers": 36, "num_key_value_heads": 2,
+    "num_logits_to_keep": 1, "pad_token_id": 0, "projectors_bias": false,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 100000000000.0,
+    "ssm_in_multiplier": 1.25, "ssm_multipliers": [0.5, 0.25, 0.125, 0.75, 1.0],
+    "ssm_out_multiplier": 0.234375, "tie_word_embeddings": false, "use_cache": true,
+    "vocab_size": 32784})");
+}
+
+TEST(HybridFamilies, FalconH1) {
+  const Json given = falcon_h1();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "falcon_h1");
+  EXPECT_EQ(std::ssize(c.scan_layers), 36);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    EXPECT_TRUE(c.attends(i)) << i;
+    EXPECT_EQ(c.mixer(i), Mixer::scan) << i;
+  }
+  EXPECT_TRUE(c.attention_turns() && c.scan.conv_bias && !c.scan.norm);
+  EXPECT_EQ(c.scan.width, 64);
+  EXPECT_EQ(c.state_numbers(0), 3 * 1792 + 1536 * 128);
+  EXPECT_EQ(count_memory(c).kv_per_token_bf16, 2 * 36 * 2 * 128);
+  EXPECT_EQ(count_params(c).total(), 521411104);
+  const Multipliers& m = c.multipliers;
+  EXPECT_EQ(m.embedding, 5.65625f);
+  EXPECT_EQ(m.logits, 51.2f);
+  EXPECT_EQ(m.attention, 0.5f * 0.5f * 0.375f / 8);
+  EXPECT_EQ(m.attention_out, 0.5f * 0.9375f);
+  EXPECT_EQ(m.scan_in, (std::array<float, 5>{0.625f, 0.3125f, 0.15625f, 0.9375f, 1.25f}));
+  EXPECT_EQ(m.scan_out, 0.234375f);
+  EXPECT_EQ(m.ffn_gate, 0.875f);
+  EXPECT_EQ(m.ffn_down, 0.25f);
+  const Json written = parse_json(config_to_json(c), "x");
+  expect_same(written, c);
+  EXPECT_EQ(written["key_multiplier"], 0.5 * 0.5 * 0.375);
+  EXPECT_EQ(written["attention_in_multiplier"], 1.0);
+
+  // In other words.
+  expect_same(with(given, "mamba_d_head", "auto"), c);
+  expect_same(with(given, "time_step_limit", {0.0, {{"__float__", "Infinity"}}}), c);
+  Json wide = with(with(given, "mamba_d_ssm", nullptr), "mamba_n_heads", 32);
+  EXPECT_EQ(parse(wide).scan.values(), 2048);
+  Json plain = with(with(given, "ssm_multipliers", nullptr), "mlp_multipliers", nullptr);
+  for (const auto& [key, value] : given.items())
+    if (key.ends_with("_multiplier")) plain[key] = 1.0;
+  EXPECT_TRUE(parse(plain).multipliers.none());
+  expect_same(parse_json(config_to_json(parse(plain)), "x"), parse(plain));
+  EXPECT_TRUE(parse(with(given, "mamba_rms_norm", true)).scan.norm);
+}
+
+TEST(HybridFamilies, WhatIsRefusedOfFalconH1) {
+  const Json given = falcon_h1();
+  expect_needed(given, {"mamba_d_ssm", "mamba_rms_norm", "key_multiplier", "ssm_in_multiplier",
+                        "ssm_multipliers", "mlp_multipliers", "lm_head_multiplier",
+                        "attention_in_multiplier", "num_key_value_heads", "rope_theta"});
+  expect_refused(given, {{"attention_bias", true},
+                         {"mlp_bias", true},
+                         {"projectors_bias", true},
+                         {"mamba_proj_bias", true},
+                         {"mamba_d_head", 32},
+                         {"time_step_limit", {0.001, 0.1}}});
+  EXPECT_FAILS(parse(with(with(given, "mamba_rms_norm", true), "mamba_norm_before_gate", true)),
+               "\"mamba_norm_before_gate\" is true");
+  EXPECT_FAILS(parse(with(given, "ssm_multipliers", {1.0, 1.0})), "has 2 numbers; it must have 5");
+  EXPECT_FAILS(parse(with(given, "mlp_multipliers", {1.0, 0.0})), "has 0; each must be");
+  EXPECT_FAILS(parse(with(given, "key_multiplier", 0.0)), "\"key_multiplier\" is 0");
+  EXPECT_FAILS(parse(with(given, "key_multiplier", 1e11)), "too small or too large");
+  EXPECT_FAILS(parse(with(given, "mamba_n_heads", 23)), "does not divide \"mamba_d_ssm\", 1536");
+  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "no SiLU");
+
+  // What it cannot say becomes our own.
+  for (const auto change :
+       {+[](ModelConfig& c) { c.scan_layers.pop_back(); },
+        +[](ModelConfig& c) { c.scan_beside = false; },
+        +[](ModelConfig& c) { c.multipliers.residual = 0.5f; },
+        +[](ModelConfig& c) { c.nope_layers = {3}; }, +[](ModelConfig& c) { c.rotary_width = 32; },
+        +[](ModelConfig& c) { c.attention_bias = true; }}) {
+    ModelConfig c = parse(given);
+    change(c);
+    EXPECT_EQ(architecture_of(c).model_type, "moe_cpp");
+  }
+  // Nor can others say what it does.
+  for (const char* type : {"bamba", "granitemoehybrid"})
+    for (const auto change : {+[](ModelConfig& c) { c.scan_beside = true; },
+                              +[](ModelConfig& c) { c.scan.norm = false; },
+                              +[](ModelConfig& c) { c.multipliers.ffn_gate = 0.5f; },
+                              +[](ModelConfig& c) { c.multipliers.scan_in[4] = 2; }}) {
+      ModelConfig c = small(type);
+      change(c);
+      EXPECT_EQ(architecture_of(c).model_type, "moe_cpp") << type;
+    }
+}
+
+TEST(HybridFamilies, TensorsOfFalconH1) {
+  const TempFolder folder;
+  const auto model = drawn_model(small("falcon_h1"), 5);
+  save_model(folder.path(), *model, *make_tokenizer("bytes"));
+  const Safetensors file = Safetensors::open(folder.path());
+  const auto shape = [&](const std::string& name) {
+    return describe(file.get("model.layers.1." + name));
+  };
+  EXPECT_EQ(shape("mamba.in_proj.weight"), "f32 [48, 8]");  // 12, 32 and 4
+  EXPECT_EQ(shape("mamba.out_proj.weight"), "f32 [8, 12]");
+  EXPECT_EQ(shape("self_attn.q_proj.weight"), "f32 [16, 8]");
+  EXPECT_EQ(shape("self_attn.o_proj.weight"), "f32 [8, 16]");
+  EXPECT_EQ(shape("feed_forward.up_proj.weight"), "f32 [12, 8]");
+  EXPECT_EQ(shape("pre_ff_layernorm.weight"), "f32 [8]");
+  EXPECT_FALSE(file.contains("model.layers.1.mamba.norm.weight"));
+  EXPECT_FALSE(file.contains("model.layers.1.mamba.conv1d.bias"));
+  EXPECT_TRUE(file.contains("model.final_layernorm.weight"));
+}
+
 // Olmo-Hybrid-7B's sizes (github allenai/open-instruct
 // open_instruct/test_hybrid_layer_speed_gpu.py, allenai/OLMo-core src/olmo_core/nn/hf/config.py).
 Json olmo_hybrid_7b() {

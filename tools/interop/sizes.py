@@ -244,6 +244,26 @@ BAMBA = dict(
     mamba_d_state=16,
     pad_token_id=None,
 )
+# What is multiplied before a product that is saved by another key is multiplied exactly.
+FALCON_H1 = dict(
+    DENSE,
+    num_hidden_layers=3,
+    head_dim=16,
+    mamba_d_ssm=64,
+    mamba_n_heads=8,
+    mamba_n_groups=2,
+    mamba_d_state=16,
+    pad_token_id=None,
+    embedding_multiplier=1.5,
+    lm_head_multiplier=0.5,
+    attention_in_multiplier=0.5,
+    key_multiplier=2.0,
+    attention_out_multiplier=0.75,
+    ssm_in_multiplier=2.0,
+    ssm_multipliers=[0.5, 0.25, 0.75, 1.5, 0.5],
+    ssm_out_multiplier=0.5,
+    mlp_multipliers=[0.5, 1.25],
+)
 OLMO_HYBRID = dict(
     DENSE,
     num_hidden_layers=4,

@@ -202,6 +202,7 @@ constexpr Architecture kArchitectures[] = {
     family<kNemotronH>("nemotron_h", "NemotronHForCausalLM", kNemotronHTensors, nullptr,
                        kOfNemotronH),
     family<kBamba>("bamba", "BambaForCausalLM", kBambaTensors),
+    family<kFalconH1>("falcon_h1", "FalconH1ForCausalLM", kFalconH1Tensors),
     family<kOlmoHybrid>("olmo_hybrid", "OlmoHybridForCausalLM", kOlmoHybridTensors, nullptr,
                         kOfOlmoHybrid),
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,

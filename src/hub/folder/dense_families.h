@@ -60,6 +60,14 @@ inline constexpr FamilyKey kOlmoHybridKeys[] = {{"linear_use_gate", "true"}};
 inline constexpr const char* kOlmoHybridUnread[] = {"linear_a_log_min", "linear_a_log_max",
                                                     "linear_dt_min", "linear_dt_max",
                                                     "linear_dt_init_floor"};
+// What its configs say of parts that its models have always, or never, and how many logits are
+// worked out (huggingface tiiuae/Falcon-H1-0.5B-Base).
+inline constexpr FamilyKey kFalconH1Keys[] = {{"attention_bias", "false"},
+                                              {"mlp_bias", "false"},
+                                              {"projectors_bias", "false"},
+                                              {"attn_layer_indices", "null"},
+                                              {"mamba_use_mlp", "true"}};
+inline constexpr const char* kFalconH1Unread[] = {"num_logits_to_keep", "mlp_expansion_factor"};
 inline constexpr const char* kYoutuUnread[] = {"embedding_initializer_range"};
 
 inline constexpr Family kLlama = {
@@ -224,6 +232,11 @@ inline constexpr Family kOlmoHybrid = {.biases = FamilyBiases::flag,
                                        .olmo_hybrid = true,
                                        .keys = kOlmoHybridKeys,
                                        .unread = kOlmoHybridUnread};
+// (transformers:falcon_h1/modeling_falcon_h1.py)
+inline constexpr Family kFalconH1 = {.logit_factor = "lm_head_multiplier",
+                                     .falcon_h1 = true,
+                                     .keys = kFalconH1Keys,
+                                     .unread = kFalconH1Unread};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

@@ -181,6 +181,8 @@ struct Family {
   // The same, in all layers but those that "attn_layer_indices" lists, of whose heads half turns;
   // an FFN stands behind each.
   bool bamba = false;
+  // A state space beside attention in every layer, and multipliers of most parts.
+  bool falcon_h1 = false;
   // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
   // words for state spaces; nothing turns. Where no layer routes there are no experts.
   bool halves = false;

@@ -563,6 +563,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.llama4) read_llama4(reader, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.falcon_h1) read_falcon_factors(reader, c);
   if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
@@ -591,6 +592,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.indexed) write_indexers(json, c, f);
   if (f.streams) write_streams(json, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.falcon_h1) write_falcon_factors(json, c);
   if (f.logit_factor) write_logit_factor(json, c, f.logit_factor);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
@@ -689,7 +691,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .streams = f.streams,
                             .proportional = f.lfm3,
                             .llama4 = f.llama4,
-                            .olmo_hybrid = f.olmo_hybrid};
+                            .olmo_hybrid = f.olmo_hybrid,
+                            .falcon_h1 = f.falcon_h1};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -698,7 +701,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   // them.
   if (f.gemma != FamilyGemma::none) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
-  } else if (!f.multipliers) {
+  } else if (!f.multipliers && !f.falcon_h1) {
     Multipliers others = c.multipliers;
     if (f.logit_factor) others.logits = 1;
     if (f.mup && others.embedding == root_of_width(c)) others.embedding = 1;
@@ -720,8 +723,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.olmo_hybrid ||
-                    f.experts == FamilyExperts::aria;
+  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.falcon_h1 ||
+                    f.olmo_hybrid || f.experts == FamilyExperts::aria;
   if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";

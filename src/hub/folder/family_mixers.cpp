@@ -260,7 +260,7 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
     read_olmo_hybrid(reader, c);
     c.linear_layers = other_layers(reader, c, f);
     if (c.linear_layers.empty()) c.linear = {};
-  } else if (f.states || f.bamba) {
+  } else if (f.states || f.bamba || f.falcon_h1) {
     read_states(reader, c, f);
   } else if (f.halves) {
     read_halves(reader, c);
@@ -277,7 +277,7 @@ void write_mixers(Json& json, const ModelConfig& c, const Family& f) {
   if (f.kimi) return write_kimi(json, c);
   if (f.ling3) return write_ling3(json, c);
   if (f.lfm3) return write_lfm3(json, c);
-  if (f.states || f.bamba) return write_states(json, c, f);
+  if (f.states || f.bamba || f.falcon_h1) return write_states(json, c, f);
   if (f.halves) return write_halves(json, c);
   if (!f.linear && !f.lfm2 && !f.olmo_hybrid) return;
   FieldWriter fields(json);
@@ -325,7 +325,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   }
   if (f.olmo_hybrid)
     if (const std::string reason = why_not_olmo_hybrid(c); !reason.empty()) return reason;
-  if (f.states || f.bamba) {
+  if (f.states || f.bamba || f.falcon_h1) {
     if (const std::string reason = why_not_states(c, f); !reason.empty()) return reason;
   } else if (f.halves) {
     if (const std::string reason = why_not_halves(c); !reason.empty()) return reason;

@@ -82,6 +82,10 @@ std::string why_not_ling3(const ModelConfig&);
 // Layers of LFM3, of three kinds (family_lfm3.cpp).
 void read_lfm3(const JsonReader&, ModelConfig&);
 void write_lfm3(Json&, const ModelConfig&);
+// Multipliers of the parts of Falcon-H1's layers (family_falcon.cpp).
+void read_falcon_factors(const JsonReader&, ModelConfig&);
+void write_falcon_factors(Json&, const ModelConfig&);
+std::string why_not_falcon_factors(const Multipliers&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
 // Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads

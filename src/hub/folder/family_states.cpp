@@ -1,6 +1,6 @@
 // The keys of layers that have a state space in place of attention, and whether what attention
 // there is turns (transformers:granitemoehybrid/configuration_granitemoehybrid.py,
-// bamba/configuration_bamba.py).
+// bamba/configuration_bamba.py, falcon_h1/configuration_falcon_h1.py).
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -12,7 +12,9 @@ constexpr const char *kStateWords[] = {"mamba", "linear_attention"},
 constexpr const char *kLayerKinds = "layer_types", *kOlderKinds = "layers_block_type",
                      *kHeadWidth = "mamba_d_head", *kTimes = "mamba_expand",
                      *kLimits = "time_step_limit", *kAttentionTurns = "position_embedding_type",
-                     *kAttentionLayers = "attn_layer_indices", *kTurningOfHead = "attn_rotary_emb";
+                     *kAttentionLayers = "attn_layer_indices", *kTurningOfHead = "attn_rotary_emb",
+                     *kValuesOfAll = "mamba_d_ssm", *kNormalised = "mamba_rms_norm",
+                     *kNormFirst = "mamba_norm_before_gate";
 
 template <class Visitor, class Config>
 void visit_states(Visitor& v, Config& c) {
@@ -33,16 +35,25 @@ std::vector<int64_t> state_layers(const JsonReader& reader, const ModelConfig& c
 }
 
 // Heads are as wide as they have to be where nothing or "auto" is said of it.
-void read_head_width(const JsonReader& reader, ModelConfig& c) {
+void read_head_width(const JsonReader& reader, ModelConfig& c, const Family& f) {
   constexpr int64_t kMost = 1024;
-  const int64_t values = reader.get_in<int64_t>(kTimes, 1, kMost) * c.width;
+  if (f.falcon_h1)
+    need_to_stand(
+        reader, kValuesOfAll,
+        "how wide all heads of a state space are, or null for what \"mamba_expand\" says");
+  const bool said = f.falcon_h1 && reader.has(kValuesOfAll);
+  if (said) stands(reader, kTimes);
+  const int64_t values = said ? reader.get_in<int64_t>(kValuesOfAll, 1, kMaxSize)
+                              : reader.get_in<int64_t>(kTimes, 1, kMost) * c.width;
   if (values % c.scan.heads != 0)
-    fail("{}: \"mamba_n_heads\" is {}, which does not divide \"{}\" times \"hidden_size\", {}",
-         reader.where(), c.scan.heads, kTimes, values);
+    fail("{}: \"mamba_n_heads\" is {}, which does not divide \"{}\"{}, {}", reader.where(),
+         c.scan.heads, said ? kValuesOfAll : kTimes, said ? "" : " times \"hidden_size\"", values);
   c.scan.width = values / c.scan.heads;
   if (!reader.has(kHeadWidth) || reader.value(kHeadWidth) == Json("auto")) return;
   if (reader.get<int64_t>(kHeadWidth) != c.scan.width)
-    refuse(reader, kHeadWidth, "heads of it do not make up \"mamba_expand\" times \"hidden_size\"");
+    refuse(reader, kHeadWidth,
+           said ? "heads of it do not make up \"mamba_d_ssm\""
+                : "heads of it do not make up \"mamba_expand\" times \"hidden_size\"");
 }
 
 // Bamba's: all layers but these.
@@ -70,6 +81,16 @@ void check_turning_half(const JsonReader& reader, const ModelConfig& c) {
     refuse(reader, kTurningOfHead, "half of each head turns in this family");
 }
 
+// Falcon-H1's, in every layer.
+void read_beside(const JsonReader& reader, ModelConfig& c) {
+  c.scan.norm = reader.get<bool>(kNormalised);
+  stands(reader, kNormFirst);
+  if (c.scan.norm && reader.get<bool>(kNormFirst))
+    refuse(reader, kNormFirst, "state spaces are gated before the norm here, only false");
+  c.scan_beside = true;
+  for (int64_t i = 0; i < c.layers; ++i) c.scan_layers.push_back(i);
+}
+
 void read_whether_turns(const JsonReader& reader, ModelConfig& c) {
   need_to_stand(reader, kAttentionTurns,
                 "\"rope\" where attention turns, \"nope\" where nothing does");
@@ -93,10 +114,11 @@ void check_step_limits(const JsonReader& reader) {
 void read_states(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_states(fields, c);
-  read_head_width(reader, c);
+  read_head_width(reader, c, f);
   check_step_limits(reader);
   need_off(reader, "mamba_proj_bias", "projections of state spaces have no biases here");
   stands(reader, "mamba_chunk_size");  // of a way to compute it
+  if (f.falcon_h1) return read_beside(reader, c);
   c.scan_layers = f.bamba ? layers_but_listed(reader, c) : state_layers(reader, c);
   if (c.scan_layers.empty()) c.scan = {};
   if (f.bamba) check_turning_half(reader, c);
@@ -116,8 +138,14 @@ void write_states(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_states(fields, of);
   json[kHeadWidth] = of.scan.width;
-  json[kTimes] = of.scan.values() / c.width;
   json["mamba_proj_bias"] = false;
+  if (f.falcon_h1) {
+    json[kValuesOfAll] = of.scan.values();
+    json[kNormalised] = of.scan.norm;
+    json[kNormFirst] = false;
+    return;
+  }
+  json[kTimes] = of.scan.values() / c.width;
   if (f.bamba) {
     json[kAttentionLayers] = Json::array();
     for (int64_t i = 0; i < c.layers; ++i)
@@ -130,7 +158,12 @@ void write_states(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_states(const ModelConfig& c, const Family& f) {
-  if (f.bamba && !c.scan.present()) return "none of its layers has a state space";
+  if ((f.bamba || f.falcon_h1) && !c.scan.present()) return "none of its layers has a state space";
+  if (f.falcon_h1) {
+    if (!c.scan_beside) return "attention does not stand beside its state spaces";
+    if (std::ssize(c.scan_layers) != c.layers) return "some of its layers have no state space";
+    return why_not_falcon_factors(c.multipliers);
+  }
   if (c.scan.values() % c.width != 0)
     return "its state spaces are not a whole number of times as wide as the model";
   for (int64_t i = 0; i < c.layers; ++i) {

@@ -82,7 +82,7 @@ TEST(Hy4, WhatIsRefused) {
   EXPECT_FAILS(parse(with(given, "swiglu_limit", 7)), "\"swiglu_limit\" is 7; only 10 is known");
   EXPECT_FAILS(parse(with(given, "hc_mult", 1)), "\"hc_mult\" is 1");
   EXPECT_FAILS(parse(with(given, "norm_topk_prob", false)), "\"norm_topk_prob\"");
-  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "SiLU");
+  EXPECT_FAILS(parse(with(given, "hidden_act", "gelu")), "gates of silu");
 
   // What it cannot say becomes our own.
   for (const auto change :

@@ -366,8 +366,8 @@ void add_streams(std::vector<Case>& list) {
   c = small();
   c.norm = NormKind::layer;
   c.norm_bias = true;
-  c.hyper = {.streams = 2, .mixes = true};
-  list.push_back({.name = "two residual streams that mix, LayerNorms", .config = c});
+  c.hyper = {.streams = 4, .mixes = true};
+  list.push_back({.name = "four residual streams that mix, LayerNorms", .config = c});
 }
 
 std::vector<Case> architectures() {

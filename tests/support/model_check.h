@@ -122,7 +122,9 @@ std::map<std::string, std::vector<T>> twin_params(const Model& model) {
   return out;
 }
 
-// Draws every parameter, those too that start at 0 or 1; thresholds near the mean of a softmax.
+// Draws every parameter, those too that start at 0 or 1; thresholds near the mean of a softmax, and
+// weights of residual streams so that these are unlike one another: of like ones the sublayer's norm
+// leaves nothing of a gradient.
 inline void draw_params(Model& model, uint64_t seed) {
   model.initialise(seed);
   const RngKey key = RngKey::from_seed(seed);
@@ -132,7 +134,8 @@ inline void draw_params(Model& model, uint64_t seed) {
     for (int64_t i = 0; i < p->value.numel(); ++i) {
       float& x = p->value.as<float>()[i];
       if (threshold) x = 1 / static_cast<float>(p->value.numel());
-      if (!p->is_matrix()) x += (threshold ? 0.05f : 0.2f) * normal(key, static_cast<uint64_t>(i));
+      const float far = threshold ? 0.05f : is_of_streams(p->kind) ? 1.0f : 0.2f;
+      if (!p->is_matrix()) x += far * normal(key, static_cast<uint64_t>(i));
       else if (zero) x = model.config().init.std * normal(key.fold(3), static_cast<uint64_t>(i));
     }
     p->touched();

@@ -193,7 +193,8 @@ CASES = {
         dict(INDEXED, indexer_types=["full", "shared", "full"]),
     ),
     "hy_v4": ("HYV4Config", HY4),
-    "hy_v4-sparse": ("HYV4Config", dict(HY4, index_n_heads=16, index_topk=72)),
+    # with 72 two keys at the border are too near for f32 to decide as f64 does
+    "hy_v4-sparse": ("HYV4Config", dict(HY4, index_n_heads=16, index_topk=80)),
     "deepseek_v32-sparse": (
         "DeepseekV32Config",
         dict(SPARSE, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),

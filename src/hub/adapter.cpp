@@ -47,18 +47,32 @@ std::vector<FileTensor> folder_map(Model& model) {
   return map_tensors(architecture_of(model.config()), model);
 }
 
-// PEFT has the names of modules, which of some families begin otherwise than those of their files.
-void take_prefix_of(std::vector<FileTensor>& map, const TensorNames& names,
-                    const Safetensors& file) {
+void rename_prefix(std::vector<FileTensor>& map, std::string_view from, std::string_view to) {
+  if (to.empty()) return;
+  for (FileTensor& tensor : map)
+    if (tensor.name.starts_with(from)) tensor.name.replace(0, from.size(), to);
+}
+
+// PEFT has the names of modules, which in transformers 5 begin otherwise than those of some
+// families' files. It renames pairs that are called as in the files, but neither whole tensors nor
+// rows of tokens (peft:utils/transformers_weight_conversion.py).
+std::vector<FileTensor> module_map(Model& model) {
+  std::vector<FileTensor> map = folder_map(model);
+  const TensorNames& names = *architecture_of(model.config()).names;
+  rename_prefix(map, names.prefix, names.other_prefix);
+  return map;
+}
+
+// The names that the adapter has: as module_map() has them, or those of the model's files.
+std::vector<FileTensor> map_of_adapter(Model& model, const Safetensors& file) {
+  const TensorNames& names = *architecture_of(model.config()).names;
   const auto begins = [&](std::string_view prefix) {
     return std::ranges::any_of(file.tensors(), [&](const NamedTensor& tensor) {
       return std::string_view(tensor.name).starts_with(fmt::format("{}{}", kPrefix, prefix));
     });
   };
-  if (names.other_prefix.empty() || begins(names.prefix) || !begins(names.other_prefix)) return;
-  for (FileTensor& tensor : map)
-    if (tensor.name.starts_with(names.prefix))
-      tensor.name.replace(0, names.prefix.size(), names.other_prefix);
+  const bool modules = names.other_prefix.empty() || begins(names.other_prefix);
+  return modules || !begins(names.prefix) ? module_map(model) : folder_map(model);
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -388,7 +402,7 @@ void save_adapter(const std::string& folder, Model& model, const AdapterFile& fi
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail("cannot create the folder {}: {}", folder, error.message());
-  const std::vector<FileTensor> map = folder_map(model);
+  const std::vector<FileTensor> map = module_map(model);
   const std::vector<Module> modules = modules_of(map);
   Pairs of;
   for (const LowRank& low : file.matrices) of[low.base] = &low;
@@ -498,8 +512,7 @@ AttachedAdapter attach_adapter(Model& model, const Json& config, const std::stri
                                const Safetensors& file, int threads, AdapterPart part) {
   if (model.experts().size > 1)
     fail_usage("an adapter cannot hang on experts that lie on several processes; merge it first");
-  std::vector<FileTensor> map = folder_map(model);
-  take_prefix_of(map, *architecture_of(model.config()).names, file);
+  const std::vector<FileTensor> map = map_of_adapter(model, file);
   const std::vector<Module> modules = modules_of(map);
   const Found found =
       look_through(file, Scales(config, where), TokenIds(config, where), map, modules);

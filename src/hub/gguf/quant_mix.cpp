@@ -161,17 +161,40 @@ std::string lower(std::string_view name) {
   return out;
 }
 
-std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
+// llama.cpp's rules know matrices by their names. Those of linear attention have the names of
+// attention's where queries, keys and values are apart in the file, which its way back tells only
+// by the decays.
+std::optional<MixMatrix> matrix_of(const Param& param, bool fused, const ModelConfig& c) {
   if (fused) return MixMatrix::fused;
   if (param.part == Part::embedding) return MixMatrix::embedding;
   if (param.kind == ParamKind::down) return MixMatrix::down;
   if (param.part != Part::attention) return std::nullopt;
   switch (param.kind) {
-    case ParamKind::v: return MixMatrix::values;
-    case ParamKind::k: return MixMatrix::keys;
+    case ParamKind::v:
+    case ParamKind::linear_v: return MixMatrix::values;
+    case ParamKind::k:
+    case ParamKind::linear_k: return MixMatrix::keys;
     case ParamKind::o: return MixMatrix::output;
+    case ParamKind::linear_o:
+      return c.linear.by_channel() ? std::optional(MixMatrix::output) : std::nullopt;
     default: return std::nullopt;
   }
+}
+
+// How many heads share keys and values in the first layer, where llama.cpp asks: by a file's count
+// of them, which is 1 of latents and 0 where a layer without attention has one.
+int64_t sharing_of(const ModelConfig& c) {
+  if (c.mixer(0) == Mixer::linear) return c.linear.by_channel() ? 0 : c.heads / c.kv_heads;
+  if (c.mixer(0) != Mixer::attention) return 0;
+  const AttentionShape first = c.attention(0);
+  return c.latent.present() ? first.heads : first.heads / first.kv_heads;
+}
+
+// Whether a layer has a tensor that is called values, or queries, keys and values in one. Latent
+// attention has its values in a matrix of another name.
+bool has_values(const ModelConfig& c, int64_t layer) {
+  const Mixer mixer = c.mixer(layer);
+  return mixer == Mixer::linear || (mixer == Mixer::attention && !c.latent.present());
 }
 
 // Layer numbers are the model's, dense and MoE layers alike, but values are counted among the
@@ -180,16 +203,18 @@ std::optional<MixMatrix> matrix_of(const Param& param, bool fused) {
 MixSlot slot_of(std::optional<MixMatrix> matrix, const Param& param, const ModelConfig& c,
                 bool weighed) {
   MixSlot slot{param.layer, c.layers, c.moe_layer_count() > 0 ? c.routing.experts : 0,
-               c.heads / c.kv_heads, weighed};
-  const auto before = [&](const std::vector<int64_t>& layers) {
-    return std::ranges::count_if(layers, [&](int64_t layer) { return layer < param.layer; });
-  };
-  if (matrix == MixMatrix::values || matrix == MixMatrix::fused)
-    for (const auto* without : {&c.conv_layers, &c.scan_layers, &c.ffn_only_layers}) {
-      slot.layer -= before(*without);
-      slot.layers -= std::ssize(*without);
+               sharing_of(c), weighed};
+  if (matrix == MixMatrix::values || matrix == MixMatrix::fused) {
+    slot.layer = slot.layers = 0;
+    for (int64_t layer = 0; layer < c.layers; ++layer) {
+      if (!has_values(c, layer)) continue;
+      ++slot.layers;
+      slot.layer += layer < param.layer;
     }
-  if (matrix == MixMatrix::down && slot.experts == 0) slot.layer -= before(c.mixer_only_layers);
+  }
+  if (matrix == MixMatrix::down && slot.experts == 0)
+    slot.layer -= std::ranges::count_if(c.mixer_only_layers,
+                                        [&](int64_t layer) { return layer < param.layer; });
   return slot;
 }
 
@@ -225,7 +250,7 @@ const QuantMix& find_quant_mix(std::string_view name, std::string_view option) {
 
 DType type_in_mix(const QuantMix& mix, const Param& param, bool fused, const ModelConfig& config,
                   bool weighed) {
-  const std::optional<MixMatrix> matrix = matrix_of(param, fused);
+  const std::optional<MixMatrix> matrix = matrix_of(param, fused, config);
   const MixSlot place = slot_of(matrix, param, config, weighed);
   for (const std::span<const MixRule> rules : {std::span<const MixRule>(kEvery), mix.rules})
     for (const MixRule& rule : rules)

@@ -43,6 +43,9 @@ constexpr Matrix kMatrices[] = {
     {"attn_v", Part::attention, ParamKind::v},
     {"attn_qkv", Part::attention, ParamKind::q},
     {"attn_output", Part::attention, ParamKind::o},
+    {"linear_k", Part::attention, ParamKind::linear_k},
+    {"linear_v", Part::attention, ParamKind::linear_v},
+    {"linear_o", Part::attention, ParamKind::linear_o},
     {"ffn_gate", Part::dense_ffn, ParamKind::gate},
     {"ffn_up", Part::dense_ffn, ParamKind::up},
     {"ffn_down", Part::dense_ffn, ParamKind::down},
@@ -141,6 +144,33 @@ TEST(QuantMix, LayersWithoutAMatrixAreNotCounted) {
       << "of experts the layer's number counts";
 }
 
+// Kimi Linear's files call the matrices of linear attention as those of attention, and the values
+// of the other layers otherwise. Qwen3-Next's call the way back ssm_out.
+TEST(QuantMix, MatricesOfLinearAttentionThatStandApartCount) {
+  ModelConfig c = of_experts(16, 16);
+  c.latent.width = 8;
+  c.linear = {.key_heads = 4, .value_heads = 4, .gate_width = 4};
+  c.linear_layers = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14};
+  const auto with = [&](const char* name, const char* type_there) {
+    std::vector<int64_t> which;
+    for (const int64_t layer : c.linear_layers)
+      if (type(name, "linear_v", layer, c) == type_there) which.push_back(layer);
+    return which;
+  };
+  using Layers = std::vector<int64_t>;
+  EXPECT_EQ(with("q4_k_m", "q6_k"), (Layers{0, 4, 8, 12, 13, 14}));
+  EXPECT_EQ(with("q4_k_s", "q5_k"), (Layers{0, 1, 2, 4}));
+  EXPECT_EQ(with("q3_k_m", "q5_k"), (Layers{0, 1}));
+  EXPECT_EQ(type("q2_k", "linear_v", 1, c), "q3_k") << "no heads share keys in its first layer";
+  EXPECT_EQ(type("q2_k", "linear_o", 1, c), "q3_k");
+  c.routing.experts = 8;
+  EXPECT_EQ(type("q4_k_m", "linear_v", 1, c), "q8_0");
+  EXPECT_EQ(type("q4_k_m", "linear_k", 1, c), "q8_0");
+  EXPECT_EQ(type("q4_k_m", "linear_o", 1, c), "q5_k");
+  c.linear.gate_width = 0;
+  EXPECT_EQ(type("q4_k_m", "linear_o", 1, c), "q4_k");
+}
+
 // Mixtral: what is small beside eight experts gets q8_0, in every mix.
 TEST(QuantMix, MixturesOfExperts) {
   for (const QuantMix& m : quant_mixes())
@@ -171,6 +201,10 @@ TEST(QuantMix, OnlyExpertsAreMxfp4) {
 TEST(QuantMix, ValuesSharedByFourGetMoreBits) {
   EXPECT_EQ(type("iq4_nl", "attn_v", 9, dense(32)), "iq4_nl");
   EXPECT_EQ(type("iq4_nl", "attn_v", 9, dense(32, 32, 8)), "q5_k");
+  // llama.cpp asks the first layer, which of LFM2 has no heads.
+  ModelConfig conv = dense(32, 32, 8);
+  conv.conv_layers = {0};
+  EXPECT_EQ(type("iq4_nl", "attn_v", 9, conv), "iq4_nl");
   EXPECT_EQ(type("iq4_nl", "ffn_down", 3, dense(32)), "q5_k");
   EXPECT_EQ(type("iq4_nl", "ffn_down", 4, dense(32)), "iq4_nl");
 }

@@ -72,6 +72,19 @@ void print_adapters(const Flags& f, const MemoryNeed& need) {
              describe(need, resident_memory()));
 }
 
+// What layers have that is not attention and an FFN, each behind the other.
+void print_layer_kinds(const ModelConfig& c) {
+  const LayerKinds kinds = count_layer_kinds(c);
+  for (const auto& [layers, what] :
+       {std::pair(kinds.linear, "linear attention"), std::pair(kinds.conv, "a gated convolution"),
+        std::pair(kinds.scan, "a state space")})
+    if (layers > 0)
+      fmt::print("{} of {} layers have {} in place of attention\n", layers, c.layers, what);
+  if (c.has_halves())
+    fmt::print("layers of one sublayer alone: {} without an FFN, {} that are an FFN\n",
+               kinds.mixer_alone, kinds.ffn_alone);
+}
+
 void print_text(const ModelConfig& c, const ModelCost& cost) {
   const ParamCount& p = cost.params;
   const FlopCount& f = cost.flops;
@@ -81,12 +94,14 @@ void print_text(const ModelConfig& c, const ModelCost& cost) {
     fmt::print("layers without a window: {} heads ({} key/value) of {}{}\n", last.heads,
                last.kv_heads, last.key_width,
                last.values_of_keys ? ", values made of what keys are" : "");
+  print_layer_kinds(c);
   if (c.moe_layer_count() > 0)
     fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n",
                c.moe_layer_count(), c.routing.recipe, c.routing.top_k, c.routing.experts,
                c.expert_width,
                c.shared_experts > 0
-                   ? fmt::format(", {} shared of width {}", c.shared_experts, c.shared_width)
+                   ? fmt::format(", {} shared of width {}{}", c.shared_experts, c.shared_width,
+                                 c.shared_average ? ", averaged with these" : "")
                    : "");
   fmt::print("parameters: {} in all, {} active for a token ({:.1f}%)\n\n",
              human_count(static_cast<double>(p.total())),

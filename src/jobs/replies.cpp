@@ -30,6 +30,12 @@ Json variants_json(const ModelConfig& c) {
   return rows;
 }
 
+Json layer_kinds_json(const LayerKinds& kinds) {
+  return {{"attention", kinds.attention},     {"linear_attention", kinds.linear},
+          {"convolution", kinds.conv},        {"state_space", kinds.scan},
+          {"mixer_alone", kinds.mixer_alone}, {"ffn_alone", kinds.ffn_alone}};
+}
+
 Json dense_json(const ModelConfig& c) {
   if (c.moe_layer_count() == 0) return nullptr;
   const auto twin = [](const DenseTwin& t) {
@@ -91,8 +97,10 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape, OptimizerKi
   return {{"recipe", c.routing.recipe},
           {"layers", c.layers},
           {"moe_layers", c.moe_layer_count()},
+          {"layer_kinds", layer_kinds_json(count_layer_kinds(c))},
           {"width", c.width},
           {"experts", c.routing.experts},
+          {"shared_average", c.shared_average},
           {"top_k", c.routing.top_k},
           {"slots", slots_of(c)},
           {"vocab", c.vocab},

@@ -86,6 +86,21 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
 
 }  // namespace
 
+LayerKinds count_layer_kinds(const ModelConfig& c) {
+  LayerKinds kinds;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    switch (c.mixer(i)) {
+      case Mixer::attention: ++kinds.attention; break;
+      case Mixer::linear: ++kinds.linear; break;
+      case Mixer::conv: ++kinds.conv; break;
+      case Mixer::scan: ++kinds.scan; break;
+      case Mixer::none: ++kinds.ffn_alone; break;
+    }
+    kinds.mixer_alone += !c.has_ffn(i);
+  }
+  return kinds;
+}
+
 int64_t experts_taken(const ModelConfig& c, int64_t top_k_experts) {
   return top_k_experts > 0 ? top_k_experts : c.routing.top_k;
 }

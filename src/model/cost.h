@@ -19,6 +19,14 @@ struct PartCounts {
   int64_t operator[](Part part) const { return of[static_cast<size_t>(part)]; }
 };
 
+// How many layers have what in place of attention, and how many are one sublayer alone: what mixes
+// tokens without an FFN, or an FFN.
+struct LayerKinds {
+  int64_t attention = 0, linear = 0, conv = 0, scan = 0;
+  int64_t mixer_alone = 0, ffn_alone = 0;
+};
+LayerKinds count_layer_kinds(const ModelConfig&);
+
 // Experts that a token takes: `top_k_experts`, or at 0 the model's own number. Beside the
 // configuration, since a recipe need not allow as many to be trained.
 int64_t experts_taken(const ModelConfig&, int64_t top_k_experts);

@@ -84,13 +84,14 @@ void set_thinking(OrderedJson& completion, bool wanted) {
 
 void take_thinking(OrderedJson& completion, const RequestField& thinking) {
   const RequestField type = thinking.object().at("type");
-  type.only({"enabled", "disabled", "adaptive"});
+  type.only({"enabled", "disabled", "adaptive", "auto"});
   if (const OrderedJson* budget = thinking.find("budget_tokens")) {
     if (!budget->is_number_integer() || budget->get<int64_t>() < 1)
       fail_usage("{}.budget_tokens must be a whole number of 1 or above", thinking.name);
     if (type.text() == "enabled") set_template_variable(completion, "thinking_budget", *budget);
   }
-  if (type.text() != "adaptive") set_thinking(completion, type.text() == "enabled");
+  if (type.text() == "enabled" || type.text() == "disabled")
+    set_thinking(completion, type.text() == "enabled");
 }
 
 void set_effort(OrderedJson& completion, const std::string& effort) {

@@ -22,9 +22,9 @@ const std::vector<std::string>& text_part_types();
 void set_template_variable(OrderedJson& completion, const char* name, const OrderedJson& value);
 // Whether the template is to have the model think, under the names that templates know.
 void set_thinking(OrderedJson& completion, bool wanted);
-// {"type": "enabled", "budget_tokens": N}, "disabled" or "adaptive", as Anthropic's API has it, and
-// those of DeepSeek and GLM: whether the template has the model think, which "adaptive" leaves to
-// it. Of a budget the template decides too, as nothing here ends a thought. Usage errors.
+// {"type": "enabled", "budget_tokens": N}, "disabled", "adaptive" or "auto", as Anthropic's API has
+// it, and those of DeepSeek and GLM: whether the template has the model think, which the latter two
+// leave to it. Of a budget the template decides too, as nothing here ends a thought. Usage errors.
 void take_thinking(OrderedJson& completion, const RequestField& thinking);
 // How hard the model is to think, which a template writes down if it knows how. At "none" it is not
 // to think at all, where the template has a switch.

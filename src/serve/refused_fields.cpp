@@ -14,11 +14,11 @@ constexpr const char* kBiases = "say by logit_bias which tokens may come";
 
 // vLLM's (vllm/entrypoints/openai/protocol.py) and llama-server's.
 constexpr RefusedField kOfOthers[] = {
-    {"guided_json", kFormat},
+    {.name = "guided_json", .why = kFormat, .full_only = true},
     {"guided_regex", kFormat},
     {"guided_choice", kFormat},
     {"guided_grammar", kFormat},
-    {"structured_outputs", kFormat},
+    {.name = "structured_outputs", .why = kFormat, .full_only = true},
     {"grammar", kFormat},
     {"json_schema", kFormat},
     {"allowed_token_ids", kBiases},
@@ -26,7 +26,9 @@ constexpr RefusedField kOfOthers[] = {
     {"stop_token_ids", "say the texts of these tokens by stop"},
     {"min_tokens", "with ignore_eos a reply has as many tokens as max_tokens says"},
     {"use_beam_search", "texts are drawn token by token; temperature 0 takes the likeliest"},
-    {"prompt_logprobs", "a completion with echo and logprobs tells those of its prompt"},
+    {.name = "prompt_logprobs",
+     .why = "a completion with echo and logprobs tells those of its prompt",
+     .even_zero = true},
     {"truncate_prompt_tokens", "a prompt is read whole, or refused"},
 };
 
@@ -43,8 +45,9 @@ constexpr RefusedField kOfChats[] = {
 
 template <class AnyJson>
 bool asks_for_nothing(const AnyJson& value, const RefusedField& field) {
-  return value.is_null() || value == false || value == 0 || value == "" || value == field.nothing ||
-         (value.is_array() && value.empty());
+  return value.is_null() || value == false || (value == 0 && !field.even_zero) || value == "" ||
+         value == field.nothing || (value.is_array() && value.empty()) ||
+         (field.full_only && value.is_object() && value.empty());
 }
 
 template <class AnyJson>

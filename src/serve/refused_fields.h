@@ -12,10 +12,12 @@ struct RefusedField {
   const char* name;
   const char* why;           // or what has its place
   const char* nothing = "";  // a text by which it asks for nothing
+  bool even_zero = false;    // 0 asks for something too
+  bool full_only = false;    // {} asks for nothing
 };
 
 // Throws an ApiError for the first that the object has, but where it asks for nothing: null, false,
-// 0, "", [] and RefusedField::nothing.
+// 0, "", [], RefusedField::nothing, and as it says {}.
 void refuse_fields(const Json&, std::span<const RefusedField>);
 void refuse_fields(const OrderedJson&, std::span<const RefusedField>);
 

@@ -80,6 +80,8 @@ std::vector<std::pair<int32_t, float>> read_biases(const Fields& fields, int64_t
   std::vector<std::pair<int32_t, float>> biases;
   if (!fields.has("logit_bias")) return biases;
   const Json& object = fields.value("logit_bias");
+  // llama-server's clients send lists; an empty one asks for nothing.
+  if (object.is_array() && object.empty()) return biases;
   if (!object.is_object() || std::ssize(object) > kMostBiases)
     refuse(
         "logit_bias",

@@ -89,7 +89,8 @@ TEST(ChatFields, ThinkingIsTheTemplatesSwitch) {
   const std::string on = "unsaid True True", off = "unsaid False False";
   EXPECT_EQ(told(R"(, "thinking": {"type": "enabled"})"), on);
   EXPECT_EQ(told(R"(, "thinking": {"type": "disabled"})"), off);
-  EXPECT_EQ(told(R"(, "thinking": {"type": "adaptive"})"), "unsaid unsaid unsaid");
+  for (const std::string left : {"adaptive", "auto"})
+    EXPECT_EQ(told(R"(, "thinking": {"type": ")" + left + R"("})"), "unsaid unsaid unsaid");
   EXPECT_EQ(told(R"(, "thinking": null, "enable_thinking": null)"), "unsaid unsaid unsaid");
   EXPECT_EQ(told(R"(, "enable_thinking": true)"), on);
   EXPECT_EQ(told(R"(, "enable_thinking": false)"), off);

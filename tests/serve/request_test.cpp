@@ -115,6 +115,11 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   for (const Json& nothing : {Json(), Json(false), Json(0), Json(""), Json::array()})
     for (const char* field : {"guided_json", "stop_token_ids", "min_tokens", "functions"})
       EXPECT_EQ(refused(true, field, nothing), "") << field << nothing;
+  EXPECT_EQ(refused(true, "guided_json", Json::object()), "");
+  EXPECT_EQ(refused(true, "structured_outputs", Json::object()), "");
+  EXPECT_NE(refused(true, "prompt_logprobs", 0), "") << "the prompt's own tokens";
+  for (const Json& nothing : {Json::array(), Json::object(), Json()})
+    EXPECT_TRUE(f.read({{"logit_bias", nothing}}).texts[0].options.sampler.logit_bias.empty());
   EXPECT_EQ(refused(true, "function_call", "none"), "");
   EXPECT_EQ(refused(false, "suffix", false), "");
   EXPECT_NE(refused(true, "guided_regex", "none"), "") << "a word like any other";

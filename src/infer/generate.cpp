@@ -69,7 +69,7 @@ Generation::Generation(const Tokenizer& tokenizer, std::span<const int32_t> prom
       emit_(std::move(emit)),
       sampler_(options.sampler),
       constraint_(std::move(constraint)),
-      stream_(tokenizer, options.stop),
+      stream_(tokenizer, options.stop, options.rules),
       vocab_(static_cast<size_t>(tokenizer.vocab_size())),
       text_(prompt.begin(), prompt.end()) {
   for (const int32_t id : prompt) sampler_.accept(id);
@@ -120,6 +120,7 @@ bool Generation::write(int32_t id) {
   if (ended) {
     out_.finish = "stop";
     out_.stop = stream_.stop();
+    out_.stop_id = stream_.stop_id();
   } else if (!wanted) {
     out_.finish = "interrupted";
   }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ namespace moe {
 struct GenerateOptions {
   int64_t max_tokens = 200;       // fewer where the model's texts end (why_texts_end)
   std::vector<std::string> stop;  // generation ends before the first of these
+  TextRules rules;
   SamplerOptions sampler;
   SessionOptions session;
   // Prompt lookup (infer/lookup.h): at most so many tokens are guessed from what the text said
@@ -52,7 +54,8 @@ struct Generated {
       accepted = 0;
   std::vector<int32_t> prompt_ids, ids;  // [prompt_tokens], [tokens]
   std::string finish;                    // "length", "stop" or "interrupted"
-  std::string stop;  // of GenerateOptions::stop the one that ended it; empty: none
+  std::string stop;                // of GenerateOptions::stop the one that ended it; empty: none
+  std::optional<int32_t> stop_id;  // likewise of TextRules::stop_ids
   double prompt_seconds = 0, decode_seconds = 0;
   std::vector<std::vector<int64_t>> expert_rows;  // as ModelRunner has them, since it began
 };

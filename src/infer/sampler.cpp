@@ -85,6 +85,7 @@ void validate(const SamplerOptions& o) {
     fail_usage("@min_p is {}; it must be at least 0 (off) and below 1", o.min_p);
   if (!std::isfinite(o.frequency_penalty) || !std::isfinite(o.presence_penalty))
     fail_usage("@frequency_penalty and @presence_penalty must be finite numbers");
+  if (o.min_tokens < 0) fail_usage("min_tokens is {}; it must be 0 or above", o.min_tokens);
   if (!(o.repeat_penalty > 0) || !std::isfinite(o.repeat_penalty))
     fail_usage("@repeat_penalty is {}; it must be above 0 (1 is off)", o.repeat_penalty);
 }
@@ -101,7 +102,7 @@ void Sampler::accept(int32_t id) {
 
 bool Sampler::plain() const {
   return options_.repeat_penalty == 1 && options_.frequency_penalty == 0 &&
-         options_.presence_penalty == 0 && options_.logit_bias.empty();
+         options_.presence_penalty == 0 && options_.logit_bias.empty() && !must_go_on();
 }
 
 std::span<const float> Sampler::penalised(std::span<const float> logits) {
@@ -127,6 +128,8 @@ std::span<const float> Sampler::penalised(std::span<const float> logits) {
       });
   for (const auto& bias : options_.logit_bias)
     each(bias.first, [&](float& logit) { logit += bias.second; });
+  if (must_go_on())
+    for (const int32_t id : options_.ends) each(id, [](float& logit) { logit = -INFINITY; });
   return changed_;
 }
 

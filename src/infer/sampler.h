@@ -24,6 +24,8 @@ struct SamplerOptions {
   // (OpenAI's API reference, "frequency and presence penalties").
   float frequency_penalty = 0, presence_penalty = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens
+  std::vector<int32_t> ends = {};  // none of them comes before so many tokens are drawn:
+  int64_t min_tokens = 0;
   uint64_t seed = 0;
 };
 
@@ -49,6 +51,7 @@ class Sampler {
   };
   // Whether the logits count as they are.
   bool plain() const;
+  bool must_go_on() const { return draws_ < static_cast<uint64_t>(options_.min_tokens); }
   // With penalties and biases; the logits themselves where there are none.
   std::span<const float> penalised(std::span<const float> logits);
   void cut(std::vector<Candidate>&) const;

@@ -34,22 +34,48 @@ size_t certain_length(const std::string& text, const std::vector<std::string>& s
   return end;
 }
 
+bool lists(const std::vector<int32_t>& sorted, int32_t id) {
+  return std::binary_search(sorted.begin(), sorted.end(), id);
+}
+
 }  // namespace
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops)
-    : tokenizer_(tokenizer), stops_(std::move(stops)), decoder_(tokenizer) {}
+TextStream::TextStream(const Tokenizer& tokenizer, std::vector<std::string> stops, TextRules rules)
+    : tokenizer_(tokenizer),
+      stops_(std::move(stops)),
+      rules_(std::move(rules)),
+      decoder_(tokenizer) {}
 
 std::string TextStream::push(int32_t id) {
-  if (tokenizer_.ends_text(id)) {
-    ended_ = true;
-    return finish();
+  ++tokens_;
+  const bool stops = lists(rules_.stop_ids, id);
+  if (stops) stop_id_ = id;
+  if (stops || tokenizer_.ends_text(id)) return end_with(id);
+  const bool may_stop = tokens_ > rules_.min_tokens;
+  if (lists(rules_.hidden, id)) {
+    const auto stop = std::find(stops_.begin(), stops_.end(), tokenizer_.piece(id));
+    return may_stop && stop != stops_.end() ? end_at(*stop, text_.size()) : "";
   }
   text_ += decoder_.push(id);
-  // None begins in what was shown: that would have been held back.
-  const auto [stop, begin] = first_stop(text_, shown_, stops_);
-  if (stop == nullptr) return show(certain_length(text_, stops_));
+  // None begins in what was shown: that would have been held back, or was passed over.
+  if (may_stop)
+    if (const auto [stop, begin] = first_stop(text_, shown_, stops_); stop != nullptr)
+      return end_at(*stop, begin);
+  return show(certain_length(text_, stops_));
+}
+
+std::string TextStream::end_with(int32_t id) {
   ended_ = true;
-  stop_ = *stop;
+  if (lists(rules_.kept_ids, id)) text_ += decoder_.push(id);
+  return finish();
+}
+
+// Of a hidden one nothing is in the text.
+std::string TextStream::end_at(const std::string& stop, size_t begin) {
+  ended_ = true;
+  stop_ = stop;
+  const auto number = static_cast<size_t>(&stop - stops_.data());
+  if (number < rules_.kept_stops) begin = std::min(begin + stop.size(), text_.size());
   return show(begin);
 }
 

@@ -23,8 +23,6 @@ constexpr RefusedField kOfOthers[] = {
     {"json_schema", kFormat},
     {"allowed_token_ids", kBiases},
     {"bad_words", kBiases},
-    {"stop_token_ids", "say the texts of these tokens by stop"},
-    {"min_tokens", "with ignore_eos a reply has as many tokens as max_tokens says"},
     {"use_beam_search", "texts are drawn token by token; temperature 0 takes the likeliest"},
     {.name = "prompt_logprobs",
      .why = "a completion with echo and logprobs tells those of its prompt",

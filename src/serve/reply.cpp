@@ -89,8 +89,9 @@ std::string ReplyWriter::finish_reason(const Choice& choice, bool calls) const {
   return choice.end.finish == "stop" ? "stop" : "length";
 }
 
-// As vLLM tells it: which of the request's stops ended the text; null: none of them.
+// As vLLM tells it: which of the request's stops ended the text, or of its tokens; null: none.
 Json ReplyWriter::stop_reason(const Choice& choice) const {
+  if (choice.end.stop_id) return *choice.end.stop_id;
   const auto stop = std::find(form_.stops.begin(), form_.stops.end(), choice.end.stop);
   return stop != form_.stops.end() ? Json(*stop) : Json();
 }

@@ -163,7 +163,75 @@ struct Common {
   TextRequest text;
 };
 
-GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_t max_tokens) {
+void sort_ids(std::vector<int32_t>& ids) {
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+// Tokens that end a reply: the tokenizer's own and, in a chat, what parts messages, where it is a
+// token.
+std::vector<int32_t> ids_that_end(const Served& served, bool chat) {
+  const Tokenizer& tokenizer = *served.tokenizer;
+  std::vector<int32_t> ids = tokenizer.special().ends;
+  if (const auto eos = tokenizer.eos_id()) ids.push_back(*eos);
+  if (chat)
+    for (const int32_t id : tokenizer.marks())
+      if (std::ranges::count(served.chat->stops(), tokenizer.piece(id)) > 0) ids.push_back(id);
+  sort_ids(ids);
+  return ids;
+}
+
+std::vector<int32_t> read_stop_ids(const Fields& fields, int64_t vocab) {
+  const auto given = fields.get<std::vector<int64_t>>("stop_token_ids", {});
+  if (std::ssize(given) > kMostBiases)
+    refuse("stop_token_ids",
+           message("stop_token_ids has {} tokens; {} are possible", given.size(), kMostBiases));
+  std::vector<int32_t> ids;
+  for (const int64_t id : given) {
+    if (id < 0 || id >= vocab)
+      refuse("stop_token_ids", message("stop_token_ids: {} is no token id; the vocabulary has 0 to "
+                                       "{}",
+                                       id, vocab - 1));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  sort_ids(ids);
+  return ids;
+}
+
+// What vLLM's clients may ask of a text's end, and of tokens that are no text of their own. Those
+// are left out of what is not taken apart; marks of thoughts and calls may be some.
+void read_rules(const Fields& fields, const Served& served, bool parsed, ReplyForm& form,
+                GenerateOptions& o) {
+  const std::vector<int32_t> ends = ids_that_end(served, form.chat);
+  const bool keeps = fields.get<bool>("include_stop_str_in_output", false),
+             skips = fields.get<bool>("skip_special_tokens", true);
+  std::vector<int32_t> special = served.tokenizer->special_marks();
+  sort_ids(special);
+  const auto is_special = [&](int32_t id) {
+    return std::binary_search(special.begin(), special.end(), id);
+  };
+  TextRules& rules = o.rules;
+  rules.stop_ids = read_stop_ids(fields, text_vocab(served.model->config(), *served.tokenizer));
+  rules.min_tokens = fields.get_in<int64_t>("min_tokens", 0, kLongestReply, 0);
+  if (rules.min_tokens > o.max_tokens)
+    refuse("min_tokens", message("min_tokens is {}, and the reply has {} tokens at most",
+                                 rules.min_tokens, o.max_tokens));
+  o.sampler.min_tokens = rules.min_tokens;
+  o.sampler.ends = ends;
+  o.sampler.ends.insert(o.sampler.ends.end(), rules.stop_ids.begin(), rules.stop_ids.end());
+  if (keeps) {
+    rules.kept_stops = form.stops.size();
+    if (!skips) rules.kept_ids = ends;
+    for (const int32_t id : rules.stop_ids)
+      if (!skips || (!is_special(id) && !served.tokenizer->ends_text(id)))
+        rules.kept_ids.push_back(id);
+    sort_ids(rules.kept_ids);
+  }
+  if (skips && !parsed) rules.hidden = form.hidden = std::move(special);
+}
+
+GenerateOptions read_sampling(const Fields& fields, const Served& served, bool chat,
+                              int64_t max_tokens) {
   GenerateOptions o;
   o.max_tokens = fields.get_in<int64_t>("max_tokens", 0, kLongestReply, max_tokens);
   SamplerOptions& s = o.sampler;
@@ -182,12 +250,8 @@ GenerateOptions read_sampling(const Fields& fields, const Served& served, int64_
   const auto seed = fields.get<int64_t>("seed", -1);
   s.seed = seed == -1 ? random_seed() : static_cast<uint64_t>(seed);
   s.logit_bias = read_biases(fields, text_vocab(served.model->config(), *served.tokenizer));
-  if (fields.get<bool>("ignore_eos", false)) {
-    const SpecialIds& special = served.tokenizer->special();
-    std::vector<int32_t> ends = special.ends;
-    if (const auto eos = served.tokenizer->eos_id()) ends.push_back(*eos);
-    for (const int32_t id : ends) s.logit_bias.emplace_back(id, -INFINITY);
-  }
+  if (fields.get<bool>("ignore_eos", false))
+    for (const int32_t id : ids_that_end(served, chat)) s.logit_bias.emplace_back(id, -INFINITY);
   o.stop = read_texts(fields, "stop");
   if (std::ssize(o.stop) > kMostStops)
     refuse("stop", message("stop has {} texts; {} are possible", o.stop.size(), kMostStops));
@@ -223,7 +287,7 @@ Common read_common(const Fields& fields, std::string_view body, const Served& se
   if (served.moe_layers.empty() && (form.routing || form.routed_experts))
     refuse(form.routing ? "routing" : "return_routed_experts",
            "the model is dense: no token is routed to experts");
-  c.text.options = read_sampling(fields, served, max_tokens);
+  c.text.options = read_sampling(fields, served, form.chat, max_tokens);
   form.stops = c.text.options.stop;
   c.text.routing = form.routing || form.routed_experts;
   c.text.recorded = read_replay(fields, served);
@@ -409,6 +473,7 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   if (fields.get_in<int64_t>("best_of", 1, kMostChoices, out.choices) != out.choices)
     refuse("best_of",
            "best_of is not supported: all texts that are written are told; n says how many");
+  read_rules(fields, served, false, out.form, common.text.options);
   out.form.echo = fields.get<bool>("echo", false);
   out.form.logprobs = fields.has("logprobs") && !fields.value("logprobs").is_boolean();
   if (out.form.logprobs) {
@@ -464,6 +529,8 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
   std::string opening;
   out.form.opened = opens_thought(prompt);
+  const ReplySyntax syntax = served.chat->reply_syntax(out.form.tools, out.form.opened);
+  read_rules(fields, served, syntax.parses(), out.form, common.text.options);
   if (common.text.grammar) {
     // A thought that the prompt opened would hold all of what has to come.
     if (const ThoughtTags* opened = std::exchange(out.form.opened, nullptr))

@@ -47,6 +47,7 @@ struct ReplyForm {
   bool thoughts_apart = true;           // from the content, where they stand between tags
   // Those that the request names: of them a reply tells which one ended it.
   std::vector<std::string> stops = {};
+  std::vector<int32_t> hidden = {};  // TextRules::hidden
 };
 
 struct ParsedRequest {

@@ -122,6 +122,14 @@ class BpeTokenizer : public Tokenizer {
     return ids;
   }
 
+  std::vector<int32_t> special_marks() const override {
+    std::vector<int32_t> ids;
+    for (const std::vector<AddedToken>* tokens : {&parts_.added, &parts_.added_late})
+      for (const AddedToken& token : *tokens)
+        if (token.special) ids.push_back(token.id);
+    return ids;
+  }
+
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text = Tokenizer::decode(ids);
     if (!parts_.characters) return text;

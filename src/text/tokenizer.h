@@ -38,6 +38,9 @@ class Tokenizer {
   // Ids that are no piece of ordinary text, such as <|endoftext|>: those looked for in a text
   // before all else, and what stands for unknown characters.
   virtual std::vector<int32_t> marks() const { return {}; }
+  // Those of marks() that stand for no text of their own (transformers' special tokens): what
+  // reads a text may leave them out.
+  virtual std::vector<int32_t> special_marks() const { return {}; }
   // Where in `text` each token of encode(text) begins.
   virtual std::vector<int64_t> starts(std::string_view text) const;
   // encode(), behind bos where the tokenizer puts it there: what a model reads that is given a

@@ -148,6 +148,18 @@ TEST(Sampler, PenaltyDividesPositiveAndMultipliesNegativeLogits) {
   EXPECT_EQ(negative.next(std::vector<float>{-2.5f, -1}), 1) << "seen twice, penalised once";
 }
 
+TEST(Sampler, LetsNoEndComeBeforeThereAreEnoughTokens) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    SamplerOptions o = plain(temperature);
+    o.ends = {1, 7};
+    o.min_tokens = 3;
+    Sampler sampler(o);
+    const std::vector<float> logits = {0, 50, 1};
+    for (int i = 0; i < 3; ++i) EXPECT_NE(sampler.next(logits), 1) << i;
+    EXPECT_EQ(sampler.next(logits), 1);
+  }
+}
+
 TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
   for (const float bad : {NAN, INFINITY}) {
     Sampler sampler(plain());

@@ -100,5 +100,64 @@ TEST(TextStream, EndsWithTheTokenizersEnd) {
   EXPECT_EQ(held.shown(), "in C#");
 }
 
+TEST(TextStream, EndsWithATokenThatIsNamed) {
+  const auto bytes = make_tokenizer("bytes");
+  bytes->set_special({.eos = 'z'});
+  for (const bool kept : {false, true}) {
+    TextStream stream(*bytes, {"###"},
+                      {.stop_ids = {'x', 'y'},
+                       .kept_ids = kept ? std::vector<int32_t>{'y'} : std::vector<int32_t>{}});
+    push_all(stream, "a#");
+    EXPECT_FALSE(stream.ended());
+    stream.push('y');
+    EXPECT_TRUE(stream.ended());
+    EXPECT_EQ(stream.stop_id(), 'y');
+    EXPECT_EQ(stream.stop(), "");
+    EXPECT_EQ(stream.shown(), kept ? "a#y" : "a#");
+  }
+  TextStream own(*bytes, {}, {.stop_ids = {'x'}, .kept_ids = {'z'}});
+  push_all(own, "az");
+  EXPECT_EQ(own.stop_id(), std::nullopt) << "its own end is no stop of the caller's";
+  EXPECT_EQ(own.shown(), "az");
+}
+
+TEST(TextStream, KeepsTheStopsThatAreToStay) {
+  const auto bytes = make_tokenizer("bytes");
+  for (const size_t kept : {0, 1}) {
+    TextStream first(*bytes, {"nd", "s"}, {.kept_stops = kept});
+    push_all(first, "the end");
+    EXPECT_EQ(first.shown(), kept == 1 ? "the end" : "the e");
+    TextStream second(*bytes, {"nd", "s"}, {.kept_stops = kept});
+    push_all(second, "less");
+    EXPECT_EQ(second.shown(), "le") << "of the second it is asked nowhere";
+  }
+}
+
+TEST(TextStream, LeavesOutWhatIsHidden) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {"#", "ab"}, {.kept_stops = 1, .hidden = {'#', '@'}});
+  EXPECT_EQ(push_all(stream, "@x@a"), (Pieces{"", "x", "", ""}));
+  EXPECT_FALSE(stream.ended());
+  EXPECT_EQ(stream.push('#'), "a") << "a stop all the same";
+  EXPECT_TRUE(stream.ended());
+  EXPECT_EQ(stream.stop(), "#");
+  EXPECT_EQ(stream.shown(), "xa");
+}
+
+TEST(TextStream, LooksForNoStopBeforeThereAreEnoughTokens) {
+  const auto bytes = make_tokenizer("bytes");
+  TextStream stream(*bytes, {"ab"}, {.hidden = {'#'}, .min_tokens = 3});
+  push_all(stream, "aba");
+  EXPECT_FALSE(stream.ended());
+  EXPECT_EQ(stream.shown(), "ab") << "the last may begin one";
+  stream.push('b');
+  EXPECT_TRUE(stream.ended()) << "the fourth token makes one whole";
+  EXPECT_EQ(stream.shown(), "ab");
+  TextStream none(*bytes, {"ab"}, {.min_tokens = 4});
+  push_all(none, "ababx");
+  EXPECT_FALSE(none.ended());
+  EXPECT_EQ(none.shown(), "ababx");
+}
+
 }  // namespace
 }  // namespace moe::test::text_stream_test

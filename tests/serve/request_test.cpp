@@ -94,8 +94,6 @@ TEST(Request, RefusesWhatWouldBeMisread) {
       {"grammar", "root ::= \"a\"", "response_format"},
       {"json_schema", Json::object(), "response_format"},
       {"bad_words", {"never"}, "logit_bias"},
-      {"stop_token_ids", {7}, "stop"},
-      {"min_tokens", 5, "ignore_eos"},
       {"use_beam_search", true, "temperature 0"},
       {"prompt_logprobs", 1, "echo and logprobs"}};
   const std::vector<std::tuple<std::string, Json, std::string>> of_chats = {
@@ -113,7 +111,7 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   EXPECT_EQ(refused(false, "best_of", 1), "");
   // What asks for nothing is no wish.
   for (const Json& nothing : {Json(), Json(false), Json(0), Json(""), Json::array()})
-    for (const char* field : {"guided_json", "stop_token_ids", "min_tokens", "functions"})
+    for (const char* field : {"guided_json", "bad_words", "functions"})
       EXPECT_EQ(refused(true, field, nothing), "") << field << nothing;
   EXPECT_EQ(refused(true, "guided_json", Json::object()), "");
   EXPECT_EQ(refused(true, "structured_outputs", Json::object()), "");

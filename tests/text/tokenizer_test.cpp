@@ -99,6 +99,18 @@ TEST(ByteTokenizer, LoadsWhatItWrote) {
   EXPECT_FAILS(load_tokenizer(folder / "no"), "No such file");
 }
 
+// A word that is looked for first, such as <tool_call>, is text all the same.
+TEST(TokenizerFolder, KnowsWhichMarksAreNoText) {
+  Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
+  json["added_tokens"] = {
+      {{"id", 256}, {"content", "<s>"}, {"special", true}},
+      {{"id", 257}, {"content", "<tool_call>"}, {"special", false}},
+      {{"id", 258}, {"content", "<b>"}, {"normalized", true}, {"special", true}}};
+  const auto tokenizer = parse_tokenizer(json.dump(), "t.json");
+  EXPECT_EQ(tokenizer->special_marks(), (std::vector<int32_t>{256, 258}));
+  EXPECT_EQ(make_tokenizer("bytes")->special_marks(), std::vector<int32_t>());
+}
+
 TEST(TokenizerFolder, SaysWhatBeginsAndEndsAText) {
   TempFolder folder;
   Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");

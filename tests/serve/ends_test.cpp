@@ -1,0 +1,152 @@
+// Where a reply ends by the fields that vLLM has for it, and which tokens stand in it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/request.h"
+#include "support/served.h"
+
+namespace moe::test::ends_test {
+namespace {
+
+// Nothing but the letter A is written.
+const Json kLetters = {{"prompt", "Once"}, {"max_tokens", 8}, {"logit_bias", {{"65", 100}}}};
+
+struct Reply {
+  std::string text, finish;
+  Json reason;
+  int64_t tokens;
+};
+
+Reply written(ServedModel& s, const Json& more) {
+  const Json reply = s.ask("/v1/completions", with(kLetters, more));
+  const Json& choice = reply["choices"][0];
+  return {choice["text"], choice["finish_reason"], choice["stop_reason"],
+          reply["usage"]["completion_tokens"]};
+}
+
+TEST(Ends, ATokenThatIsNamedEndsTheReply) {
+  ServedModel s;
+  const Reply plain = written(s, {{"stop_token_ids", {66, 65}}});
+  EXPECT_EQ(plain.text, "");
+  EXPECT_EQ(plain.finish, "stop");
+  EXPECT_EQ(plain.reason, 65);
+  EXPECT_EQ(plain.tokens, 1);
+  const Reply kept = written(s, {{"stop_token_ids", {65}}, {"include_stop_str_in_output", true}});
+  EXPECT_EQ(kept.text, "A");
+  EXPECT_EQ(kept.finish, "stop");
+  EXPECT_EQ(written(s, {{"stop_token_ids", {66}}}).text, "AAAAAAAA");
+}
+
+TEST(Ends, AStopStaysWhereItIsAsked) {
+  ServedModel s;
+  EXPECT_EQ(written(s, {{"stop", "AA"}}).text, "");
+  const Reply kept = written(s, {{"stop", "AA"}, {"include_stop_str_in_output", true}});
+  EXPECT_EQ(kept.text, "AA");
+  EXPECT_EQ(kept.finish, "stop");
+  EXPECT_EQ(kept.reason, "AA");
+  EXPECT_EQ(kept.tokens, 2);
+}
+
+TEST(Ends, NothingEndsAReplyBeforeItHasEnoughTokens) {
+  ServedModel s;
+  const Reply by_text = written(s, {{"stop", "A"}, {"min_tokens", 3}});
+  EXPECT_EQ(by_text.text, "AAA");
+  EXPECT_EQ(by_text.reason, "A");
+  EXPECT_EQ(by_text.tokens, 4);
+  const Reply by_token = written(s, {{"stop_token_ids", {65}}, {"min_tokens", 3}});
+  EXPECT_EQ(by_token.reason, 65);
+  EXPECT_EQ(by_token.tokens, 4) << "three others first";
+}
+
+TEST(Ends, WhatCannotBeIsRefusedByName) {
+  ServedModel s;
+  for (const auto& [field, value] : {std::pair<const char*, Json>{"stop_token_ids", {256}},
+                                     {"stop_token_ids", {-1}},
+                                     {"stop_token_ids", "A"},
+                                     {"min_tokens", 9},
+                                     {"min_tokens", -1},
+                                     {"include_stop_str_in_output", "yes"},
+                                     {"skip_special_tokens", 2}}) {
+    const HttpReply reply = s.post("/v1/completions", with(kLetters, {{field, value}}));
+    EXPECT_EQ(reply.status, 400) << field;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], field);
+  }
+}
+
+// Bytes, the mark that ends ChatML's messages and another, and a word that is looked for first.
+struct Marked {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Model> model;
+  serve::Served served;
+
+  explicit Marked(const ChatTemplate& chat) {
+    ModelConfig config = plain_config();
+    config.vocab = 260;
+    model = fresh(config);
+    Json json = parse_json(make_tokenizer("bytes")->to_json(), "t");
+    json["added_tokens"] = {{{"id", 256}, {"content", "<|im_end|>"}, {"special", true}},
+                            {{"id", 257}, {"content", "<x>"}, {"special", true}},
+                            {{"id", 258}, {"content", "<y>"}, {"special", false}}};
+    tokenizer = parse_tokenizer(json.dump(), "t.json");
+    tokenizer->set_special({.eos = 257});
+    served = {.name = "m",
+              .model = model.get(),
+              .tokenizer = tokenizer.get(),
+              .chat = &chat,
+              .context = 512,
+              .slots = 2,
+              .moe_layers = {0, 1}};
+  }
+  GenerateOptions completion(const Json& more) const {
+    return serve::read_completion(with({{"prompt", "Hi"}}, more).dump(), served).texts[0].options;
+  }
+  GenerateOptions chat(const Json& more) const {
+    const Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+    return serve::read_chat(with(body, more).dump(), served).texts[0].options;
+  }
+};
+using Ids = std::vector<int32_t>;
+
+TEST(Ends, SpecialTokensAreLeftOutUnlessTheyAreAskedFor) {
+  const Marked m(chatml());
+  for (const Json& same : {Json::object(), Json{{"skip_special_tokens", true}},
+                           Json{{"skip_special_tokens", nullptr}}}) {
+    EXPECT_EQ(m.completion(same).rules.hidden, (Ids{256, 257}));
+    EXPECT_EQ(m.chat(same).rules.hidden, (Ids{256, 257}));
+  }
+  const Json shown = {{"skip_special_tokens", false}};
+  EXPECT_EQ(m.completion(shown).rules.hidden, Ids());
+  EXPECT_EQ(m.chat(shown).rules.hidden, Ids());
+  const ChatTemplate thinks(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{# <think> </think> #}",
+      {});
+  EXPECT_EQ(Marked(thinks).chat(Json::object()).rules.hidden, Ids()) << "some may be its tags";
+}
+
+TEST(Ends, TheEndOfATextIsKeptAsVllmKeepsIt) {
+  const Marked m(chatml());
+  const Json kept = {{"include_stop_str_in_output", true},
+                     {"stop", {"a", "b"}},
+                     {"stop_token_ids", {65, 256, 257}}};
+  EXPECT_EQ(m.completion(kept).rules.kept_ids, Ids{65}) << "the others are special";
+  EXPECT_EQ(m.completion(with(kept, {{"skip_special_tokens", false}})).rules.kept_ids,
+            (Ids{65, 256, 257}));
+  EXPECT_EQ(m.completion(kept).rules.kept_stops, 2u);
+  EXPECT_EQ(m.chat(kept).rules.kept_stops, 2u) << "not those of the template";
+  EXPECT_GT(m.chat(kept).stop.size(), 2u);
+  EXPECT_EQ(m.completion({{"stop_token_ids", {65}}}).rules.kept_ids, Ids());
+}
+
+TEST(Ends, AChatsMarksEndItTooEarlyAsTheTokenizersEndDoes) {
+  const Marked m(chatml());
+  const Json least = {{"min_tokens", 2}, {"stop_token_ids", {65}}};
+  EXPECT_EQ(m.completion(least).sampler.ends, (Ids{257, 65}));
+  EXPECT_EQ(m.chat(least).sampler.ends, (Ids{256, 257, 65}));
+  EXPECT_EQ(m.chat({{"ignore_eos", true}}).sampler.logit_bias.size(), 2u);
+  EXPECT_EQ(m.completion({{"ignore_eos", true}}).sampler.logit_bias.size(), 1u);
+}
+
+}  // namespace
+}  // namespace moe::test::ends_test

@@ -48,6 +48,7 @@ class Job : public std::enable_shared_from_this<Job> {
     for (size_t i = 0; i < request.texts.size(); ++i) {
       all_.emplace_back().index = static_cast<int64_t>(i);
       all_.back().prompt_ids = request.texts[i].prompt;
+      all_.back().text = form_.begun;
       last_.push_back(began_);
     }
   }

@@ -46,6 +46,14 @@ void add_block(const RequestField& block, const std::string& role, const std::st
                   from);
 }
 
+// Claude's API goes on with what the last message begins.
+bool ends_with_begun_text(const RequestField& messages) {
+  const RequestField last = messages.at(messages.json.size() - 1), content = last.at("content");
+  if (last.at("role").text() != "assistant") return false;
+  if (content.json.is_string()) return true;
+  return !content.json.empty() && content.at(content.json.size() - 1).at("type").text() == "text";
+}
+
 void add_messages(const RequestField& request, ChatBody& chat) {
   const RequestField messages = request.at("messages").list();
   for (size_t i = 0; i < messages.json.size(); ++i) {
@@ -62,6 +70,8 @@ void add_messages(const RequestField& request, ChatBody& chat) {
     for (size_t k = 0; k < content.json.size(); ++k)
       add_block(content.at(k), role, message.name, chat);
   }
+  if (!messages.json.empty() && ends_with_begun_text(messages))
+    chat.set("continue_final_message", true);
 }
 
 void add_tools(const RequestField& request, ChatBody& chat) {
@@ -241,10 +251,11 @@ ParsedRequest read_messages(std::string_view body, const Served& served) {
   fields.at("max_tokens");
   if (request.at("messages").empty())
     fail_usage("messages is empty; a dialogue needs at least one");
-  if (request.at("messages").back().at("role") == "assistant")
+  if (request.at("messages").back().at("role") == "assistant" &&
+      !ends_with_begun_text(fields.at("messages")))
     fail_usage(
-        "messages ends with one of the assistant, and going on with what it begins is not "
-        "supported; the last one must be the user's");
+        "messages ends with one of the assistant that ends with no text, so there is nothing to "
+        "go on with; the last one must be the user's");
   ParsedRequest parsed = chat.read(served);
   parsed.style = messages_style(parsed.prompt_tokens);
   return parsed;

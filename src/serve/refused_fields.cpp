@@ -32,13 +32,12 @@ constexpr RefusedField kOfOthers[] = {
 
 constexpr RefusedField kOfCompletions[] = {{"suffix", "the model only continues a text"}};
 
-// src/openai/types/chat in openai/openai-python; the last is vLLM's.
+// src/openai/types/chat in openai/openai-python.
 constexpr RefusedField kOfChats[] = {
     {"functions", "it is the older form of tools; send tools"},
     {"function_call", "it is the older form of tool_choice; send tools and tool_choice", "none"},
     {"audio", "this server makes text only"},
     {"web_search_options", "nothing is searched here; offer a tool that searches"},
-    {"continue_final_message", "a reply is a message of its own"},
 };
 
 template <class AnyJson>

@@ -226,10 +226,11 @@ ReplyReader::Certain ReplyWriter::certain(Choice& choice) const {
 }
 
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {
-  Json message = {{"role", "assistant"}, {"content", reply.content}, {"refusal", nullptr}};
+  const std::string content = form_.before + reply.content;
+  Json message = {{"role", form_.role}, {"content", content}, {"refusal", nullptr}};
   if (!reply.thought.empty()) message["reasoning_content"] = reply.thought;
   if (reply.calls.empty()) return message;
-  if (reply.content.empty()) message["content"] = nullptr;
+  if (content.empty()) message["content"] = nullptr;
   message["tool_calls"] = Json::array();
   for (size_t i = 0; i < reply.calls.size(); ++i)
     message["tool_calls"].push_back(
@@ -280,8 +281,8 @@ Json ReplyWriter::chunk(Choice& choice, std::string_view echo) const {
   if (choice.ended) json["stop_reason"] = stop_reason(choice);
   if (form_.chat) {
     Json delta = Json::object();
-    if (first) delta["role"] = "assistant";
-    if (first || !text.empty()) delta["content"] = text;
+    if (first) delta["role"] = form_.role;
+    if (first || !text.empty()) delta["content"] = first ? form_.before + text : text;
     if (!thought.empty()) delta["reasoning_content"] = thought;
     for (size_t i = 0; i < parts.calls.size(); ++i)
       delta["tool_calls"].push_back(

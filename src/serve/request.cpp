@@ -276,6 +276,9 @@ Common read_common(const Fields& fields, std::string_view body, const Served& se
   if (adapter != served.adapters.end())
     c.text.adapter = static_cast<int32_t>(adapter - served.adapters.begin()) + 1;
   c.choices = fields.get_in<int64_t>("n", 1, kMostChoices, 1);
+  if (fields.get_in<int64_t>("best_of", 1, kMostChoices, c.choices) != c.choices)
+    refuse("best_of",
+           "best_of is not supported: all texts that are written are told; n says how many");
   form.stream = fields.get<bool>("stream", false);
   if (fields.has("stream_options"))
     form.include_usage = Fields::named("stream_options", [&] {
@@ -454,10 +457,25 @@ void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) 
                      : Fields::named("reasoning_format", [&] { return parts_thoughts(format); });
 }
 
-// What stands behind the prompt where the reply has to be JSON and no call.
-std::string opening_of_json(const ChatTemplate& chat) {
+// Opens a reply that is content and nothing else.
+std::string content_begin(const ChatTemplate& chat) {
   const ReplyChannels* channels = reply_channels(chat.calls());
   return channels == nullptr ? "" : channels->content_begin;
+}
+
+// Whose message the reply is, and what stands before what is written of it.
+void read_beginning(const Fields& fields, const Served& served, const ChatRequest& chat,
+                    const std::string& prompt, ReplyForm& form) {
+  const std::string said = of_last_message(chat, "content"), role = of_last_message(chat, "role");
+  if (!chat.ask) form.role = role;
+  if (fields.get<bool>("echo", false) && role == form.role) form.before = said;
+  form.opened = opens_thought(prompt);
+  if (!chat.goes_on) return;
+  if (form.forced)
+    refuse("tool_choice",
+           "a call cannot be forced where continue_final_message goes on with a text");
+  form.begun = content_begin(*served.chat);
+  if (form.opened == nullptr) form.opened = leaves_thought_open(said);
 }
 
 }  // namespace
@@ -470,9 +488,6 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   refuse_fields(json, refused_of_others());
   Common common = read_common(fields, body, served, out.form, kCompletionTokens);
   out.choices = common.choices;
-  if (fields.get_in<int64_t>("best_of", 1, kMostChoices, out.choices) != out.choices)
-    refuse("best_of",
-           "best_of is not supported: all texts that are written are told; n says how many");
   read_rules(fields, served, false, out.form, common.text.options);
   out.form.echo = fields.get<bool>("echo", false);
   out.form.logprobs = fields.has("logprobs") && !fields.value("logprobs").is_boolean();
@@ -525,17 +540,20 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const std::string call_begin = read_tool_choice(fields, body, served, out, chat, common.text);
   read_thoughts(fields, served, out.form);
   const std::string prompt = Fields::named("messages", [&] { return served.chat->render(chat); });
-  auto& stops = common.text.options.stop;
-  stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
+  read_beginning(fields, served, chat, prompt, out.form);
+  // A model that is not asked for a message begins one by a mark that parts them.
+  if (chat.ask || chat.goes_on) {
+    auto& stops = common.text.options.stop;
+    stops.insert(stops.end(), served.chat->stops().begin(), served.chat->stops().end());
+  }
   std::string opening;
-  out.form.opened = opens_thought(prompt);
   const ReplySyntax syntax = served.chat->reply_syntax(out.form.tools, out.form.opened);
   read_rules(fields, served, syntax.parses(), out.form, common.text.options);
   if (common.text.grammar) {
     // A thought that the prompt opened would hold all of what has to come.
     if (const ThoughtTags* opened = std::exchange(out.form.opened, nullptr))
       opening = fmt::format("\n{}\n\n", opened->close);
-    opening += out.form.forced ? call_begin : opening_of_json(*served.chat);
+    if (!chat.goes_on) opening += out.form.forced ? call_begin : content_begin(*served.chat);
   }
   add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
   return out;

@@ -48,6 +48,9 @@ struct ReplyForm {
   // Those that the request names: of them a reply tells which one ended it.
   std::vector<std::string> stops = {};
   std::vector<int32_t> hidden = {};  // TextRules::hidden
+  std::string role = "assistant";    // of a chat's reply
+  std::string before = {};           // stands before a chat's content
+  std::string begun = {};            // a reply is read as if it stood before it
 };
 
 struct ParsedRequest {

@@ -220,7 +220,36 @@ ChatRequest chat_request(const OrderedJson& body) {
     if (!ask->json.is_boolean()) fail_usage("{} must be true or false", ask->name);
     request.ask = ask->json.get<bool>();
   }
+  if (const std::optional<RequestField> on = of_body("continue_final_message")) {
+    if (!on->json.is_boolean()) fail_usage("{} must be true or false", on->name);
+    request.goes_on = on->json.get<bool>();
+  }
+  if (!request.goes_on) return request;
+  if (request.ask && of_body("add_generation_prompt"))
+    fail_usage(
+        "continue_final_message goes on with the last message, and add_generation_prompt begins "
+        "another; only one can be true");
+  request.ask = false;
   return request;
+}
+
+std::string of_last_message(const ChatRequest& request, const char* key) {
+  const jinja::Value* value = request.messages.sequence()->items.back().dict()->find(key);
+  return value == nullptr || value->text() == nullptr ? "" : *value->text();
+}
+
+jinja::Value with_last_content(const ChatRequest& request, std::string_view text) {
+  jinja::List messages = request.messages.sequence()->items;
+  const jinja::Dict& last = *messages.back().dict();
+  if (const jinja::Value* content = last.find("content"); content == nullptr || !content->text())
+    fail_usage("messages[{}] has no content, so there is nothing to go on with",
+               messages.size() - 1);
+  if (const jinja::Value* calls = last.find("tool_calls"); calls != nullptr && calls->truth())
+    fail_usage("messages[{}] calls tools behind its content, so there is nothing to go on with",
+               messages.size() - 1);
+  messages.back() =
+      with_entry(last, "content", fmt::format("{}{}", of_last_message(request, "content"), text));
+  return messages;
 }
 
 jinja::Variables parse_template_variables(const std::string& json) {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/json.h"
 #include "text/jinja/jinja.h"
@@ -15,14 +16,23 @@ struct ChatRequest {
   jinja::Value tools;      // a list of dicts, else None
   jinja::Variables extra;  // further variables of the template, such as enable_thinking
   bool ask = true;         // add_generation_prompt
+  bool goes_on = false;    // continue_final_message: the reply goes on with the last one's content
 };
 
-// Of an object's "messages", "tools", "chat_template_kwargs" and "add_generation_prompt"; other
-// keys are not looked at. Usage errors name the field: messages[2].content. A content that is a
-// list of texts becomes one text with a line end between each two.
+// Of an object's "messages", "tools", "chat_template_kwargs", "add_generation_prompt" and
+// "continue_final_message"; other keys are not looked at. Usage errors name the field:
+// messages[2].content. A content that is a list of texts becomes one text with a line end between
+// each two.
 ChatRequest chat_request(const OrderedJson& body);
 // The same of a text, which is parsed within bounds; `where` opens the messages of its parser.
 ChatRequest parse_chat_request(const std::string& text, const std::string& where);
+
+// A text of the last message, which chat_request() has seen to: "role" or "content". Empty where it
+// is None.
+std::string of_last_message(const ChatRequest&, const char* key);
+// The messages with `text` behind the last one's content. Usage error: it has none, or has calls
+// behind it.
+jinja::Value with_last_content(const ChatRequest&, std::string_view text);
 
 // Of the option @chat_template_kwargs: a JSON object's entries as variables of a template; empty:
 // none. Usage errors: what is no object, a name that the engine sets itself.

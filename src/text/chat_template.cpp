@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "text/call_text.h"
 #include "text/chat.h"
 #include "text/utf8.h"
 
@@ -105,6 +106,22 @@ size_t count_of(std::string_view text, std::string_view part) {
   for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
     ++count;
   return count;
+}
+
+// Stands behind the content that a reply goes on with while the template is run. Templates that
+// trim contents take the blank.
+constexpr std::string_view kGoesOn = "Amessagethatgoeson ";
+
+// Leaves the prompt up to where kGoesOn stands, as transformers' apply_chat_template does.
+void end_with_content(std::string& prompt, std::string_view content) {
+  const size_t end = prompt.rfind(trimmed(kGoesOn));
+  if (end == std::string::npos || prompt.rfind(trimmed(content), end) == std::string::npos)
+    fail_usage(
+        "continue_final_message: the template does not write the last message as it stands, so "
+        "there is nothing to go on with");
+  const bool trims = prompt.compare(end, kGoesOn.size(), kGoesOn) != 0;
+  prompt.resize(end);
+  if (trims) prompt.resize(trimmed_right(prompt).size());
 }
 
 std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id) {
@@ -255,8 +272,11 @@ std::string ChatTemplate::render(const ChatRequest& request) const {
   refuse_marks(request, marks_);
   ChatRequest taken = request;
   try {
-    taken.messages = styled(request.messages, style_);
-    return run(taken, std::time(nullptr)).text;
+    if (request.goes_on) taken.messages = with_last_content(request, kGoesOn);
+    taken.messages = styled(taken.messages, style_);
+    std::string text = run(taken, std::time(nullptr)).text;
+    if (request.goes_on) end_with_content(text, of_last_message(request, "content"));
+    return text;
   } catch (const Error& e) {
     fail_usage("{}", e.what());
   }

@@ -84,6 +84,14 @@ const ThoughtTags* opens_thought(string_view prompt) {
   return nullptr;
 }
 
+const ThoughtTags* leaves_thought_open(string_view begun) {
+  for (const ThoughtTags& row : kThoughtTags)
+    if (const size_t at = begun.rfind(row.open);
+        at != string_view::npos && begun.find(row.close, at) == string_view::npos)
+      return &row;
+  return nullptr;
+}
+
 ParsedReply parse_reply(const ReplySyntax& syntax, string_view text) {
   static const ToolArguments kNone;
   const ToolArguments& arguments = syntax.arguments == nullptr ? kNone : *syntax.arguments;

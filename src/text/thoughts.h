@@ -20,6 +20,8 @@ const ThoughtTags* thought_tags(std::string_view text);
 // Those that the prompt opened, as some templates do: a reply to it begins inside a thought. Null:
 // it does not.
 const ThoughtTags* opens_thought(std::string_view prompt);
+// Those of a thought that the beginning of a reply opens and does not close; null: it has none.
+const ThoughtTags* leaves_thought_open(std::string_view begun);
 
 // How the replies to a prompt are read.
 struct ReplySyntax {

@@ -347,7 +347,15 @@ TEST(Messages, AreRefusedInTheirForm) {
   refused(with(kAsk, {{"stop_sequences", std::vector<std::string>(17, "x")}}), 400, invalid,
           "stop_sequences: ");
   const Json prefilled = {kUser, {{"role", "assistant"}, {"content", "Once"}}};
-  refused(with(kAsk, {{"messages", prefilled}}), 400, invalid, "the assistant");
+  const Json called = {
+      kUser,
+      {{"role", "assistant"},
+       {"content",
+        {{{"type", "tool_use"}, {"id", "t"}, {"name", "f"}, {"input", Json::object()}}}}}};
+  refused(with(kAsk, {{"messages", called}}), 400, invalid, "the assistant");
+  EXPECT_EQ(
+      s.post("/v1/messages", with(kAsk, {{"messages", prefilled}}), "x-api-key: one\r\n").status,
+      200);
   EXPECT_EQ(
       s.post("/v1/messages/count_tokens", {{"messages", prefilled}}, "x-api-key: one\r\n").status,
       200);

@@ -251,6 +251,30 @@ TEST(Reply, ACallInAChannelEndsAStream) {
   EXPECT_EQ(forced["message"]["content"], nullptr);
 }
 
+// What goes on is read as what its message opened: its words are no header.
+TEST(Reply, GoesOnInsideAMessage) {
+  Fixture f;
+  f.chat = ChatTemplate(kHarmony, {});
+  const serve::ReplyForm form = {
+      .chat = true, .role = "user", .before = "Once", .begun = "<|channel|>final<|message|>"};
+  const std::string rest = " to be";
+  const Json message =
+      f.writer(form).whole({ended(form.begun + rest)}, {}, 1)["choices"][0]["message"];
+  EXPECT_EQ(message["role"], "user");
+  EXPECT_EQ(message["content"], "Once to be");
+  Choice choice;
+  choice.text = form.begun;
+  const ReplyWriter writer = f.writer(form);
+  const Json first = writer.chunk(choice, "")["choices"][0]["delta"];
+  EXPECT_EQ(first["role"], "user");
+  EXPECT_EQ(first["content"], "Once");
+  choice.text += rest;
+  choice.end.finish = "stop";
+  choice.ended = true;
+  const Json last = writer.chunk(choice, "")["choices"][0]["delta"];
+  EXPECT_EQ(last, Json({{"content", " to be"}}));
+}
+
 // As Qwen writes.
 const std::string kThinking = std::string(kHermes) + "{# <think> </think> #}";
 

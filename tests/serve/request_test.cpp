@@ -100,15 +100,16 @@ TEST(Request, RefusesWhatWouldBeMisread) {
       {"functions", Json::array({{{"name", "f"}}}), "send tools"},
       {"function_call", "auto", "send tools and tool_choice"},
       {"audio", {{"voice", "a"}}, "text only"},
-      {"web_search_options", Json::object(), "nothing is searched here"},
-      {"continue_final_message", true, "a message of its own"}};
+      {"web_search_options", Json::object(), "nothing is searched here"}};
   for (const auto& [field, value, part] : of_both)
     for (const bool chat : {false, true})
       EXPECT_NE(refused(chat, field, value).find(part), std::string::npos) << field;
   for (const auto& [field, value, part] : of_chats)
     EXPECT_NE(refused(true, field, value).find(part), std::string::npos) << field;
-  EXPECT_NE(refused(false, "best_of", 2).find("n says how many"), std::string::npos);
-  EXPECT_EQ(refused(false, "best_of", 1), "");
+  for (const bool chat : {false, true}) {
+    EXPECT_NE(refused(chat, "best_of", 2).find("n says how many"), std::string::npos);
+    EXPECT_EQ(refused(chat, "best_of", 1), "");
+  }
   // What asks for nothing is no wish.
   for (const Json& nothing : {Json(), Json(false), Json(0), Json(""), Json::array()})
     for (const char* field : {"guided_json", "bad_words", "functions"})
@@ -122,6 +123,43 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   EXPECT_EQ(refused(false, "suffix", false), "");
   EXPECT_NE(refused(true, "guided_regex", "none"), "") << "a word like any other";
   EXPECT_EQ(refused(true, "modalities", Json::array({"text"})), "");
+}
+
+Json talk(const char* role, const char* last) {
+  return {
+      {"messages", {{{"role", "user"}, {"content", "Hi"}}, {{"role", role}, {"content", last}}}}};
+}
+
+// As vLLM has it: the reply is what follows, and of the role of the last message.
+TEST(Request, AReplyMayGoOnWithTheLastMessage) {
+  const Fixture f;
+  const auto prompt = [&](const serve::ParsedRequest& r) {
+    return f.tokenizer->decode(r.texts[0].prompt);
+  };
+  const Json on = {{"continue_final_message", true}};
+  const serve::ParsedRequest plain = f.read(with(talk("assistant", "Once"), on));
+  EXPECT_TRUE(prompt(plain).ends_with("<|im_start|>assistant\nOnce"));
+  EXPECT_EQ(plain.form.role, "assistant");
+  EXPECT_EQ(plain.form.before, "");
+  EXPECT_FALSE(plain.texts[0].options.stop.empty());
+  const Json echo = with(on, {{"echo", true}});
+  EXPECT_EQ(f.read(with(talk("assistant", "Once"), echo)).form.before, "Once");
+  EXPECT_EQ(f.read(with(talk("user", "And you"), on)).form.role, "user");
+  EXPECT_EQ(f.read(with(talk("assistant", "Once"), {{"echo", true}})).form.before, "Once");
+  EXPECT_EQ(f.read(with(talk("user", "Once"), {{"echo", true}})).form.before, "");
+  const serve::ParsedRequest thinks = f.read(with(talk("assistant", "<think>\nI"), on));
+  ASSERT_NE(thinks.form.opened, nullptr);
+  EXPECT_EQ(thinks.form.opened->close, "</think>");
+}
+
+// The model begins a message by itself, which its marks must not end.
+TEST(Request, NoMessageIsBegunWhereNoneIsAskedFor) {
+  const Fixture f;
+  const serve::ParsedRequest r = f.read({{"add_generation_prompt", false}});
+  EXPECT_TRUE(f.tokenizer->decode(r.texts[0].prompt).ends_with("Hi<|im_end|>\n"));
+  EXPECT_EQ(r.form.role, "user");
+  EXPECT_TRUE(r.texts[0].options.stop.empty());
+  EXPECT_FALSE(f.read(Json::object()).texts[0].options.stop.empty());
 }
 
 TEST(Request, ASeedIsDrawnWhereNoneIsSaid) {

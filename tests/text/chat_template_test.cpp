@@ -164,5 +164,42 @@ TEST(ChatTemplate, TakesVariablesForEveryPrompt) {
                "chat_template_kwargs.mood holds <|im_end|>");
 }
 
+ChatRequest going_on(const std::string& last, const std::string& more = "") {
+  return parse_chat_request(R"({"messages": [{"role": "user", "content": "Tell."}, {"role":
+                                "assistant", )" +
+                                last + R"(}], "continue_final_message": true)" + more + "}",
+                            "request");
+}
+
+// The last message is left open where its content ends, as transformers leaves it.
+TEST(ChatTemplate, GoesOnWithTheLastMessage) {
+  const std::string talk =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  const auto made = [&](const std::string& content) {
+    std::string jinja = talk;
+    return ChatTemplate(jinja.replace(jinja.find("CONTENT"), 7, content), {});
+  };
+  const std::string before = "<|im_start|>user\nTell.<|im_end|>\n<|im_start|>assistant\n";
+  const ChatTemplate plain = made("m.content"), trims = made("m.content | trim");
+  const std::string once = R"("content": "Once upon ")";
+  EXPECT_EQ(plain.render(going_on(once)), before + "Once upon ");
+  EXPECT_EQ(trims.render(going_on(once)), before + "Once upon");
+  EXPECT_EQ(plain.render(going_on(once, R"(, "add_generation_prompt": false)")),
+            before + "Once upon ");
+  EXPECT_EQ(plain.render(going_on(R"("content": "")")), before);
+  EXPECT_EQ(plain.render(going_on(R"("content": "Tell.")")), before + "Tell.");
+  EXPECT_FAILS(going_on(once, R"(, "add_generation_prompt": true)"), "only one can be true");
+  EXPECT_FAILS(parse_chat_request(R"({"messages": [{"role": "user", "content": "a"}],
+                                      "continue_final_message": 1})",
+                                  "request"),
+               "continue_final_message must be true or false");
+  const std::string call = R"("tool_calls": [{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_FAILS(plain.render(going_on(call)), "messages[1] has no content");
+  EXPECT_FAILS(plain.render(going_on(once + ", " + call)), "messages[1] calls tools");
+  const ChatTemplate drops = made("m.content.split('upon') | first");
+  EXPECT_FAILS(drops.render(going_on(once)), "does not write the last message as it stands");
+}
+
 }  // namespace
 }  // namespace moe::test::chat_template_test

@@ -332,5 +332,13 @@ TEST(Thoughts, AreGivenBackToTheTemplate) {
   }
 }
 
+TEST(Thoughts, OneThatIsBegunIsLeftOpen) {
+  EXPECT_EQ(leaves_thought_open("Hi"), nullptr);
+  EXPECT_EQ(leaves_thought_open("<think>\nI see</think>4"), nullptr);
+  ASSERT_NE(leaves_thought_open("<think>\nI see"), nullptr);
+  EXPECT_EQ(leaves_thought_open("<think>\nI see")->close, "</think>");
+  EXPECT_NE(leaves_thought_open("<think></think> no <think>"), nullptr);
+}
+
 }  // namespace
 }  // namespace moe::test::thoughts_test

@@ -18,6 +18,10 @@ constexpr float kLeastLogprob = -9999;  // stands for minus infinity, which JSON
 
 float finite(float logprob) { return std::max(logprob, kLeastLogprob); }
 
+int64_t character_count(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), begins_character);
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const Utf8Step step = utf8_step(text);
@@ -113,28 +117,43 @@ Json ReplyWriter::chat_logprobs(const std::vector<TokenLogprobs>& list) const {
   return {{"content", std::move(content)}};
 }
 
-// `offset`: the character where the first token begins, moved behind the last one.
+// `echo`: the prompt's text, where its tokens stand before those of the list. `offset`: the
+// character of the text where the first token begins, moved behind the last one. The prompt's
+// tokens may have more characters than its text, in front: what begins a text, or a blank before
+// its first word.
 Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
-                                      bool with_prompt, int64_t& offset) const {
+                                      std::optional<std::string_view> echo, int64_t& offset) const {
+  const Tokenizer& tokenizer = *served_.tokenizer;
   Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(),
        offsets = Json::array();
-  const auto add = [&](int32_t id, const TokenLogprobs* token) {
-    const std::string text = token_text(*served_.tokenizer, id);
+  const auto add = [&](int32_t id, const TokenLogprobs* token, int64_t shown) {
+    const std::string text = token_text(tokenizer, id);
     tokens.push_back(text);
-    offsets.push_back(offset);
-    for (const char byte : served_.tokenizer->piece(id)) offset += begins_character(byte);
+    offsets.push_back(std::max<int64_t>(offset, 0));
+    offset += shown;
     logprobs.push_back(token != nullptr ? Json(finite(token->token.logprob)) : Json());
     Json others = token != nullptr ? Json::object() : Json();
-    if (token != nullptr)
+    if (token != nullptr) {
       for (const TokenLogprob& other : token->top)
-        others[token_text(*served_.tokenizer, other.id)] = finite(other.logprob);
+        others[token_text(tokenizer, other.id)] = finite(other.logprob);
+      others[text] = finite(token->token.logprob);  // beside the likeliest, as OpenAI has it
+    }
     top.push_back(std::move(others));
   };
-  // Nothing stands before the first token of a prompt that it could have been predicted from.
-  if (with_prompt) add(choice.prompt_ids.at(0), nullptr);
-  if (with_prompt)
-    for (const TokenLogprobs& token : choice.all.prompt_logprobs) add(token.token.id, &token);
-  for (const TokenLogprobs& token : list) add(token.token.id, &token);
+  const auto characters = [&](int32_t id) { return character_count(tokenizer.piece(id)); };
+  if (echo) {
+    offset = character_count(*echo);
+    for (const int32_t id : choice.prompt_ids) offset -= characters(id);
+    // Nothing stands before the first token of a prompt that it could have been predicted from.
+    add(choice.prompt_ids.at(0), nullptr, characters(choice.prompt_ids[0]));
+    for (const TokenLogprobs& token : choice.all.prompt_logprobs)
+      add(token.token.id, &token, characters(token.token.id));
+  }
+  for (const TokenLogprobs& token : list) {
+    const int32_t id = token.token.id;
+    const bool hidden = std::binary_search(form_.hidden.begin(), form_.hidden.end(), id);
+    add(id, &token, hidden ? 0 : characters(id));
+  }
   return {{"tokens", std::move(tokens)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(top)},
@@ -142,9 +161,9 @@ Json ReplyWriter::completion_logprobs(const std::vector<TokenLogprobs>& list, co
 }
 
 Json ReplyWriter::logprobs(const std::vector<TokenLogprobs>& list, const Choice& choice,
-                           bool with_prompt, int64_t& offset) const {
+                           std::optional<std::string_view> echo, int64_t& offset) const {
   if (!form_.logprobs) return nullptr;
-  return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, with_prompt, offset);
+  return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, echo, offset);
 }
 
 // [{"id", "text", "experts": [[K] of each MoE layer], "weights": likewise}]
@@ -245,14 +264,12 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
   for (const Choice& choice : all) {
     Json json = {{"index", choice.index}};
     const ParsedReply parts = parses() ? parsed(choice) : ParsedReply{.content = choice.text};
-    if (form_.chat) {
-      json["message"] = message(parts, choice);
-    } else {
-      json["text"] = form_.echo ? echo[static_cast<size_t>(choice.index / choices)] + choice.text
-                                : choice.text;
-    }
+    std::optional<std::string_view> before;
+    if (form_.echo) before = echo[static_cast<size_t>(choice.index / choices)];
+    if (form_.chat) json["message"] = message(parts, choice);
+    else json["text"] = std::string(before.value_or("")) + choice.text;
     int64_t offset = 0;
-    json["logprobs"] = logprobs(choice.all.logprobs, choice, form_.echo, offset);
+    json["logprobs"] = logprobs(choice.all.logprobs, choice, before, offset);
     json["finish_reason"] = finish_reason(choice, !parts.calls.empty());
     json["stop_reason"] = stop_reason(choice);
     add_routing(json, choice);
@@ -276,7 +293,9 @@ Json ReplyWriter::chunk(Choice& choice, std::string_view echo) const {
     return nullptr;
   Json json = {
       {"index", choice.index},
-      {"logprobs", logprobs(choice.unsent_logprobs, choice, first && form_.echo, choice.offset)},
+      {"logprobs",
+       logprobs(choice.unsent_logprobs, choice,
+                first && form_.echo ? std::optional(echo) : std::nullopt, choice.offset)},
       {"finish_reason", choice.ended ? Json(finish_reason(choice, !parts.calls.empty())) : Json()}};
   if (choice.ended) json["stop_reason"] = stop_reason(choice);
   if (form_.chat) {

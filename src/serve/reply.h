@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,11 +69,11 @@ class ReplyWriter {
   ParsedReply parsed(const Choice&) const;
   ReplyReader::Certain certain(Choice&) const;
   Json message(const ParsedReply&, const Choice&) const;
-  Json logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,
-                int64_t& offset) const;
+  Json logprobs(const std::vector<TokenLogprobs>&, const Choice&,
+                std::optional<std::string_view> echo, int64_t& offset) const;
   Json chat_logprobs(const std::vector<TokenLogprobs>&) const;
-  Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&, bool with_prompt,
-                           int64_t& offset) const;
+  Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&,
+                           std::optional<std::string_view> echo, int64_t& offset) const;
   Json routing_tokens(const TokenRouting&) const;
   void add_routing(Json& choice, const Choice&) const;
   std::string finish_reason(const Choice&, bool calls) const;

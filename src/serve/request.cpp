@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -340,19 +341,30 @@ std::vector<int32_t> ids_of(const Json& list) {
   return ids;
 }
 
+// Of one that came as ids the text is what they say.
+struct Prompt {
+  std::vector<int32_t> ids;
+  std::optional<std::string> text = {};
+};
+
+std::optional<Prompt> read_prompt(const Json& prompt, const Tokenizer& tokenizer) {
+  if (is_ids(prompt)) return Prompt{ids_of(prompt)};
+  if (!prompt.is_string()) return std::nullopt;
+  const auto& text = prompt.get_ref<const std::string&>();
+  return Prompt{tokenizer.encode_text(text), text};
+}
+
 // A text, ids, or a list of texts or of lists of ids.
-std::vector<std::vector<int32_t>> read_prompts(const Json& prompt, const Tokenizer& tokenizer) {
-  if (prompt.is_string()) return {tokenizer.encode_text(prompt.get_ref<const std::string&>())};
-  if (is_ids(prompt)) return {ids_of(prompt)};
-  std::vector<std::vector<int32_t>> prompts;
-  if (prompt.is_array() && std::ssize(prompt) <= kMostTexts)
-    for (const Json& one : prompt) {
-      if (one.is_string())
-        prompts.push_back(tokenizer.encode_text(one.get_ref<const std::string&>()));
-      else if (is_ids(one)) prompts.push_back(ids_of(one));
-      else break;
+std::vector<Prompt> read_prompts(const Json& given, const Tokenizer& tokenizer) {
+  if (auto only = read_prompt(given, tokenizer)) return {std::move(*only)};
+  std::vector<Prompt> prompts;
+  if (given.is_array() && std::ssize(given) <= kMostTexts)
+    for (const Json& one : given) {
+      auto prompt = read_prompt(one, tokenizer);
+      if (!prompt) break;
+      prompts.push_back(std::move(*prompt));
     }
-  if (prompts.empty() || prompts.size() != prompt.size())
+  if (prompts.empty() || prompts.size() != given.size())
     refuse("prompt",
            message("prompt must be a text, a list of token ids, or a list of either, {} at most",
                    kMostTexts));
@@ -501,15 +513,14 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   }
   if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
   const int64_t vocab = text_vocab(served.model->config(), *served.tokenizer);
-  for (const std::vector<int32_t>& prompt :
-       read_prompts(fields.value("prompt"), *served.tokenizer)) {
+  for (const Prompt& prompt : read_prompts(fields.value("prompt"), *served.tokenizer)) {
     if (out.form.echo) {
-      for (const int32_t id : prompt)
+      for (const int32_t id : prompt.ids)
         if (id < 0 || id >= vocab)
           refuse("prompt", message("{} is no token id; the vocabulary has 0 to {}", id, vocab - 1));
-      out.echo.push_back(served.tokenizer->decode(prompt));
+      out.echo.push_back(prompt.text ? *prompt.text : served.tokenizer->decode(prompt.ids));
     }
-    add_choices(out, common, served, prompt);
+    add_choices(out, common, served, prompt.ids);
   }
   return out;
 }

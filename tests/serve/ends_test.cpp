@@ -139,6 +139,21 @@ TEST(Ends, TheEndOfATextIsKeptAsVllmKeepsIt) {
   EXPECT_EQ(m.completion({{"stop_token_ids", {65}}}).rules.kept_ids, Ids());
 }
 
+TEST(Ends, AnEchoIsThePromptAsItCame) {
+  Marked m(chatml());
+  m.tokenizer->set_special({.bos = 256, .eos = 257, .add_bos = true});
+  const auto read = [&](const Json& prompt) {
+    return serve::read_completion(Json{{"prompt", prompt}, {"echo", true}}.dump(), m.served);
+  };
+  const serve::ParsedRequest text = read("Hi");
+  EXPECT_EQ(text.texts[0].prompt, (Ids{256, 'H', 'i'}));
+  EXPECT_EQ(text.echo[0], "Hi");
+  EXPECT_EQ(read(Json({256, 72})).echo[0], "<|im_end|>H") << "of ids what they say";
+  const serve::ParsedRequest both = read(Json({"a", "b"}));
+  ASSERT_EQ(both.echo.size(), 2u);
+  EXPECT_EQ(both.echo[1], "b");
+}
+
 TEST(Ends, AChatsMarksEndItTooEarlyAsTheTokenizersEndDoes) {
   const Marked m(chatml());
   const Json least = {{"min_tokens", 2}, {"stop_token_ids", {65}}};

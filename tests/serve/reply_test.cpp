@@ -405,6 +405,22 @@ TEST(Reply, LogProbabilitiesInBothForms) {
   EXPECT_EQ(content[0]["top_logprobs"].size(), 2u);
 }
 
+// What the tokenizer puts before a prompt is no part of its text, and what is left out of the reply
+// has no characters there.
+TEST(Reply, OffsetsAreThoseOfTheText) {
+  Fixture f;
+  Choice choice = ended("c");
+  choice.prompt_ids = {'<', 'a', 'b'};
+  choice.all.prompt_logprobs = {{{'a', -1.0f}, {}}, {{'b', -1.0f}, {}}};
+  choice.all.logprobs = {{{'#', -1.0f}, {}}, {{'c', -3.0f}, {{'x', -0.5f}}}};
+  const serve::ReplyForm form = {.echo = true, .logprobs = true, .hidden = {'#'}};
+  const Json logprobs = f.writer(form).whole({choice}, {"ab"}, 1)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], Json({"<", "a", "b", "#", "c"}));
+  EXPECT_EQ(logprobs["text_offset"], Json({0, 0, 1, 2, 2}));
+  EXPECT_EQ(logprobs["top_logprobs"][4], Json({{"c", -3.0}, {"x", -0.5}}))
+      << "the one that was drawn is there, however likely others were";
+}
+
 // Over all chunks of a stream they are those of the whole reply.
 TEST(Reply, LogProbabilitiesOfAStreamGoOn) {
   Fixture f;

@@ -1,6 +1,7 @@
 #include "text/chat_request.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -169,11 +170,65 @@ jinja::Dict with_entry(const jinja::Dict& all, const char* key, jinja::Value val
   return out;
 }
 
-jinja::Value call_in_style(const jinja::Value& call, const CallStyle& style) {
-  const jinja::Value* function = call.dict()->find("function");
-  const jinja::Value* given = function->dict()->find("arguments");
-  return with_entry(*call.dict(), "function",
-                    with_entry(*function->dict(), "arguments",
+std::string text_of_entry(const jinja::Dict& dict, const char* key) {
+  const jinja::Value* value = dict.find(key);
+  return value == nullptr || value->text() == nullptr ? "" : *value->text();
+}
+
+// The same nine letters for the same id, by FNV-1a.
+std::string nine_letters(const std::string& id) {
+  constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
+  constexpr size_t kSize = 9;
+  const auto is_letter = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  if (id.size() == kSize && std::all_of(id.begin(), id.end(), is_letter)) return id;
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  std::string letters;
+  for (; letters.size() < kSize; hash /= kLetters.size())
+    letters += kLetters[hash % kLetters.size()];
+  return letters;
+}
+
+// Puts a dialogue's ids of calls into the form that a template takes, and those that results name
+// into the same.
+class CallNames {
+ public:
+  explicit CallNames(CallIds form) : form_(form) {}
+
+  jinja::Dict of_call(const jinja::Dict& call, const std::string& function) {
+    if (form_ == CallIds::as_given) return call;
+    const std::string given = text_of_entry(call, "id");
+    std::string id = given;
+    if (form_ == CallIds::nine_letters)
+      id = nine_letters(given.empty() ? fmt::format("call {}", calls_) : given);
+    else if (!given.starts_with("functions."))
+      id = fmt::format("functions.{}:{}", function, calls_);
+    ++calls_;
+    renamed_[given] = id;
+    return with_entry(call, "id", id);
+  }
+  jinja::Dict of_result(const jinja::Dict& message) const {
+    const std::string given = text_of_entry(message, "tool_call_id");
+    if (form_ == CallIds::as_given || given.empty()) return message;
+    const auto found = renamed_.find(given);
+    if (found != renamed_.end()) return with_entry(message, "tool_call_id", found->second);
+    return form_ == CallIds::nine_letters ? with_entry(message, "tool_call_id", nine_letters(given))
+                                          : message;
+  }
+
+ private:
+  CallIds form_;
+  int64_t calls_ = 0;
+  std::map<std::string, std::string> renamed_;
+};
+
+jinja::Value call_in_style(const jinja::Value& call, const CallStyle& style, CallNames& names) {
+  const jinja::Dict& function = *call.dict()->find("function")->dict();
+  const jinja::Value* given = function.find("arguments");
+  return with_entry(names.of_call(*call.dict(), text_of_entry(function, "name")), "function",
+                    with_entry(function, "arguments",
                                arguments_in_style(given == nullptr ? jinja::Value() : *given,
                                                   style.arguments_as_text)));
 }
@@ -234,8 +289,7 @@ ChatRequest chat_request(const OrderedJson& body) {
 }
 
 std::string of_last_message(const ChatRequest& request, const char* key) {
-  const jinja::Value* value = request.messages.sequence()->items.back().dict()->find(key);
-  return value == nullptr || value->text() == nullptr ? "" : *value->text();
+  return text_of_entry(*request.messages.sequence()->items.back().dict(), key);
 }
 
 jinja::Value with_last_content(const ChatRequest& request, std::string_view text) {
@@ -275,8 +329,10 @@ void refuse_marks(const ChatRequest& request, std::span<const std::string> marks
 
 jinja::Value styled(const jinja::Value& messages, const CallStyle& style) {
   jinja::List out;
+  CallNames names(style.ids);
   for (const jinja::Value& given : messages.sequence()->items) {
-    const jinja::Value message = style.thinking ? with_thinking(*given.dict()) : *given.dict();
+    const jinja::Value message =
+        names.of_result(style.thinking ? with_thinking(*given.dict()) : *given.dict());
     const jinja::Value* calls = message.dict()->find("tool_calls");
     if (calls == nullptr || calls->sequence() == nullptr) {
       out.push_back(message);
@@ -284,7 +340,7 @@ jinja::Value styled(const jinja::Value& messages, const CallStyle& style) {
     }
     jinja::List shaped;
     for (const jinja::Value& call : calls->sequence()->items)
-      shaped.push_back(call_in_style(call, style));
+      shaped.push_back(call_in_style(call, style, names));
     jinja::Dict made = with_entry(*message.dict(), "tool_calls", std::move(shaped));
     const jinja::Value* content = made.find("content");
     if (content == nullptr || !content->truth())

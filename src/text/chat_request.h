@@ -43,11 +43,20 @@ inline constexpr const char* kTemplateKwargsHelp =
 // A usage error where a text or a key in the request holds one of `marks`.
 void refuse_marks(const ChatRequest&, std::span<const std::string> marks);
 
+// What ids of calls a model's template takes, and the model knows.
+enum class CallIds {
+  as_given,
+  nine_letters,  // of nine letters and digits: Mistral's
+  of_functions,  // functions.NAME:NUMBER, counted through the dialogue: Kimi's, which name no call
+                 // otherwise
+};
+
 // How a template takes an assistant's message that calls tools.
 struct CallStyle {
   bool arguments_as_text = false;  // else a dict, where they are an object
   bool empty_content = false;      // content "" where there is none, else None
   bool thinking = false;           // a thought is read as "thinking", not "reasoning_content"
+  CallIds ids = CallIds::as_given;
 };
 // The messages as a template of this style takes them.
 jinja::Value styled(const jinja::Value& messages, const CallStyle&);

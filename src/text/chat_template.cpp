@@ -187,6 +187,8 @@ ChatTemplate::ChatTemplate(std::string_view jinja, ChatTokens tokens, std::strin
   if (reply_channels(calls_) == nullptr)
     for (const std::string& mark : marks_) add(stops_, mark);
   style_ = call_style();
+  if (calls_ == ToolCallForm::mistral) style_.ids = CallIds::nine_letters;
+  if (calls_ == ToolCallForm::kimi) style_.ids = CallIds::of_functions;
   style_.thinking = !writes_thought("reasoning_content") && writes_thought("thinking");
 }
 

@@ -160,6 +160,51 @@ TEST(ChatRequest, NoTextMayHoldAMark) {
           "chat_template_kwargs.mood[0]");
 }
 
+// Two calls and what came of them, under ids of other servers' kind.
+ChatRequest calls_with(const std::string& first, const std::string& second) {
+  const auto call = [](const std::string& id, const char* name) {
+    return R"({"type": "function", "id": ")" + id + R"(", "function": {"name": ")" + name +
+           R"(", "arguments": "{}"}})";
+  };
+  const auto result = [](const std::string& id) {
+    return R"({"role": "tool", "content": "r", "tool_call_id": ")" + id + "\"}";
+  };
+  return request_of(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant",
+                        "tool_calls": [)" +
+                    call(first, "f") + ", " + call(second, "g") + "]}, " + result(first) + ", " +
+                    result(second) + "]}");
+}
+
+TEST(ChatRequest, IdsOfCallsAreThoseThatTheModelKnows) {
+  const auto made = [](const std::string& mark) {
+    return ChatTemplate(
+        "{# " + mark +
+            " #}{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}"
+            "{{ c.function.name }}={{ c.id }};{% endfor %}{% elif m.role == 'tool' %}{{ "
+            "m.tool_call_id }}"
+            ";{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}",
+        {});
+  };
+  const auto told = [](const ChatTemplate& t, const ChatRequest& request) {
+    const std::string text = t.render(request);
+    return text.substr(text.find("f="));
+  };
+  const ChatRequest others = calls_with("call_abc", "toolu_01");
+  EXPECT_EQ(told(made("<tool_call>"), others), "f=call_abc;g=toolu_01;call_abc;toolu_01;");
+  EXPECT_EQ(told(made("<|tool_call_begin|>"), others),
+            "f=functions.f:0;g=functions.g:1;functions.f:0;functions.g:1;");
+  EXPECT_EQ(told(made("<|tool_call_begin|>"), calls_with("functions.f:7", "x")),
+            "f=functions.f:7;g=functions.g:1;functions.f:7;functions.g:1;");
+  const ChatTemplate mistral = made("[TOOL_CALLS]");
+  EXPECT_EQ(told(mistral, calls_with("Abcdefgh1", "abcdefgh2")),
+            "f=Abcdefgh1;g=abcdefgh2;Abcdefgh1;abcdefgh2;");
+  const std::string text = told(mistral, others);  // f=123456789;g=123456789;...
+  ASSERT_EQ(text.size(), 2u * 12 + 2u * 10);
+  EXPECT_EQ(text.substr(2, 9), text.substr(24, 9));
+  EXPECT_EQ(text.substr(14, 9), text.substr(34, 9));
+  EXPECT_NE(text.substr(2, 9), text.substr(14, 9));
+}
+
 TEST(ChatRequest, WhatTheTemplateRefusesIsTheClientsError) {
   const ChatTemplate t(
       "{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('no such role') }}"

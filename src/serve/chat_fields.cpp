@@ -44,6 +44,15 @@ void take_effort(OrderedJson& completion) {
   set_effort(completion, std::string(*effort));
 }
 
+// What newer vLLM calls a thought.
+void take_thought(OrderedJson& message) {
+  const auto thought = message.find("reasoning");
+  if (thought == message.end() || !thought->is_string()) return;
+  const OrderedJson text = *thought;
+  OrderedJson& known = message["reasoning_content"];
+  if (known.is_null()) known = text;
+}
+
 // An object, or Qwen's true and false.
 void take_switches(OrderedJson& completion) {
   if (const auto given = completion.find(kThinking);
@@ -106,7 +115,13 @@ ChatRequest read_chat_request(std::string_view body, const std::string& where) {
     for (OrderedJson& message : *messages) {
       if (std::string* role = text_of_key(message, "role")) *role = template_role(*role);
       take_text_parts(message);
+      if (message.is_object()) take_thought(message);
     }
+  if (const auto given = request.find("documents"); given != request.end() && !given->is_null()) {
+    const OrderedJson documents = *given;
+    if (!documents.is_array()) throw ApiError{400, "documents must be a list", "documents"};
+    if (!documents.empty()) set_template_variable(request, "documents", documents);
+  }
   take_switches(request);
   take_effort(request);
   return chat_request(request);

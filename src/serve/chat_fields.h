@@ -31,8 +31,8 @@ void take_thinking(OrderedJson& completion, const RequestField& thinking);
 void set_effort(OrderedJson& completion, const std::string& effort);
 
 // What the body of a chat completion has for the model's template: its messages, tools and
-// variables, reasoning_effort, thinking and enable_thinking among them. `where` opens the messages
-// of its parser. Usage errors, and an ApiError, name the field that is wrong.
+// variables, documents, reasoning_effort, thinking and enable_thinking among them. `where` opens
+// the messages of its parser. Usage errors, and an ApiError, name the field that is wrong.
 ChatRequest read_chat_request(std::string_view body, const std::string& where);
 
 }  // namespace moe::serve

@@ -32,10 +32,11 @@ constexpr RefusedField kOfOthers[] = {
 
 constexpr RefusedField kOfCompletions[] = {{"suffix", "the model only continues a text"}};
 
-// src/openai/types/chat in openai/openai-python.
+// src/openai/types/chat in openai/openai-python, and vLLM's.
 constexpr RefusedField kOfChats[] = {
     {"functions", "it is the older form of tools; send tools"},
     {"function_call", "it is the older form of tool_choice; send tools and tool_choice", "none"},
+    {"chat_template", "a dialogue is written by the model's own template"},
     {"audio", "this server makes text only"},
     {"web_search_options", "nothing is searched here; offer a tool that searches"},
 };

@@ -347,20 +347,21 @@ struct Prompt {
   std::optional<std::string> text = {};
 };
 
-std::optional<Prompt> read_prompt(const Json& prompt, const Tokenizer& tokenizer) {
+std::optional<Prompt> read_prompt(const Json& prompt, const Tokenizer& tokenizer, bool special) {
   if (is_ids(prompt)) return Prompt{ids_of(prompt)};
   if (!prompt.is_string()) return std::nullopt;
   const auto& text = prompt.get_ref<const std::string&>();
-  return Prompt{tokenizer.encode_text(text), text};
+  return Prompt{special ? tokenizer.encode_text(text) : tokenizer.encode(text), text};
 }
 
-// A text, ids, or a list of texts or of lists of ids.
-std::vector<Prompt> read_prompts(const Json& given, const Tokenizer& tokenizer) {
-  if (auto only = read_prompt(given, tokenizer)) return {std::move(*only)};
+// A text, ids, or a list of texts or of lists of ids. `special`: whether texts have in front what
+// the tokenizer puts there.
+std::vector<Prompt> read_prompts(const Json& given, const Tokenizer& tokenizer, bool special) {
+  if (auto only = read_prompt(given, tokenizer, special)) return {std::move(*only)};
   std::vector<Prompt> prompts;
   if (given.is_array() && std::ssize(given) <= kMostTexts)
     for (const Json& one : given) {
-      auto prompt = read_prompt(one, tokenizer);
+      auto prompt = read_prompt(one, tokenizer, special);
       if (!prompt) break;
       prompts.push_back(std::move(*prompt));
     }
@@ -513,7 +514,8 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
   }
   if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
   const int64_t vocab = text_vocab(served.model->config(), *served.tokenizer);
-  for (const Prompt& prompt : read_prompts(fields.value("prompt"), *served.tokenizer)) {
+  const bool special = fields.get<bool>("add_special_tokens", true);
+  for (const Prompt& prompt : read_prompts(fields.value("prompt"), *served.tokenizer, special)) {
     if (out.form.echo) {
       for (const int32_t id : prompt.ids)
         if (id < 0 || id >= vocab)
@@ -566,7 +568,10 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
       opening = fmt::format("\n{}\n\n", opened->close);
     if (!chat.goes_on) opening += out.form.forced ? call_begin : content_begin(*served.chat);
   }
-  add_choices(out, common, served, served.tokenizer->encode(prompt + opening));
+  const std::string all = prompt + opening;
+  add_choices(out, common, served,
+              fields.get<bool>("add_special_tokens", false) ? served.tokenizer->encode_text(all)
+                                                            : served.tokenizer->encode(all));
   return out;
 }
 

@@ -102,6 +102,32 @@ TEST(ChatFields, ThinkingIsTheTemplatesSwitch) {
             "unsaid False True");
 }
 
+// As vLLM has them.
+TEST(ChatFields, DocumentsAndThoughtsGoToTheTemplate) {
+  const ChatTemplate shows(
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{{ m.reasoning_content }}"
+      "{% endfor %}{% for d in documents %}[{{ d.title }}]{% endfor %}",
+      {});
+  const auto told_by = [&](const std::string& thought, const std::string& more) {
+    const std::string text = shows.render(request_of(
+        R"({"messages": [{"role": "assistant", "content": "a")" + thought + "}]" + more + "}"));
+    return text.substr(text.rfind('>') + 1);
+  };
+  EXPECT_EQ(told_by("", R"(, "documents": [{"title": "A"}, {"title": "B"}])"), "[A][B]");
+  EXPECT_EQ(told_by("", R"(, "documents": [])"), "");
+  EXPECT_FAILS(told_by("", R"(, "documents": [{"title": "<|end|>"}])"), "<|end|>");
+  EXPECT_EQ(told_by(R"(, "reasoning": "t")", ""), "t");
+  EXPECT_EQ(told_by(R"(, "reasoning": "t", "reasoning_content": "u")", ""), "u");
+  EXPECT_EQ(told_by(R"(, "reasoning": "t", "reasoning_content": null)", ""), "t");
+  EXPECT_EQ(told_by(R"(, "reasoning": null)", ""), "");
+  try {
+    told_by("", R"(, "documents": "A")");
+    ADD_FAILURE();
+  } catch (const serve::ApiError& e) {
+    EXPECT_EQ(e.param, "documents");
+  }
+}
+
 TEST(ChatFields, AnEffortIsAText) {
   for (const std::string wrong : {"\"\"", "3", "[\"low\"]", "true"}) {
     try {

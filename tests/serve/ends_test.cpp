@@ -154,6 +154,22 @@ TEST(Ends, AnEchoIsThePromptAsItCame) {
   EXPECT_EQ(both.echo[1], "b");
 }
 
+TEST(Ends, WhatBeginsATextIsThereAsItIsAsked) {
+  Marked m(chatml());
+  m.tokenizer->set_special({.bos = 257, .add_bos = true});
+  const auto completion = [&](const Json& more) {
+    return serve::read_completion(with({{"prompt", "H"}}, more).dump(), m.served).texts[0].prompt;
+  };
+  EXPECT_EQ(completion(Json::object()), (Ids{257, 'H'}));
+  EXPECT_EQ(completion({{"add_special_tokens", false}}), Ids{'H'});
+  const auto first_of_chat = [&](const Json& more) {
+    const Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+    return serve::read_chat(with(body, more).dump(), m.served).texts[0].prompt.at(0);
+  };
+  EXPECT_NE(first_of_chat(Json::object()), 257);
+  EXPECT_EQ(first_of_chat({{"add_special_tokens", true}}), 257);
+}
+
 TEST(Ends, AChatsMarksEndItTooEarlyAsTheTokenizersEndDoes) {
   const Marked m(chatml());
   const Json least = {{"min_tokens", 2}, {"stop_token_ids", {65}}};

@@ -99,6 +99,7 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   const std::vector<std::tuple<std::string, Json, std::string>> of_chats = {
       {"functions", Json::array({{{"name", "f"}}}), "send tools"},
       {"function_call", "auto", "send tools and tool_choice"},
+      {"chat_template", "{{ messages }}", "the model's own template"},
       {"audio", {{"voice", "a"}}, "text only"},
       {"web_search_options", Json::object(), "nothing is searched here"}};
   for (const auto& [field, value, part] : of_both)

@@ -77,27 +77,41 @@ uint64_t random_seed() {
   return (uint64_t{device()} << 32) | device();
 }
 
+// Of one token; false, which llama-server's clients say, lets it never come.
+float read_bias(int64_t id, const std::string& shown, const Json& bias, int64_t vocab) {
+  if (id < 0 || id >= vocab)
+    refuse("logit_bias", message("logit_bias: '{}' is no token id; the vocabulary has 0 to {}",
+                                 printable(shown, 40), vocab - 1));
+  if (bias == false) return -INFINITY;
+  if (!bias.is_number() || std::abs(bias.get<double>()) > kMostBias)
+    refuse("logit_bias", message("logit_bias of token {} must be a number from -100 to 100", id));
+  return static_cast<float>(bias.get<double>());
+}
+
+// An object, or llama-server's list of pairs.
 std::vector<std::pair<int32_t, float>> read_biases(const Fields& fields, int64_t vocab) {
   std::vector<std::pair<int32_t, float>> biases;
   if (!fields.has("logit_bias")) return biases;
-  const Json& object = fields.value("logit_bias");
-  // llama-server's clients send lists; an empty one asks for nothing.
-  if (object.is_array() && object.empty()) return biases;
-  if (!object.is_object() || std::ssize(object) > kMostBiases)
-    refuse(
-        "logit_bias",
-        message("logit_bias must be an object of token ids and numbers, {} at most", kMostBiases));
-  for (const auto& [key, bias] : object.items()) {
-    const bool digits =
-        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
-    const int64_t id = digits ? std::stoll(key) : -1;
-    if (id < 0 || id >= vocab)
-      refuse("logit_bias", message("logit_bias: '{}' is no token id; the vocabulary has 0 to {}",
-                                   printable(key, 40), vocab - 1));
-    if (!bias.is_number() || std::abs(bias.get<double>()) > kMostBias)
-      refuse("logit_bias", message("logit_bias of token {} must be a number from -100 to 100", id));
-    biases.emplace_back(static_cast<int32_t>(id), static_cast<float>(bias.get<double>()));
-  }
+  const Json& given = fields.value("logit_bias");
+  const auto is_pair = [](const Json& each) {
+    return each.is_array() && each.size() == 2 && each[0].is_number_integer();
+  };
+  const bool pairs = given.is_array() && std::all_of(given.begin(), given.end(), is_pair);
+  if ((!given.is_object() && !pairs) || std::ssize(given) > kMostBiases)
+    refuse("logit_bias", message("logit_bias must be an object of token ids and numbers, or a list "
+                                 "of pairs of them, {} at most",
+                                 kMostBiases));
+  const auto add = [&](int64_t id, const std::string& shown, const Json& bias) {
+    biases.emplace_back(static_cast<int32_t>(id), read_bias(id, shown, bias, vocab));
+  };
+  if (pairs)
+    for (const Json& pair : given) add(pair[0].get<int64_t>(), pair[0].dump(), pair[1]);
+  else
+    for (const auto& [key, bias] : given.items()) {
+      const bool digits = !key.empty() && key.size() < 10 &&
+                          key.find_first_not_of("0123456789") == std::string::npos;
+      add(digits ? std::stoll(key) : -1, key, bias);
+    }
   return biases;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -170,6 +171,27 @@ TEST(Request, ASeedIsDrawnWhereNoneIsSaid) {
     EXPECT_NE(seed(none), seed(none)) << none;
   for (const int64_t said : {int64_t{0}, int64_t{7}, int64_t{-2}, INT64_MAX})
     EXPECT_EQ(seed({{"seed", said}}), static_cast<uint64_t>(said));
+}
+
+TEST(Request, BiasesAreAnObjectOrAListOfPairs) {
+  const Fixture f;
+  const auto biases = [&](const std::string& given) {
+    return f.read(Json::parse(R"({"logit_bias": )" + given + "}"))
+        .texts[0]
+        .options.sampler.logit_bias;
+  };
+  using Biases = std::vector<std::pair<int32_t, float>>;
+  EXPECT_EQ(biases(R"({"65": -2.5})"), (Biases{{65, -2.5f}}));
+  EXPECT_EQ(biases("[[65, -2.5], [66, false]]"), (Biases{{65, -2.5f}, {66, -INFINITY}}));
+  for (const char* wrong : {"[65]", "[[65]]", "[[\"A\", 1]]", "[[999, 1]]", "[[-1, 1]]",
+                            "[[65, true]]", "[[65, 101]]", "5", R"({"65": true})"}) {
+    try {
+      biases(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const serve::ApiError& e) {
+      EXPECT_EQ(e.param, "logit_bias") << wrong;
+    }
+  }
 }
 
 // Those that other servers give the same thing.

@@ -333,23 +333,30 @@ void Api::count_tokens(const std::shared_ptr<Exchange>& exchange) {
   answer(*exchange, {{"input_tokens", count_messages(exchange->request().body, served_)}});
 }
 
-// llama-server calls the text "content", vLLM "prompt".
+// llama-server calls the text "content", vLLM "prompt", where it is no dialogue.
 void Api::tokenize(const std::shared_ptr<Exchange>& exchange) {
   const Json body = parse_json(exchange->request().body, kBody);
   const JsonReader fields(body, kBody);
+  const bool dialogue = fields.has("messages");
   const char* key = fields.has("prompt") ? "prompt" : "content";
-  const std::string text = fields.get<std::string>(key);
+  const std::string text =
+      dialogue ? chat_prompt(exchange->request().body, served_) : fields.get<std::string>(key);
   const bool special = fields.get<bool>(
-      "add_special_tokens", fields.get<bool>("add_special", key == std::string_view("prompt")));
+      "add_special_tokens",
+      fields.get<bool>("add_special", !dialogue && key == std::string_view("prompt")));
   const Tokenizer& tokenizer = *served_.tokenizer;
   const std::vector<int32_t> ids = special ? tokenizer.encode_text(text) : tokenizer.encode(text);
   Json tokens = ids;
   if (fields.get<bool>("with_pieces", false))
     for (size_t i = 0; i < ids.size(); ++i)
       tokens[i] = {{"id", ids[i]}, {"piece", tokenizer.piece(ids[i])}};
-  answer(
-      *exchange,
-      {{"tokens", std::move(tokens)}, {"count", ids.size()}, {"max_model_len", served_.context}});
+  Json reply = {
+      {"tokens", std::move(tokens)}, {"count", ids.size()}, {"max_model_len", served_.context}};
+  if (fields.get<bool>("return_token_strs", false)) {
+    reply["token_strs"] = Json::array();
+    for (const int32_t id : ids) reply["token_strs"].push_back(tokenizer.piece(id));
+  }
+  answer(*exchange, reply);
 }
 
 void Api::detokenize(const std::shared_ptr<Exchange>& exchange) {

@@ -74,6 +74,19 @@ TEST(Ends, WhatCannotBeIsRefusedByName) {
   }
 }
 
+TEST(Ends, TheTokensOfADialogueAreThoseOfItsPrompt) {
+  ServedModel s;
+  const Json talk = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+  const std::string prompt = s.ask("/apply-template", talk)["prompt"];
+  EXPECT_EQ(s.ask("/tokenize", talk)["tokens"],
+            s.ask("/tokenize", {{"content", prompt}})["tokens"]);
+  const Json open = s.ask(
+      "/tokenize", with(talk, {{"add_generation_prompt", false}, {"return_token_strs", true}}));
+  EXPECT_LT(open["count"].get<size_t>(), prompt.size());
+  EXPECT_EQ(open["token_strs"].size(), open["count"].get<size_t>());
+  EXPECT_EQ(open["token_strs"][0], "<");
+}
+
 // Bytes, the mark that ends ChatML's messages and another, and a word that is looked for first.
 struct Marked {
   std::unique_ptr<Tokenizer> tokenizer;

@@ -247,7 +247,7 @@ ReplyReader::Certain ReplyWriter::certain(Choice& choice) const {
 Json ReplyWriter::message(const ParsedReply& reply, const Choice& choice) const {
   const std::string content = form_.before + reply.content;
   Json message = {{"role", form_.role}, {"content", content}, {"refusal", nullptr}};
-  if (!reply.thought.empty()) message["reasoning_content"] = reply.thought;
+  if (!reply.thought.empty() && form_.thoughts_told) message["reasoning_content"] = reply.thought;
   if (reply.calls.empty()) return message;
   if (content.empty()) message["content"] = nullptr;
   message["tool_calls"] = Json::array();
@@ -287,7 +287,8 @@ Json ReplyWriter::chunk(Choice& choice, std::string_view echo) const {
   const ReplyReader::Certain now =
       choice.ended ? ReplyReader::Certain{parts.thought, parts.content} : certain(choice);
   const std::string text = take_new(now.content, choice.shown),
-                    thought = take_new(now.thought, choice.shown_thought);
+                    thought = form_.thoughts_told ? take_new(now.thought, choice.shown_thought)
+                                                  : std::string();
   if (text.empty() && thought.empty() && !first && !choice.ended && choice.unsent.ids.empty() &&
       choice.unsent_logprobs.empty())
     return nullptr;

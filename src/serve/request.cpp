@@ -478,6 +478,7 @@ void check_modalities(const Fields& fields) {
 }
 
 void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) {
+  form.thoughts_told = fields.get<bool>("include_reasoning", true);
   const auto format = fields.get<std::string>("reasoning_format", "");
   form.thoughts_apart =
       format.empty() ? served.thoughts_apart

@@ -45,6 +45,7 @@ struct ReplyForm {
   ToolArguments arguments = {};         // of the tools
   const ThoughtTags* opened = nullptr;  // of a thought that the prompt opened
   bool thoughts_apart = true;           // from the content, where they stand between tags
+  bool thoughts_told = true;            // those that are apart
   // Those that the request names: of them a reply tells which one ended it.
   std::vector<std::string> stops = {};
   std::vector<int32_t> hidden = {};  // TextRules::hidden

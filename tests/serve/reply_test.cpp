@@ -365,6 +365,18 @@ TEST(Reply, ThoughtsStayInTheContentWhereItIsAsked) {
   EXPECT_EQ(streamed(f.writer(form), text, 3).thought, "");
 }
 
+TEST(Reply, ThoughtsAreLeftOutWhereNoneAreToBeTold) {
+  Fixture f;
+  f.chat = ChatTemplate(kThinking, {});
+  const std::string text = "<think>\nEasy.\n</think>\n\nIt is 4.";
+  const serve::ReplyForm form{.chat = true, .stream = true, .thoughts_told = false};
+  const Json message = f.writer(form).whole({ended(text)}, {}, 1)["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "It is 4.");
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  EXPECT_EQ(streamed(f.writer(form), text, 3).content, "It is 4.");
+  EXPECT_EQ(streamed(f.writer(form), text, 3).thought, "");
+}
+
 // Over bytes each of them is a token.
 TEST(Reply, TheUsageTellsTheTokensOfThoughts) {
   Fixture f;

@@ -54,7 +54,9 @@ class LogSoftmax {
 
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int64_t top) {
   const LogSoftmax softmax(logits);
-  return {softmax.of(id), softmax.top(top)};
+  const float own = logits[static_cast<size_t>(id)];
+  return {softmax.of(id), softmax.top(top),
+          std::count_if(logits.begin(), logits.end(), [&](float x) { return x >= own; })};
 }
 
 void check_ids(std::span<const int32_t> ids, int64_t vocab) {
@@ -494,13 +496,14 @@ void Batcher::show_prompt_logprobs(const Part& part) {
   const auto& prompt = text.request.prompt;
   const int64_t first = text.read,
                 rows = std::min(std::ssize(part.rows.ids), std::ssize(prompt) - 1 - first);
+  const int64_t asked = text.request.prompt_alternatives,
+                top = asked >= 0 ? asked : text.request.top_logprobs;
   auto& to = text.progress.prompt_logprobs;
   to.resize(static_cast<size_t>(rows));
   parallel_for(runner_.threads(), rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n)
       to[static_cast<size_t>(n)] =
-          logprobs_of(logits_of(part, n, 1), prompt[static_cast<size_t>(first + n + 1)],
-                      text.request.top_logprobs);
+          logprobs_of(logits_of(part, n, 1), prompt[static_cast<size_t>(first + n + 1)], top);
   });
 }
 

@@ -30,6 +30,7 @@ struct TokenLogprob {
 struct TokenLogprobs {
   TokenLogprob token;
   std::vector<TokenLogprob> top;
+  int64_t rank = 0;  // how many tokens are as likely as it, itself among them, or likelier
 };
 
 // The experts of tokens that were read, in the MoE layers [L] in order.
@@ -58,10 +59,11 @@ struct TextRequest {
   // What the text has to be one of, and the tokens it is made of; null: anything.
   std::shared_ptr<const grammar::Grammar> grammar;
   std::shared_ptr<const grammar::TokenTable> tokens;
-  std::string client;            // clients take turns
-  int64_t top_logprobs = -1;     // alternatives of each token; -1: no log-probabilities at all
-  bool prompt_logprobs = false;  // of the prompt's tokens too
-  int32_t adapter = 0;           // that it is written with (ModelRunner::set_adapters); 0: none
+  std::string client;                // clients take turns
+  int64_t top_logprobs = -1;         // alternatives of each token; -1: no log-probabilities at all
+  bool prompt_logprobs = false;      // of the prompt's tokens too
+  int64_t prompt_alternatives = -1;  // of those; -1: as many as of the others
+  int32_t adapter = 0;               // that it is written with (ModelRunner::set_adapters); 0: none
   bool routing = false;
   // [tokens,L,K] of the first tokens of prompt and reply: what the routers take instead of their
   // own choices. Null: nothing. The choices of one prompt share it.

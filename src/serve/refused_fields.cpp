@@ -24,9 +24,6 @@ constexpr RefusedField kOfOthers[] = {
     {"allowed_token_ids", kBiases},
     {"bad_words", kBiases},
     {"use_beam_search", "texts are drawn token by token; temperature 0 takes the likeliest"},
-    {.name = "prompt_logprobs",
-     .why = "a completion with echo and logprobs tells those of its prompt",
-     .even_zero = true},
     {"truncate_prompt_tokens", "a prompt is read whole, or refused"},
 };
 
@@ -43,8 +40,8 @@ constexpr RefusedField kOfChats[] = {
 
 template <class AnyJson>
 bool asks_for_nothing(const AnyJson& value, const RefusedField& field) {
-  return value.is_null() || value == false || (value == 0 && !field.even_zero) || value == "" ||
-         value == field.nothing || (value.is_array() && value.empty()) ||
+  return value.is_null() || value == false || value == 0 || value == "" || value == field.nothing ||
+         (value.is_array() && value.empty()) ||
          (field.full_only && value.is_object() && value.empty());
 }
 

@@ -12,7 +12,6 @@ struct RefusedField {
   const char* name;
   const char* why;           // or what has its place
   const char* nothing = "";  // a text by which it asks for nothing
-  bool even_zero = false;    // 0 asks for something too
   bool full_only = false;    // {} asks for nothing
 };
 

@@ -166,6 +166,24 @@ Json ReplyWriter::logprobs(const std::vector<TokenLogprobs>& list, const Choice&
   return form_.chat ? chat_logprobs(list) : completion_logprobs(list, choice, echo, offset);
 }
 
+// Of each of the prompt's tokens but the first, by ids, its own and those of the likeliest.
+Json ReplyWriter::prompt_logprobs(const Choice& choice) const {
+  Json list = Json::array();
+  list.push_back(nullptr);
+  for (const TokenLogprobs& token : choice.all.prompt_logprobs) {
+    Json by_id = Json::object();
+    const auto add = [&](const TokenLogprob& each, int64_t rank) {
+      by_id[std::to_string(each.id)] = {{"logprob", finite(each.logprob)},
+                                        {"rank", rank},
+                                        {"decoded_token", token_text(*served_.tokenizer, each.id)}};
+    };
+    for (size_t i = 0; i < token.top.size(); ++i) add(token.top[i], static_cast<int64_t>(i) + 1);
+    add(token.token, token.rank);
+    list.push_back(std::move(by_id));
+  }
+  return list;
+}
+
 // [{"id", "text", "experts": [[K] of each MoE layer], "weights": likewise}]
 Json ReplyWriter::routing_tokens(const TokenRouting& routing) const {
   const auto layers = std::ssize(served_.moe_layers), slots = served_.slots;
@@ -272,9 +290,11 @@ Json ReplyWriter::whole(const std::vector<Choice>& all, const std::vector<std::s
     json["logprobs"] = logprobs(choice.all.logprobs, choice, before, offset);
     json["finish_reason"] = finish_reason(choice, !parts.calls.empty());
     json["stop_reason"] = stop_reason(choice);
+    if (form_.prompt_logprobs && !form_.chat) json["prompt_logprobs"] = prompt_logprobs(choice);
     add_routing(json, choice);
     reply["choices"].push_back(std::move(json));
   }
+  if (form_.prompt_logprobs && form_.chat) reply["prompt_logprobs"] = prompt_logprobs(all.at(0));
   reply["usage"] = usage(all, choices);
   return reply;
 }

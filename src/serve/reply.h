@@ -74,6 +74,7 @@ class ReplyWriter {
   Json chat_logprobs(const std::vector<TokenLogprobs>&) const;
   Json completion_logprobs(const std::vector<TokenLogprobs>&, const Choice&,
                            std::optional<std::string_view> echo, int64_t& offset) const;
+  Json prompt_logprobs(const Choice&) const;
   Json routing_tokens(const TokenRouting&) const;
   void add_routing(Json& choice, const Choice&) const;
   std::string finish_reason(const Choice&, bool calls) const;

@@ -485,6 +485,17 @@ void read_thoughts(const Fields& fields, const Served& served, ReplyForm& form) 
                      : Fields::named("reasoning_format", [&] { return parts_thoughts(format); });
 }
 
+// vLLM's; a completion tells them by echo and logprobs too, as OpenAI has it.
+void read_prompt_logprobs(const Fields& fields, ReplyForm& form, TextRequest& text) {
+  if (!fields.has("prompt_logprobs")) return;
+  text.prompt_alternatives = fields.get_in<int64_t>("prompt_logprobs", 0, kMostAlternatives, 0);
+  if (form.stream)
+    refuse("prompt_logprobs", "prompt_logprobs are told of whole replies, and stream is true");
+  if (form.echo && form.logprobs)
+    refuse("prompt_logprobs", "echo and logprobs tell them already; leave prompt_logprobs out");
+  form.prompt_logprobs = text.prompt_logprobs = true;
+}
+
 // Opens a reply that is content and nothing else.
 std::string content_begin(const ChatTemplate& chat) {
   const ReplyChannels* channels = reply_channels(chat.calls());
@@ -527,6 +538,7 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
     common.text.top_logprobs = 0;
     common.text.prompt_logprobs = out.form.echo;
   }
+  read_prompt_logprobs(fields, out.form, common.text);
   if (!fields.has("prompt")) refuse("prompt", "prompt is missing");
   const int64_t vocab = text_vocab(served.model->config(), *served.tokenizer);
   const bool special = fields.get<bool>("add_special_tokens", true);
@@ -564,6 +576,7 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   const auto alternatives = fields.get_in<int64_t>("top_logprobs", 0, kMostAlternatives, 0);
   if (out.form.logprobs) common.text.top_logprobs = alternatives;
   else if (alternatives > 0) refuse("top_logprobs", "top_logprobs needs logprobs to be true");
+  read_prompt_logprobs(fields, out.form, common.text);
   ChatRequest chat = read_chat_request(body, kWhere);
   const std::string call_begin = read_tool_choice(fields, body, served, out, chat, common.text);
   read_thoughts(fields, served, out.form);

@@ -36,6 +36,7 @@ struct ReplyForm {
   bool stream = false, include_usage = false;
   bool echo = false;  // completions: the prompt stands before its continuation
   bool logprobs = false;
+  bool prompt_logprobs = false;         // in vLLM's form
   bool routing = false;                 // readable, and
   bool routed_experts = false;          // the numbers alone
   bool tools = false;                   // the reply may call some

@@ -74,6 +74,36 @@ TEST(Ends, WhatCannotBeIsRefusedByName) {
   }
 }
 
+// In vLLM's form the same numbers as in OpenAI's.
+TEST(Ends, LogProbabilitiesOfThePromptAreToldByIds) {
+  ServedModel s;
+  const Json ask = {{"prompt", {{72, 101, 108, 108, 111}}}, {"max_tokens", 1}, {"seed", 1}};
+  const Json echoed = s.ask("/v1/completions", with(ask, {{"echo", true}, {"logprobs", 2}}));
+  const Json told = s.ask("/v1/completions", with(ask, {{"prompt_logprobs", 2}}));
+  const Json& list = told["choices"][0]["prompt_logprobs"];
+  const Json& same = echoed["choices"][0]["logprobs"];
+  ASSERT_EQ(list.size(), 5u);
+  EXPECT_EQ(list[0], nullptr);
+  for (size_t i = 1; i < list.size(); ++i) {
+    const Json& own = list[i][i == 1 ? "101" : i == 4 ? "111" : "108"];
+    EXPECT_EQ(own["logprob"], same["token_logprobs"][i]) << i;
+    EXPECT_EQ(own["decoded_token"], same["tokens"][i]);
+    const auto rank = own["rank"].get<int64_t>();
+    EXPECT_GE(rank, 1);
+    EXPECT_EQ(list[i].size(), rank <= 2 ? 2u : 3u);
+    EXPECT_EQ(list[i].size(), same["top_logprobs"][i].size());
+  }
+  EXPECT_EQ(told["choices"][0]["logprobs"], nullptr);
+  const Json chat =
+      s.ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                                     {"max_tokens", 1},
+                                     {"prompt_logprobs", 0}});
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"].get<size_t>());
+  EXPECT_EQ(chat["prompt_logprobs"][1].size(), 1u);
+  EXPECT_EQ(s.post("/v1/completions", with(ask, {{"prompt_logprobs", 1}, {"stream", true}})).status,
+            400);
+}
+
 TEST(Ends, TheTokensOfADialogueAreThoseOfItsPrompt) {
   ServedModel s;
   const Json talk = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};

@@ -95,8 +95,7 @@ TEST(Request, RefusesWhatWouldBeMisread) {
       {"grammar", "root ::= \"a\"", "response_format"},
       {"json_schema", Json::object(), "response_format"},
       {"bad_words", {"never"}, "logit_bias"},
-      {"use_beam_search", true, "temperature 0"},
-      {"prompt_logprobs", 1, "echo and logprobs"}};
+      {"use_beam_search", true, "temperature 0"}};
   const std::vector<std::tuple<std::string, Json, std::string>> of_chats = {
       {"functions", Json::array({{{"name", "f"}}}), "send tools"},
       {"function_call", "auto", "send tools and tool_choice"},
@@ -118,7 +117,11 @@ TEST(Request, RefusesWhatWouldBeMisread) {
       EXPECT_EQ(refused(true, field, nothing), "") << field << nothing;
   EXPECT_EQ(refused(true, "guided_json", Json::object()), "");
   EXPECT_EQ(refused(true, "structured_outputs", Json::object()), "");
-  EXPECT_NE(refused(true, "prompt_logprobs", 0), "") << "the prompt's own tokens";
+  for (const bool chat : {false, true}) {
+    EXPECT_EQ(refused(chat, "prompt_logprobs", nullptr), "");
+    EXPECT_EQ(refused(chat, "prompt_logprobs", 0), "") << "the prompt's own tokens";
+    EXPECT_NE(refused(chat, "prompt_logprobs", -1), "") << "the whole vocabulary";
+  }
   for (const Json& nothing : {Json::array(), Json::object(), Json()})
     EXPECT_TRUE(f.read({{"logit_bias", nothing}}).texts[0].options.sampler.logit_bias.empty());
   EXPECT_EQ(refused(true, "function_call", "none"), "");

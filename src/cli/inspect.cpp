@@ -90,10 +90,13 @@ void print_text(const ModelConfig& c, const ModelCost& cost) {
   const FlopCount& f = cost.flops;
   fmt::print("{} layers of width {}, {} heads ({} key/value) of {}, vocabulary {}, context {}\n",
              c.layers, c.width, c.heads, c.kv_heads, c.head_width, c.vocab, c.context);
-  if (const AttentionShape last = c.attention(c.layers - 1); c.full.present())
-    fmt::print("layers without a window: {} heads ({} key/value) of {}{}\n", last.heads,
-               last.kv_heads, last.key_width,
-               last.values_of_keys ? ", values made of what keys are" : "");
+  if (c.value_width > 0) fmt::print("values of a head: {}\n", c.value_width);
+  int64_t full = 0;  // the first layer without a window
+  while (full + 1 < c.layers && c.has_window(full)) ++full;
+  if (const AttentionShape shape = c.attention(full); c.full.present())
+    fmt::print("layers without a window: {} heads ({} key/value) of {}{}\n", shape.heads,
+               shape.kv_heads, shape.key_width,
+               shape.values_of_keys ? ", values made of what keys are" : "");
   print_layer_kinds(c);
   if (c.moe_layer_count() > 0)
     fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n",

@@ -67,6 +67,7 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   saved.q = finish(run, yq, q_bias, of_q, saved.q_norm, saved.q_whole);
   saved.k = finish(run, yk, k_bias, of_k, saved.k_norm, saved.k_whole);
   saved.v = finish(run, yv, v_bias, v_norm, saved.v_norm, saved.v_whole);
+  if (shape.value_factor != 1) ops::scale(run, saved.v, saved.v, shape.value_factor);
 }
 
 void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
@@ -84,6 +85,7 @@ void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tens
     projection_backward(run, dx, false, dq, x, q, q_bias);
   }
   dk = back(dk, shape.norm_turned ? none : k_norm, saved.k_norm, saved.k_whole);
+  if (shape.value_factor != 1) ops::scale(run, dv, dv, shape.value_factor);
   dv = back(dv, v_norm, saved.v_norm, saved.v_whole);
   if (shape.values_of_keys) ops::add(run, dk, dk, dv);
   projection_backward(run, dx, true, dk, x, k, k_bias);

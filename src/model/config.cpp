@@ -32,7 +32,7 @@ void validate_sizes(const ModelConfig& c) {
   for (int64_t size :
        {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width,
         c.routing.experts, c.shared_experts, c.shared_width, c.latent.width, c.latent.query_width,
-        c.latent.value_width, c.sparse.top, c.sparse.heads, c.sparse.width})
+        c.latent.value_width, c.sparse.top, c.sparse.heads, c.sparse.width, c.value_width})
     if (size > kMaxModelSize)
       fail_usage("a size of {} is beyond what a model can have here ({})", size, kMaxModelSize);
   if (c.heads % c.kv_heads != 0)
@@ -51,6 +51,32 @@ void validate_rotary(const ModelConfig& c) {
         "rotary positions turn pairs, so the head width must be even, not {}; change @width or "
         "@heads",
         c.head_width);
+  if (c.window_rotary_width == 0) return;
+  if (c.window_rotary_width < 0 || c.window_rotary_width > c.head_width ||
+      c.window_rotary_width % 2 != 0)
+    fail_usage(
+        "{} numbers of a head of {} turn in layers with a window; it must be an even number of "
+        "them",
+        c.window_rotary_width, c.head_width);
+  if (c.window_rope_theta == 0 || c.full.head_width > 0)
+    fail_usage(
+        "in layers with a window another part of a head can turn only by frequencies of their own, "
+        "for which they need a rope theta, of heads as wide as the others");
+}
+
+void validate_values(const ModelConfig& c) {
+  if (c.value_width < 0)
+    fail_usage("the width of a head's values is {}; it must be at least 0", c.value_width);
+  if (!(c.value_factor > 0 && std::isfinite(c.value_factor)))
+    fail_usage("values are multiplied by {}; it must be above 0", c.value_factor);
+  if (c.latent.present() && (c.value_width > 0 || c.value_factor != 1))
+    fail_usage("latents say how wide the values of a head are, and nothing multiplies them");
+  if (c.value_width > 0 && (c.full.head_width > 0 || !c.norm_weights))
+    fail_usage(
+        "values can be of another width than keys only where all heads are as wide as each other "
+        "and norms have weights");
+  if (c.window_sinks && !c.attention_sinks)
+    fail_usage("sinks of layers with a window are asked for, but attention has no sinks");
 }
 
 void validate_layers(const ModelConfig& c, const std::vector<int64_t>& layers, const char* as) {
@@ -139,13 +165,16 @@ void validate_full(const ModelConfig& c) {
   if (f.kv_heads > 0 && c.heads % f.kv_heads != 0)
     fail_usage("{} heads of layers without a window cannot share {} key/value heads evenly",
                c.heads, f.kv_heads);
-  if (c.latent.present() || c.attention_gate || c.rotary_width > 0 || c.attention_bias ||
-      c.qk_norm == QkNorm::full)
+  if (c.latent.present() || c.qk_norm == QkNorm::full)
     fail_usage(
-        "layers without a window can have heads of their own only where all of a head turns, "
-        "without latents, gates, biases and norms over all heads");
-  if (f.values_of_keys && (c.qk_norm != QkNorm::head || c.qk_norm_turned || !c.value_norm))
-    fail_usage("values can be of keys only where both have norms of their own, before they turn");
+        "layers without a window can have heads of their own only without latents and norms over "
+        "all heads");
+  if (f.head_width > 0 && c.rotary_width > 0) fail_usage("heads of two widths can turn only whole");
+  if (f.values_of_keys && (c.qk_norm != QkNorm::head || c.qk_norm_turned || !c.value_norm ||
+                           c.attention_bias || c.attention_gate))
+    fail_usage(
+        "values can be of keys only where both have norms of their own, before they turn, without "
+        "biases and gates");
   if (f.head_width % 2 != 0)
     fail_usage("rotary positions turn pairs, so the head width must be even, not {}", f.head_width);
   if (f.head_width > 0 && f.head_width != c.head_width && c.window_rope_theta == 0)
@@ -316,29 +345,35 @@ int64_t ModelConfig::state_numbers() const {
   return sum;
 }
 
-// Without latents heads are as wide in values as in keys. What layers with a window do not share is
-// decided by has_window.
+// Without latents heads are as wide in values as in keys, where nothing else is said. What layers
+// with a window do not share is decided by has_window.
 AttentionShape ModelConfig::attention(int64_t layer) const {
   const bool turns = positions == Positions::rope && !lists(nope_layers, layer);
   const FullAttention own = has_window(layer) ? FullAttention{} : full;
-  const int64_t own_width = own.head_width > 0 ? own.head_width : head_width;
+  const int64_t own_width = own.head_width > 0 ? own.head_width : head_width,
+                part = window_rotary_width > 0 && has_window(layer) ? window_rotary_width
+                                                                    : rotary_width;
   const bool indexed = sparse.present() && !lists(sparse.followers, layer);
   float factor = latent.present() ? score_factor(rope_scaling) : 1;
   if (multipliers.attention > 0)
     factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
-  const int64_t value_width = latent.present() ? latent.value_width : own_width;
+  const int64_t values = latent.present()  ? latent.value_width
+                         : value_width > 0 ? value_width
+                                           : own_width;
   const bool normed = qk_norm != QkNorm::bare || turns;
   return {.heads = heads,
           .kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads,
           .key_width = own_width,
-          .value_width = value_width,
-          .rotary_width = !turns             ? 0
-                          : rotary_width > 0 ? rotary_width
-                                             : own_width,
+          .value_width = values,
+          .rotary_width = !turns     ? 0
+                          : part > 0 ? part
+                                     : own_width,
           .window = has_window(layer) && !window_chunks ? attention_window : 0,
           .chunk = has_window(layer) && window_chunks ? attention_window : 0,
           .values_of_keys = own.values_of_keys,
           .value_norm = value_norm,
+          .value_factor = value_factor,
+          .sinks = attention_sinks && (!window_sinks || has_window(layer)),
           .qk_norm = normed ? qk_norm : QkNorm::none,
           .norm_turned = qk_norm_turned,
           .window_turns = window_rope_theta > 0 && has_window(layer),
@@ -348,7 +383,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .score_cap = score_cap,
           .gates = !attention_gate ? 0
                    : head_gates    ? heads
-                                   : heads * value_width,
+                                   : heads * values,
           .head_gates = head_gates,
           .latent = latent,
           .shared_width = latent.present() ? rotary_width : 0,
@@ -479,6 +514,7 @@ void validate(const ModelConfig& c) {
         "attention is cut into chunks of {} tokens; there must be some in a chunk, and no latents",
         c.attention_window);
   validate_rotary(c);
+  validate_values(c);
   validate_longrope(c);
   validate_query_growth(c);
   validate_multipliers(c);

@@ -171,6 +171,8 @@ struct AttentionShape {
   int64_t chunk = 0;              // or it sees those of its chunk of so many tokens; 0: likewise
   bool values_of_keys = false;    // values are what keys are made of, before its norm
   bool value_norm = false;        // values are divided by their root mean square, head by head
+  float value_factor = 1;         // of values
+  bool sinks = false;             // heads have a score more, that takes weight and gives nothing
   QkNorm qk_norm = QkNorm::none;  // of queries and keys in this layer
   bool norm_turned = false;       // it sees them as they are turned
   bool window_turns = false;      // by the frequencies of layers with a window (window_rope_theta)
@@ -250,6 +252,8 @@ struct ModelConfig {
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
   // same of keys in all heads, also where nothing turns); 0: all
   int64_t rotary_width = 0;
+  // The same of layers with a window, where they turn by frequencies of their own; 0: as the others
+  int64_t window_rotary_width = 0;
   std::vector<int64_t> nope_layers;  // in which nothing turns
   int64_t context = 256;             // longest sequence trained on; learned positions end there
 
@@ -276,7 +280,9 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_turned = false;  // of queries and keys as they are turned, not before
   bool value_norm = false;      // of values too, without a weight
-  float qkv_clip = 0;  // behind norms, before they turn all three are held within +-it; 0: not
+  float qkv_clip = 0;       // behind norms, before they turn all three are held within +-it; 0: not
+  int64_t value_width = 0;  // Cv, without latents; 0: as wide as keys
+  float value_factor = 1;   // of values
   int64_t attention_window = 0;        // keys a token sees, itself among them; 0: all before it
   std::vector<int64_t> window_layers;  // that have the window; none listed: all
   // The window is the chunk of so many tokens, counted from the text's beginning, that a token
@@ -284,6 +290,7 @@ struct ModelConfig {
   bool window_chunks = false;
   float score_cap = 0;              // scores are cap tanh(score / cap), on the CPU; 0: as they are
   bool attention_sinks = false;     // heads have a score more, that takes weight and gives nothing
+  bool window_sinks = false;        // these, in layers with a window alone
   bool attention_gate = false;      // what heads give is weighted by sigmoids of the token
   bool head_gates = false;          // of those each head has one, not one for each number
   bool attention_bias = false;      // of queries, keys and values

@@ -24,12 +24,16 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
       state_numbers_(config.state_numbers()) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
-  for (int64_t i = 0; i < config.layers; ++i)
-    if (const int64_t width = config.attention(i).key_width; width % block_of(dtype).elements != 0)
-      fail_usage(
-          "keys and values in {} are kept in blocks of {} numbers, but the model's heads have {}; "
-          "take f16 or bf16",
-          name_of(dtype), block_of(dtype).elements, width);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const AttentionShape shape = config.attention(i);
+    for (const int64_t width :
+         {shape.key_width, shape.latent.present() ? shape.key_width : shape.value_width})
+      if (width % block_of(dtype).elements != 0)
+        fail_usage(
+            "keys and values in {} are kept in blocks of {} numbers, but the model's heads have "
+            "{}; take f16 or bf16",
+            name_of(dtype), block_of(dtype).elements, width);
+  }
   if (config.latent.present() && is_quantised(dtype))
     fail_usage("what latent attention keeps of a token cannot be kept in {}; take f16 or bf16",
                name_of(dtype));

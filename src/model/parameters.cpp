@@ -147,7 +147,7 @@ void List::attention(Attention& attention) const {
   if (shape.gates > 0)
     add(attention.gate, Part::attention, ParamKind::o_gate, "attn.o_gate.weight", Role::matrix,
         {shape.gates, c.width});
-  if (c.attention_sinks)
+  if (shape.sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
   if (shape.value_norm) attention.v_norm.emplace().eps = c.norm_eps;
@@ -404,9 +404,11 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   std::optional<HyperConnection> end_streams;
   Norm final_norm;
   list_input(c, embedding, positions, tell);
-  // Heads of layers with a window may be others, and some layers have no indexer.
+  // Heads of layers with a window may be others or alone have sinks, and some layers have no
+  // indexer.
   const auto kind_of = [&](int64_t i) {
-    return std::tuple(c.is_moe(i), c.has_ffn(i), c.mixer(i), c.full.present() && c.has_window(i),
+    return std::tuple(c.is_moe(i), c.has_ffn(i), c.mixer(i),
+                      (c.full.present() || c.window_sinks) && c.has_window(i),
                       c.attention(i).index_heads > 0);
   };
   std::map<decltype(kind_of(0)), std::pair<int64_t, int64_t>> kinds;  // the first layer, how many

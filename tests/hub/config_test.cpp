@@ -37,12 +37,13 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
        {&ModelConfig::vocab, &ModelConfig::width, &ModelConfig::layers, &ModelConfig::heads,
         &ModelConfig::kv_heads, &ModelConfig::head_width, &ModelConfig::context,
         &ModelConfig::shared_experts, &ModelConfig::shared_width, &ModelConfig::moe_every,
-        &ModelConfig::dense_first})
+        &ModelConfig::dense_first, &ModelConfig::value_width, &ModelConfig::window_rotary_width})
     EXPECT_EQ(a.*member, b.*member);
   // Widths that no layer has need not survive.
   if (b.moe_layer_count() < b.layers) EXPECT_EQ(a.dense_width, b.dense_width);
   if (b.moe_layer_count() > 0) EXPECT_EQ(a.expert_width, b.expert_width);
-  for (auto member : {&ModelConfig::norm_eps, &ModelConfig::rope_theta, &ModelConfig::dropout})
+  for (auto member : {&ModelConfig::norm_eps, &ModelConfig::rope_theta, &ModelConfig::dropout,
+                      &ModelConfig::window_rope_theta, &ModelConfig::value_factor})
     EXPECT_EQ(a.*member, b.*member);
   for (auto member :
        {&ModelConfig::norm_bias, &ModelConfig::attention_bias, &ModelConfig::attention_out_bias,
@@ -57,6 +58,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.window_layers, b.window_layers);
   EXPECT_EQ(a.nope_layers, b.nope_layers);
   EXPECT_EQ(a.attention_sinks, b.attention_sinks);
+  EXPECT_EQ(a.window_sinks, b.window_sinks);
+  EXPECT_EQ(a.full.kv_heads, b.full.kv_heads);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
@@ -116,6 +119,21 @@ TEST(Config, SmallOnesSurvive) {
   own.score_cap = 7;
   own.logit_cap = 0.5f;
   expect_round_trip(own, "capped scores and logits");
+  own = small_config();
+  own.layers = 3;
+  own.heads = own.kv_heads = 4;
+  own.head_width = 6;
+  own.attention_window = 5;
+  own.window_layers = {0, 2};
+  own.window_rope_theta = 500;
+  own.rotary_width = 4;
+  own.window_rotary_width = 6;
+  own.full = {.kv_heads = 2};
+  own.value_width = 3;
+  own.value_factor = 0.707f;
+  own.attention_sinks = own.window_sinks = true;
+  own.model_type = "moe_cpp";
+  expect_round_trip(own, "values apart, heads of two kinds");
 }
 
 // Families whose configs have a word of their own for the balance over a sequence too.

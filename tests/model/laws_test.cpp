@@ -219,6 +219,22 @@ TEST(Chunks, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(ValuesApart, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("deepseek-v3"));
+  c.qk_norm = QkNorm::none;
+  c.kv_heads = 4;
+  c.full = {.kv_heads = 2};
+  c.rotary_width = 4;
+  c.window_rotary_width = 8;
+  c.value_width = 20;
+  c.value_factor = 0.7f;
+  c.attention_sinks = c.window_sinks = true;
+  c.attention_window = 20;
+  c.window_layers = {0};
+  c.window_rope_theta = 500;
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("qwen3-moe"));
   c.attention_gate = c.norm_offset = true;

@@ -370,9 +370,37 @@ void add_streams(std::vector<Case>& list) {
   list.push_back({.name = "four residual streams that mix, LayerNorms", .config = c});
 }
 
+// What layers with a window do not share with the others, and values apart from keys.
+void add_heads_of_two_kinds(std::vector<Case>& list) {
+  ModelConfig c = routed("deepseek-v3", 4, 2);
+  c.heads = c.kv_heads = 4;
+  c.head_width = 6;
+  c.rotary_width = 2;
+  c.value_width = 3;
+  c.value_factor = 0.707f;
+  c.attention_sinks = c.window_sinks = true;
+  c.attention_window = 3;
+  c.window_layers = {0};
+  c.window_rope_theta = 50;
+  c.full = {.kv_heads = 2};
+  list.push_back({.name = "narrow values with a factor, sinks of windows", .config = c});
+  c.full = {.kv_heads = 1};
+  c.value_width = 8;
+  c.attention_bias = true;
+  c.window_rotary_width = 6;
+  list.push_back({.name = "wide values with biases, other parts turn in windows", .config = c});
+  c.attention_bias = false;
+  c.attention_gate = c.value_norm = true;
+  c.rotary_width = 0;
+  c.window_rotary_width = 4;
+  c.window_layers = {1};
+  list.push_back({.name = "normed values with a factor, and gates", .config = c});
+}
+
 std::vector<Case> architectures() {
   std::vector<Case> list;
   add_streams(list);
+  add_heads_of_two_kinds(list);
   add_halves(list);
   add_variants_of_ffns(list);
   add_variants_of_attention(list);

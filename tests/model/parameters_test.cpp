@@ -49,6 +49,17 @@ ModelConfig everything() {
   return c;
 }
 
+// Layer 0 has a window.
+ModelConfig values_apart() {
+  ModelConfig c = small();
+  c.value_width = 6;
+  c.attention_sinks = c.window_sinks = true;
+  c.attention_window = 3;
+  c.window_layers = {0};
+  c.full = {.kv_heads = 1};
+  return c;
+}
+
 // Every kind of model that differs in its parameters.
 std::vector<ModelConfig> configs() {
   std::vector<ModelConfig> all = {small(), everything()};
@@ -84,6 +95,7 @@ std::vector<ModelConfig> configs() {
   behind.norm_placement = NormPlacement::output;
   behind.states_pre_norm = true;
   all.push_back(behind);
+  all.push_back(values_apart());
   c.routing = {};
   all.push_back(c);
   c.xielu = true;
@@ -159,6 +171,7 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"v", ParamKind::v},
       {"o", ParamKind::o},
       {"q_norm", ParamKind::q_norm},
+      {"sinks", ParamKind::sinks},
       {"k_norm", ParamKind::k_norm},
       {"gate", ParamKind::gate},
       {"up", ParamKind::up},
@@ -231,6 +244,33 @@ TEST(Parameters, AConfigAloneListsWhatAModelHolds) {
       got[what_is(p)] += layers * p.value.numel();
     });
     EXPECT_EQ(got, want) << c.routing.recipe;
+  }
+}
+
+TEST(Parameters, OfValuesApart) {
+  const Model model(values_apart());
+  const auto shape_of = [&](const char* name) {
+    for (const Param* p : model.params())
+      if (p->name == name) return describe(p->value);
+    return std::string("none");
+  };
+  EXPECT_EQ(shape_of("layers.0.attn.sinks"), "f32 [2]");
+  EXPECT_EQ(shape_of("layers.1.attn.sinks"), "none");
+  EXPECT_EQ(shape_of("layers.0.attn.k.weight"), "f32 [8, 8]");
+  EXPECT_EQ(shape_of("layers.1.attn.k.weight"), "f32 [4, 8]");
+  EXPECT_EQ(shape_of("layers.0.attn.v.weight"), "f32 [12, 8]");
+  EXPECT_EQ(shape_of("layers.1.attn.v.weight"), "f32 [6, 8]");
+  EXPECT_EQ(shape_of("layers.1.attn.o.weight"), "f32 [8, 12]");
+  for (const auto change :
+       {+[](ModelConfig& of) { of.value_factor = 0; },
+        +[](ModelConfig& of) { of.value_width = -1; },
+        +[](ModelConfig& of) { of.attention_sinks = false; },
+        +[](ModelConfig& of) { of.full.head_width = 6, of.window_rope_theta = 50; },
+        +[](ModelConfig& of) { of.window_rotary_width = 2; },
+        +[](ModelConfig& of) { of.norm_weights = false; }}) {
+    ModelConfig other = values_apart();
+    change(other);
+    EXPECT_THROW(Model{other}, Error);
   }
 }
 

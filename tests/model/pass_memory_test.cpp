@@ -205,5 +205,20 @@ TEST(ForwardMemory, OfStateSpacesBesideAttention) {
   }
 }
 
+TEST(ForwardMemory, OfHeadsOfTwoKinds) {
+  ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.window_rope_theta = 500;
+  c.window_rotary_width = 8;
+  c.full = {.kv_heads = 1};
+  c.value_factor = 0.5f;
+  c.attention_sinks = c.window_sinks = true;
+  for (const int64_t width : {16, 80}) {
+    c.value_width = width;
+    expect_estimated("values apart", c, {.tokens = 1024, .loss = true});
+  }
+}
+
 }  // namespace
 }  // namespace moe::test::pass_memory_test

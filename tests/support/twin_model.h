@@ -326,7 +326,7 @@ class TwinModel {
   void turn(Matrix<T>& y, int64_t turning, bool in_window) const {
     if (turning == 0) return;
     const auto width = static_cast<size_t>(head_width(in_window));
-    const bool own = in_window && c_.window_rope_theta > 0;
+    const bool own = in_window && c_.window_rope_theta > 0;  // `turning` is theirs too
     const ops::RopeFrequencies rope =
         own ? rope_frequencies(turning, c_.window_rope_theta, {})
             : rope_frequencies(turning, c_.rope_theta, c_.rope_scaling);
@@ -373,22 +373,26 @@ class TwinModel {
     const bool nope = std::count(c_.nope_layers.begin(), c_.nope_layers.end(), layer) > 0;
     const bool in_window = c_.has_window(layer);
     const int64_t wide = head_width(in_window), q_width = c_.heads * wide,
-                  part = c_.rotary_width > 0 ? c_.rotary_width : wide,
+                  said = in_window && c_.window_rotary_width > 0 ? c_.window_rotary_width
+                                                                 : c_.rotary_width,
+                  part = said > 0 ? said : wide,
                   turning = nope || c_.positions != Positions::rope ? 0 : part,
                   kv_heads = !in_window && c_.full.kv_heads > 0 ? c_.full.kv_heads : c_.kv_heads,
-                  kv_width = kv_heads * wide;
+                  kv_width = kv_heads * wide,
+                  value_wide = c_.value_width > 0 ? c_.value_width : wide;
     const Matrix<T> q = project(x, name, "q", q_width, true, turning, in_window),
                     k = project(x, name, "k", kv_width, true, turning, in_window);
     const bool of_keys = !in_window && c_.full.values_of_keys;
-    Matrix<T> v = project(x, name, of_keys ? "k" : "v", kv_width, false, 0);
+    Matrix<T> v = project(x, name, of_keys ? "k" : "v", kv_heads * value_wide, false, 0);
     const double scale = c_.multipliers.attention > 0
                              ? static_cast<double>(c_.multipliers.attention)
                              : 1 / std::sqrt(static_cast<double>(wide));
-    const auto width = static_cast<size_t>(wide);
-    if (c_.value_norm) divide_by_rms(v, width);
+    const auto width = static_cast<size_t>(wide), value_width = static_cast<size_t>(value_wide);
+    if (c_.value_norm) divide_by_rms(v, value_width);
     clip(v);
+    v = scaled(v, c_.value_factor);
     const auto group = static_cast<size_t>(c_.heads / kv_heads);
-    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(q_width)));
+    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.heads * value_wide)));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
       for (auto n = static_cast<size_t>(in_->bounds[s]);
            n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
@@ -399,7 +403,7 @@ class TwinModel {
                        begin = window > 0 && c_.window_chunks
                                    ? whole + (n - whole) / window * window
                                    : slid,
-                       kv = head / group * width;
+                       shared = head / group, kv = shared * width;
           std::vector<T> scores;
           for (size_t m = begin; m <= n; ++m) {
             T dot{};
@@ -410,12 +414,13 @@ class TwinModel {
           if (const std::vector<T>* sinks = maybe(name + "sinks")) scores.push_back((*sinks)[head]);
           const std::vector<T> weights = twin::softmax(scores);
           for (size_t m = begin; m <= n; ++m)
-            for (size_t i = 0; i < width; ++i)
-              o[n][head * width + i] += weights[m - begin] * v[m][kv + i];
+            for (size_t i = 0; i < value_width; ++i)
+              o[n][head * value_width + i] += weights[m - begin] * v[m][shared * value_width + i];
         }
     if (const std::vector<T>* gate = maybe(name + "o_gate.weight")) {
-      const Matrix<T> z = linear(x, *gate, c_.head_gates ? c_.heads : c_.q_width(), 0, nullptr);
-      const size_t each = c_.head_gates ? width : 1;
+      const Matrix<T> z =
+          linear(x, *gate, c_.head_gates ? c_.heads : c_.heads * value_wide, 0, nullptr);
+      const size_t each = c_.head_gates ? value_width : 1;
       for (size_t n = 0; n < o.size(); ++n)
         for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i / each]);
     }

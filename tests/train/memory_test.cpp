@@ -161,6 +161,22 @@ TEST(Memory, OfStateSpacesBesideAttentionIsEstimatedFromShapes) {
     }
 }
 
+TEST(Memory, OfValuesApartIsEstimatedFromShapes) {
+  ModelConfig c = config_of("deepseek-v3");
+  c.qk_norm = QkNorm::none;
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.window_rope_theta = 500;
+  c.full = {.kv_heads = 1};
+  c.value_factor = 0.5f;
+  c.attention_sinks = c.window_sinks = true;
+  for (const int64_t width : {16, 80})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      c.value_width = width;
+      expect_estimated(fmt::format("values of {} {}", width, name_of(dtype)), c, dtype, false);
+    }
+}
+
 TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.dense_first = 1;

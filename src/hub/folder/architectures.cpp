@@ -449,9 +449,16 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
+  if (!known.values_apart && c.value_width > 0) return "its values are not as wide as its keys";
+  if (!known.values_apart && c.value_factor != 1) return "its values have a factor";
+  if (!known.values_apart && c.window_sinks) return "layers with a window alone have sinks";
+  if (!known.parts_apart && c.window_rotary_width > 0)
+    return "layers with a window turn another part of a head";
   if (known.gemma4) return "";
   if (c.branch_norms) return "its router and its experts have norms of their own";
-  if (c.full.present()) return "layers without a window have heads of their own";
+  const FullAttention& full = c.full;
+  if (full.head_width > 0 || full.values_of_keys || (full.kv_heads > 0 && !known.kv_heads_apart))
+    return "layers without a window have heads of their own";
   if (c.value_norm) return "its values are normalised";
   if (c.layer_scale) return "its layers have a scale";
   if (!known.caps && !known.nanochat && c.logit_cap > 0) return "its logits are held back";

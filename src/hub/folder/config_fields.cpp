@@ -26,6 +26,7 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("index_norm_eps", c.sparse.norm_eps, 1e-6f, 0);
   v.layer_list("index_followers", c.sparse.followers);
   v.extra("rotary_dim", c.rotary_width, 0, 2);
+  v.extra("window_rotary_dim", c.window_rotary_width, 0, 2);
   v.layer_list("nope_layers", c.nope_layers);
 }
 
@@ -52,6 +53,8 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("attention_k_eq_v", c.full.values_of_keys, false);
   v.extra("value_norm", c.value_norm, false);
   v.extra("clip_qkv", c.qkv_clip, 0, 0);
+  v.extra("value_head_dim", c.value_width, 0, 1);
+  v.extra("attention_value_scale", c.value_factor, 1, 0);
   v.extra("branch_norms", c.branch_norms, false);
   v.extra("layer_scale", c.layer_scale, false);
   v.extra("hc_mult", c.hyper.streams, 0, 2);
@@ -62,6 +65,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("final_logit_softcapping", c.logit_cap, 0, 0);
   v.extra("attn_logit_softcapping", c.score_cap, 0, 0);
   v.extra("attention_sinks", c.attention_sinks, false);
+  v.extra("window_sinks", c.window_sinks, false);
   v.extra("qk_norm_turned", c.qk_norm_turned, false);
   v.extra("conv_L_cache", c.conv_width, 0, 2);
   v.layer_list("conv_layers", c.conv_layers);

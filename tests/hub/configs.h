@@ -7,6 +7,7 @@
 
 #include "hub/later_configs.h"
 #include "hub/llama4_config.h"
+#include "hub/window_configs.h"
 #include "model/config.h"
 #include "support/routings.h"
 
@@ -704,6 +705,7 @@ inline std::vector<NamedConfig> small_families() {
     route_as_llama4(all.back().config.routing);
   }
   add_hybrid_families(add);
+  add_mimo(add);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -30,6 +30,7 @@ from sizes import (
     LLAMA4,
     LLAMA_LIKE,
     LOCAL_EXPERTS,
+    MIMO,
     MISTRAL4,
     NEMOTRON_H,
     OLMO_HYBRID,
@@ -222,6 +223,26 @@ CASES = {
     "exaone_moe": (
         "ExaoneMoeConfig",
         dict(WINDOWED, first_k_dense_replace=1, n_group=2, topk_group=1),
+    ),
+    "mimo_v2_flash": ("MiMoV2FlashConfig", MIMO),
+    "mimo_v2_flash-parts": (
+        "MiMoV2FlashConfig",
+        dict(
+            MIMO,
+            num_key_value_heads=2,
+            v_head_dim=32,
+            attention_bias=True,
+            attention_value_scale=None,
+            n_group=2,
+            topk_group=1,
+            routed_scaling_factor=2.5,
+            rope_parameters=dict(
+                full_attention=dict(YARN, partial_rotary_factor=0.5),
+                sliding_attention=dict(
+                    rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0
+                ),
+            ),
+        ),
     ),
     "hy_v3": (
         "HYV3Config",
@@ -726,6 +747,8 @@ NOT_FOR_LLAMA_CPP = {
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",
     "mistral4-plain": "queries grow with their positions",
+    "mimo_v2_flash": "values are not as wide as its keys",
+    "mimo_v2_flash-parts": "values are not as wide as its keys",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",

@@ -126,6 +126,20 @@ WINDOWED = dict(
     num_shared_experts=2,
     pad_token_id=None,
 )
+# Of a head of 24 a third turns, and values have half of it; layers with a window have twice the
+# key/value heads.
+MIMO = dict(
+    LLAMA_LIKE,
+    num_hidden_layers=4,
+    num_key_value_heads=1,
+    head_dim=24,
+    v_head_dim=12,
+    sliding_window=100,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+)
 AFMOE = dict(WINDOWED, num_dense_layers=1, route_scale=2.5, mup_enabled=True)
 KIMI = dict(
     SIZES,

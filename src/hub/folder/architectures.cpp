@@ -195,6 +195,7 @@ constexpr Architecture kArchitectures[] = {
     family<kSmolLm3>("smollm3", "SmolLM3ForCausalLM", kLlamaTensors),
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
                     kOfGptOss),
+    family<kMimoV2Flash>("mimo_v2_flash", "MiMoV2FlashForCausalLM", kMimoTensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),

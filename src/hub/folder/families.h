@@ -92,6 +92,15 @@ inline constexpr FamilyRouter kNemotronHRouter = {
     .renormalises = true,
     .bias_key = nullptr,
 };
+// (transformers:mimo_v2_flash/modeling_mimo_v2_flash.py, MiMoV2FlashTopkRouter)
+inline constexpr FamilyRouter kMimoRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "noaux_tc",
+    .greedy = false,
+    .renormalises = true,
+    .scale_or_one = true,
+};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
@@ -180,6 +189,12 @@ inline constexpr FamilyKey kNemotronHKeys[] = {{"attention_bias", "false"},
                                                {"mamba_proj_bias", "false"},
                                                {"mamba_hidden_act", "\"silu\""},
                                                {"sliding_window", "null"}};
+// What its first configs say of parts that transformers' code has for none or for all.
+inline constexpr FamilyKey kMimoKeys[] = {{"add_full_attention_sink_bias", "false"},
+                                          {"add_swa_attention_sink_bias", "true"},
+                                          {"hybrid_block_size", "null"},
+                                          {"n_shared_experts", "0"},
+                                          {"rope_scaling", "null"}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
@@ -254,6 +269,8 @@ inline constexpr const char* kLing3Unread[] = {
     "rotary_dim",        "partial_rotary_factor", "router_dtype",
     "use_qk_norm"};
 inline constexpr const char* kLlama4Unread[] = {"for_llm_compressor"};
+// A chunk that no code makes, and the epsilon where it stands under both keys.
+inline constexpr const char* kMimoUnread[] = {"attention_chunk_size", "layernorm_epsilon"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
 // Ways to compute or to draw what is read by other keys, its epsilon under other names, and
 // frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
@@ -521,6 +538,18 @@ inline constexpr Family kGptOss = {.biases = FamilyBiases::flag,
                                    .window = FamilyWindow::listed,
                                    .sinks = true,
                                    .experts = FamilyExperts::gpt_oss};
+// (transformers:mimo_v2_flash/modeling_mimo_v2_flash.py)
+inline constexpr Family kMimoV2Flash = {.biases = FamilyBiases::qkv_flag,
+                                        .head_width = HeadWidth::must,
+                                        .window = FamilyWindow::listed,
+                                        .window_rope = WindowRope::parts,
+                                        .older_eps_key = "layernorm_epsilon",
+                                        .sinks = true,
+                                        .mimo = true,
+                                        .experts = FamilyExperts::mimo,
+                                        .router = &kMimoRouter,
+                                        .keys = kMimoKeys,
+                                        .unread = kMimoUnread};
 inline constexpr Family kGraniteMoe = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
 inline constexpr Family kGraniteMoeShared = {

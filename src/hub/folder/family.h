@@ -37,8 +37,9 @@ enum class FamilyGemma { none, gemma, gemma2, gemma3, gemma4 };
 
 // What layers with a window turn by. plain: the same base, never scaled; local:
 // "rope_local_base_freq", never scaled. Newer configs say it in "rope_parameters", by kinds of
-// layers; listed: there alone, and never scaled.
-enum class WindowRope { same, plain, local, listed };
+// layers; listed: there alone, and never scaled; parts: likewise, with how much of a head turns in
+// either kind.
+enum class WindowRope { same, plain, local, listed, parts };
 
 // Which positions turn how much of a head. half: as much as "partial_rotary_factor" says, half
 // where it is missing; quarter and all likewise; dim: as much as "rotary_dim" or that factor says;
@@ -91,7 +92,8 @@ enum class FamilyExperts {
   kimi,
   ling3,
   nemotron_h,
-  llama4
+  llama4,
+  mimo
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -111,6 +113,7 @@ struct FamilyRouter {
   const char* groups_key = "n_group";
   // Under which transformers saves them; null: under the same.
   const char *other_groups_key = nullptr, *other_norm_key = nullptr;
+  bool scale_or_one = false;  // there may be no factor, which is 1 then
 };
 
 // A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
@@ -137,6 +140,7 @@ struct Family {
   NormPlacement placement = NormPlacement::pre;
   const char* post_norm_key = nullptr;  // it says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";
+  const char* older_eps_key = nullptr;  // where the other is missing
   const char* act_key = "hidden_act";
   bool layer_norms = false;   // norms are LayerNorms
   bool either_norm = false;   // or, where "rms_norm_eps" says an epsilon, RMSNorms
@@ -195,6 +199,9 @@ struct Family {
   bool indexed = false;          // a token sees "index_topk" of those before it
   bool shared_indexers = false;  // "indexer_types" says which layers have an indexer
   bool streams = false;          // several residual streams, and routed experts that are held (Hy4)
+  // Layers with a window, which `layer_types` or an older list says, have twice the key/value heads
+  // of the others and alone have sinks; values have a width of their own and a factor.
+  bool mimo = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
@@ -244,7 +251,8 @@ struct Family {
   bool mlp_types() const {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
            experts == FamilyExperts::hy3 || experts == FamilyExperts::cohere ||
-           experts == FamilyExperts::kimi || experts == FamilyExperts::ling3;
+           experts == FamilyExperts::kimi || experts == FamilyExperts::ling3 ||
+           experts == FamilyExperts::mimo;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const {
@@ -254,7 +262,7 @@ struct Family {
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::deepseek_like ||
            experts == FamilyExperts::glm_lite || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::lfm2 || num_shared();
+           experts == FamilyExperts::lfm2 || experts == FamilyExperts::mimo || num_shared();
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {

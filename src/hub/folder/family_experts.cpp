@@ -93,6 +93,10 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       if (f.experts == FamilyExperts::ling) v.size(kDenseReplace, c.dense_first, 0);
       if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
       return;
+    case FamilyExperts::mimo:
+      v.size("intermediate_size", c.dense_width, 1);
+      v.size("moe_intermediate_size", c.expert_width, 1);
+      return v.size("n_routed_experts", c.routing.experts, 1);
     case FamilyExperts::cohere: return visit_cohere_sizes(v, c);
     case FamilyExperts::nemotron_h:
       v.size("intermediate_size", c.dense_width, 1);
@@ -391,7 +395,8 @@ void read_own_router(const JsonReader& reader, ModelConfig& c, const Family& f) 
   float scale = 1;
   if (router.groups) {
     read_groups(reader, c, f, greedy);
-    fields.number(router.scale_key, scale, 0);
+    if (router.scale_or_one) fields.number_or(router.scale_key, scale, 1, 0);
+    else fields.number(router.scale_key, scale, 0);
   } else {
     c.routing.expert_groups = c.routing.groups_kept = 1;
     if (router.scale) fields.number(router.scale_key, scale, 0);
@@ -642,6 +647,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   visit_expert_sizes(fields, c, f);
   if (!f.dense_windows && (f.mlp_types() || f.first_deepseek())) read_mlp_types(reader, c, f);
   if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
+  if (f.mimo) read_mimo_dense(reader, c);
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
     refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");

@@ -73,7 +73,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
   else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
-  v.number(f.eps_key, c.norm_eps, 0);
+  v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
   if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma &&
       !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
@@ -190,7 +190,8 @@ void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
     case FamilyWindow::qwen:
     case FamilyWindow::dots:
     case FamilyWindow::never: return read_last_windows(reader, c, f);
-    case FamilyWindow::listed: return read_listed_windows(reader, c, f);
+    case FamilyWindow::listed:
+      return f.mimo ? read_mimo_windows(reader, c) : read_listed_windows(reader, c, f);
   }
 }
 
@@ -337,9 +338,7 @@ void write_bases(Json& json, const ModelConfig& c) {
 // The share that reads back as the width.
 double rotary_share(const ModelConfig& c) {
   if (c.latent.present() || c.rotary_width == 0) return 1;
-  const auto width = static_cast<double>(c.rotary_width), head = static_cast<double>(c.head_width);
-  const double share = width / head;
-  return static_cast<int64_t>(head * share) == c.rotary_width ? share : std::nextafter(share, 1.0);
+  return share_of_head(c.rotary_width, c.head_width);
 }
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
@@ -347,6 +346,7 @@ void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
   if (f.olmo_hybrid && !c.attention_turns()) return write_standing(json);
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
+  else if (f.window_rope == WindowRope::parts) write_rope_by_parts(json, c);
   else write_rope_by_layers(json, c, f.window_rope != WindowRope::listed);
   if (f.longrope) say_by_contexts(json, c.rope_scaling);
   if (f.query_growth) write_query_growth(json, c);
@@ -365,14 +365,15 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   const int64_t scaled = c.rope_scaling.original_context;  // one key says both
   if (f.query_growth && scaled > 0 && scaled != c.query_growth.context)
     return "its queries grow by another context than the one that frequencies are scaled from";
-  const bool part = f.rotary_share() || f.rotary_dim(),
+  const bool parts = f.window_rope == WindowRope::parts,
+             part = f.rotary_share() || f.rotary_dim() || parts,
              plain = c.window_rope_theta == c.rope_theta ||
                      (c.window_rope_theta == 0 && c.rope_scaling.kind == RopeScaling::Kind::none);
   if (c.window_rope_theta > 0 && f.window_rope == WindowRope::same)
     return "layers with a window turn by other frequencies";
   if (f.window_rope == WindowRope::plain && !plain)
     return "layers with a window turn by frequencies that are no part of this family";
-  if (f.window_rope == WindowRope::listed && c.attention_window > 0 && !plain &&
+  if ((parts || f.window_rope == WindowRope::listed) && c.attention_window > 0 && !plain &&
       c.window_rope_theta == 0)
     return "layers with a window turn by scaled frequencies";
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
@@ -554,11 +555,13 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   read_windows(reader, c, f);
   read_windowed_turning(reader, c, f);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
+  if (f.mimo) read_mimo(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
   if (f.kimi || f.halves || (f.olmo_hybrid && read_standing(reader, c))) c.rope_scaling = {};
   else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
+  else if (f.window_rope == WindowRope::parts) read_rope_by_parts(reader, c);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.llama4) read_llama4(reader, c);
@@ -609,6 +612,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   write_windows(json, c, f);
   if (f.llama4) write_llama4(json, c);
   if (f.dense_windows) write_dense_pattern(json, c);
+  if (f.mimo) write_mimo(json, c);
   if (f.either_norm) {
     json[kRmsNormEps] = nullptr;
     if (c.norm == NormKind::rms) fields.number(kRmsNormEps, c.norm_eps, 0);
@@ -692,7 +696,10 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .proportional = f.lfm3,
                             .llama4 = f.llama4,
                             .olmo_hybrid = f.olmo_hybrid,
-                            .falcon_h1 = f.falcon_h1};
+                            .falcon_h1 = f.falcon_h1,
+                            .values_apart = f.mimo,
+                            .kv_heads_apart = f.mimo,
+                            .parts_apart = f.window_rope == WindowRope::parts};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -726,6 +733,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.falcon_h1 ||
                     f.olmo_hybrid || f.experts == FamilyExperts::aria;
   if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
+  if (f.mimo)
+    if (const std::string reason = why_not_mimo(c); !reason.empty()) return reason;
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";

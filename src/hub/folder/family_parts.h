@@ -115,6 +115,13 @@ void read_llama4(const JsonReader&, ModelConfig&);
 void write_llama4(Json&, const ModelConfig&);
 void read_llama4_experts(const JsonReader&, ModelConfig&);
 void write_llama4_experts(Json&, const ModelConfig&);
+// What sets MiMo apart (family_mimo.cpp): its windows, once these are known the rest of attention,
+// and which of its layers are dense where another list than that of all says so.
+void read_mimo_windows(const JsonReader&, ModelConfig&);
+void read_mimo(const JsonReader&, ModelConfig&);
+void read_mimo_dense(const JsonReader&, ModelConfig&);
+void write_mimo(Json&, const ModelConfig&);
+std::string why_not_mimo(const ModelConfig&);
 
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);

@@ -63,6 +63,10 @@ class FieldReader {
   void flag_by(const char* key, const char* other, bool& x) {
     flag(from_.has(other) ? other : key, x);
   }
+  // Under another name, if there is one, where that stands alone; never written so.
+  void number_by(const char* key, const char* other, float& x, double low) {
+    number(other != nullptr && !from_.has(key) && from_.has(other) ? other : key, x, low);
+  }
   // The same for keys that may be missing; they are always written.
   void size_or(const char* key, int64_t& x, int64_t otherwise, int64_t low,
                int64_t high = kMaxSize) {
@@ -145,6 +149,7 @@ class FieldWriter {
   }
   void flag(const char* key, const bool& x) { to_[key] = x; }
   void flag_by(const char* key, const char*, const bool& x) { flag(key, x); }
+  void number_by(const char* key, const char*, const float& x, double low) { number(key, x, low); }
   void size_or(const char* key, const int64_t& x, int64_t, int64_t low, int64_t high = kMaxSize) {
     size(key, x, low, high);
   }

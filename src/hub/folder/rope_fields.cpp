@@ -327,6 +327,87 @@ void write_rope_by_layers(Json& json, const ModelConfig& c, bool beside) {
   json[kLayersRope] = {{kFullRope, full}, {kWindowRope, windowed}};
 }
 
+namespace {
+
+// What layers of a kind turn by, and how many numbers of a head.
+struct RopeOfKind {
+  RopeScaling scaling;
+  float theta = 0;
+  int64_t turning = 0;
+};
+
+int64_t turning_of(const JsonReader& reader, const ModelConfig& c) {
+  const auto share = reader.get_in<double>(kShare, 0, 1);
+  const auto turning = static_cast<int64_t>(static_cast<double>(c.head_width) * share);
+  if (turning < 2)
+    fail("{}: \"{}\" is {}; of a head of {} no pair would turn", reader.where(), kShare, share,
+         c.head_width);
+  return turning;
+}
+
+RopeOfKind read_kind(const JsonReader& rope, const ModelConfig& c, const char* kind) {
+  const JsonReader of = rope.object(kind);
+  RopeOfKind read = {.theta = number(of, "rope_theta"), .turning = turning_of(of, c)};
+  if (kind_of(of) == Kind::proportional)
+    fail("{}: \"rope_type\" is {}; it says a share of a head in another way", of.where(),
+         text_of(of, "rope_type"));
+  read.scaling = scaling_of(of);
+  refuse_other_share(of, of.get<double>(kShare));
+  return read;
+}
+
+// MiMo's first (huggingface XiaomiMiMo/MiMo-V2-Flash).
+constexpr const char* kWindowTheta = "swa_rope_theta";
+
+}  // namespace
+
+void read_rope_by_parts(const JsonReader& reader, ModelConfig& c) {
+  RopeOfKind full, windowed;
+  if (reader.has(kLayersRope) || !reader.has(kWindowTheta)) {
+    const JsonReader rope = reader.object(kLayersRope);
+    full = read_kind(rope, c, kFullRope);
+    windowed = read_kind(rope, c, kWindowRope);
+    rope.refuse_unknown();
+    for (const auto& [key, base] :
+         {std::pair{"rope_theta", full.theta}, {kWindowTheta, windowed.theta}})
+      if (reader.has(key) && static_cast<float>(reader.get<double>(key)) != base)
+        fail("{}: \"{}\" is {}, but \"{}\" says {}; make them equal", reader.where(), key,
+             text_of(reader, key), kLayersRope, base);
+    if (reader.has(kShare) && turning_of(reader, c) != full.turning)
+      fail("{}: \"{}\" is {}, but \"{}\" says otherwise; make them equal", reader.where(), kShare,
+           text_of(reader, kShare), kLayersRope);
+    if (windowed.scaling.kind != Kind::none)
+      fail("{}: layers with a window turn unscaled, only \"default\"", rope.where());
+  } else {
+    const int64_t turning = turning_of(reader, c);
+    full = {.theta = number(reader, "rope_theta"), .turning = turning};
+    windowed = {.theta = number(reader, kWindowTheta), .turning = turning};
+  }
+  full.scaling.score_mscale = 0;
+  c.rope_scaling = full.scaling;
+  c.rope_theta = full.theta;
+  c.rotary_width = full.turning < c.head_width ? full.turning : 0;
+  if (c.attention_window == 0) return;
+  const bool parts = windowed.turning != full.turning;
+  if (parts) c.window_rotary_width = windowed.turning;
+  if (parts || windowed.theta != full.theta || full.scaling.kind != Kind::none)
+    c.window_rope_theta = windowed.theta;
+}
+
+double share_of_head(int64_t turning, int64_t head_width) {
+  const auto width = static_cast<double>(turning), head = static_cast<double>(head_width);
+  const double share = width / head;
+  return static_cast<int64_t>(head * share) == turning ? share : std::nextafter(share, 1.0);
+}
+
+void write_rope_by_parts(Json& json, const ModelConfig& c) {
+  write_rope_by_layers(json, c, false);
+  const int64_t full = c.rotary_width > 0 ? c.rotary_width : c.head_width,
+                windowed = c.window_rotary_width > 0 ? c.window_rotary_width : full;
+  json[kLayersRope][kFullRope][kShare] = share_of_head(full, c.head_width);
+  json[kLayersRope][kWindowRope][kShare] = share_of_head(windowed, c.head_width);
+}
+
 Json rope_scaling_json(const RopeScaling& s) {
   Json json = {{"rope_type", kKinds.at(static_cast<size_t>(s.kind))}};
   if (s.kind == Kind::none) return json;

@@ -33,6 +33,13 @@ void read_rope_by_layers(const JsonReader&, ModelConfig&, bool local);
 // `beside`: also in the two keys by which older configs said the bases.
 void write_rope_by_layers(Json&, const ModelConfig&, bool beside);
 
+// The same where either kind of layers says in "rope_parameters" how much of a head turns; the
+// first configs of one family said all of it beside each other.
+void read_rope_by_parts(const JsonReader&, ModelConfig&);
+void write_rope_by_parts(Json&, const ModelConfig&);
+// The share of a head that reads back as the width that turns.
+double share_of_head(int64_t turning, int64_t head_width);
+
 // The share of a head that turns, in whichever place it stands; fails where there is none
 // otherwise.
 double read_rotary_share(const JsonReader&, std::optional<double> otherwise);

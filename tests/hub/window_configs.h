@@ -1,0 +1,39 @@
+// Small configs of families whose layers with a window have parts of their own, for configs.h.
+#pragma once
+
+#include "model/config.h"
+
+namespace moe::test {
+
+// Layer 1 has no window, and so no sinks.
+template <class Add>
+void add_mimo(Add&& add) {
+  const auto mimo = [](ModelConfig& c) {
+    c.layers = 3;
+    c.expert_width = c.head_width = 6;
+    c.rotary_width = 2;
+    c.attention_sinks = c.window_sinks = true;
+  };
+  for (const bool parts : {false, true})
+    add("mimo_v2_flash", "deepseek-v3", [&](ModelConfig& c) {
+      mimo(c);
+      c.dense_first = 1;
+      c.kv_heads = 4;
+      c.full = {.kv_heads = 2};
+      c.value_width = 3;
+      c.value_factor = 0.707f;
+      c.attention_window = 5;
+      c.window_layers = {0, 2};
+      c.window_rope_theta = 500;
+      if (!parts) return;
+      c.attention_bias = true;
+      c.window_rotary_width = 6;
+      c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1.25f};
+    });
+  add("mimo_v2_flash", "deepseek-v3", mimo);  // without windows
+}
+
+}  // namespace moe::test

@@ -107,6 +107,12 @@ std::string parts_in_words(const ModelConfig& c) {
                      c.window_rotary_width);
 }
 
+const char* gates_in_words(const ModelConfig& c) {
+  if (!c.attention_gate) return "none";
+  if (c.gate_softplus) return c.head_gates ? "softplus, one a head" : "softplus";
+  return c.head_gates ? "sigmoids, one a head" : "sigmoids";
+}
+
 // As they stand beside those of `beside`.
 std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside) {
   std::vector<SameField> fields;
@@ -151,7 +157,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the cap of logits (final_logit_softcapping)", c.logit_cap);
   decides("the cap of attention's scores (attn_logit_softcapping)", c.score_cap);
   decides("heads of layers without a window (global_head_dim and the like)",
-          fmt::format("{} of {}{}", c.full.kv_heads, c.full.head_width,
+          fmt::format("{} and {} of {}{}", c.full.heads, c.full.kv_heads, c.full.head_width,
                       c.full.values_of_keys ? ", values of keys" : ""));
   decides("whether values are normalised", c.value_norm);
   decides("what queries, keys and values are clipped at (clip_qkv)", c.qkv_clip);
@@ -169,8 +175,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the layers that are an FFN alone, and those without one",
           fmt::format("{}; {}", listed(c.ffn_only_layers), listed(c.mixer_only_layers)));
   decides("whether norms of queries and keys see them turned", c.qk_norm_turned);
-  decides("whether attention has a gate", c.attention_gate);
-  decides("whether its gate is one of each head", c.head_gates);
+  decides("the gates of attention", gates_in_words(c));
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
   decides("whether norms have weights", c.norm_weights);
   decides("whether the embedding is normalised", c.embedding_norm);

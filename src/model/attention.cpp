@@ -55,7 +55,7 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
          yv = shape.values_of_keys ? yk : projected(shape.v_width());
   if (shape.values_of_keys) {
     ops::matmul_forward(run, {{q, yq}, {k, yk}}, x, all);
-  } else if (gate.present() && !shape.head_gates) {
+  } else if (gate.present() && !shape.own_gates()) {
     saved.gate = projected(shape.o_width());
     ops::matmul_forward(run, {{q, yq}, {k, yk}, {v, yv}, {gate, saved.gate}}, x, all);
   } else {
@@ -187,26 +187,26 @@ void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Sav
   dk = before_norm(run, dk, k_norm, saved.k_norm);
 }
 
-// Those of heads are few numbers, so they stay f32.
+// Those of heads are few numbers, so they stay f32; so do those that are no sigmoids.
 void Attention::project_gate(Run& run, Tensor x, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
-  saved.gate = run.saved.alloc(shape.head_gates ? DType::f32 : x.dtype, {x.rows(), shape.gates});
+  saved.gate = run.saved.alloc(shape.own_gates() ? DType::f32 : x.dtype, {x.rows(), shape.gates});
   ops::matmul_forward(run, saved.gate, x, gate, all);
 }
 
-// y = o * sigmoid(gate)
+// y = o * sigmoid(gate), or o * log(1 + e^gate)
 Tensor Attention::gated(Run& run, const Saved& saved) const {
   if (!gate.present()) return saved.o;
   Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
-  if (shape.head_gates) ops::head_gates_forward(run, y, saved.o, saved.gate);
+  if (shape.own_gates()) ops::head_gates_forward(run, y, saved.o, saved.gate, curve());
   else ops::ffn_act_forward(run, y, saved.gate, saved.o, {}, ops::Act::sigmoid);
   return y;
 }
 
 Tensor Attention::gate_backward(Run& run, Tensor do_, Tensor dgate, const Saved& saved) const {
   Tensor y = run.scratch.alloc(saved.o.dtype, {saved.o.rows(), saved.o.cols()});
-  if (shape.head_gates) {
-    ops::head_gates_backward(run, do_, dgate, y, do_, saved.o, saved.gate);
+  if (shape.own_gates()) {
+    ops::head_gates_backward(run, do_, dgate, y, do_, saved.o, saved.gate, curve());
     return y;
   }
   ops::cast(run, y, do_);
@@ -348,7 +348,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
-  if (gate.present() && (shape.head_gates || latents)) project_gate(run, x, saved);
+  if (gate.present() && (shape.own_gates() || latents)) project_gate(run, x, saved);
   if (latents && (pass.cache || !pass.kept.empty())) {
     attend_latents(run, x, pass, layer, saved);
   } else {

@@ -19,7 +19,7 @@ struct Attention {
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
-  Param gate;                            // [H*C,D], or [H,D] of heads, absent without
+  Param gate;                            // [H*Cv,D], or [H,D] of heads, absent without
   std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Norm> v_norm;            // per head, no weight
   std::optional<Latents> latents;
@@ -29,8 +29,8 @@ struct Attention {
   struct Saved {
     Tensor q, k, v;  // [N,H*C], [N,G*C], [N,G*Cv] A, after norm and rotation
     Tensor o;        // [N,H*Cv] A, before the gate
-    Tensor gate;     // [N,H*C] A, or [N,H] f32 of heads, before its sigmoid; absent without
-    Tensor lse;      // [N,H] f32
+    Tensor gate;  // [N,H*Cv] A, or f32 and [N,H] too (own_gates), before its curve; absent without
+    Tensor lse;   // [N,H] f32
     Tensor q_whole, k_whole, v_whole;  // q, k and v before they were clipped; absent without
     Norm::Saved q_norm, k_norm, v_norm;
     Latents::Saved latents;
@@ -64,6 +64,9 @@ struct Attention {
   void project_gate(Run&, Tensor x, Saved&);
   // What heads gave, weighted by the gate where there is one, in run.scratch then.
   Tensor gated(Run&, const Saved&) const;
+  ops::GateCurve curve() const {
+    return shape.gate_softplus ? ops::GateCurve::softplus : ops::GateCurve::sigmoid;
+  }
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.
   Tensor gate_backward(Run&, Tensor do_, Tensor dgate, const Saved&) const;
   void attend(Run&, const Pass&, int64_t layer, Saved&) const;

@@ -75,6 +75,8 @@ void validate_values(const ModelConfig& c) {
     fail_usage(
         "values can be of another width than keys only where all heads are as wide as each other "
         "and norms have weights");
+  if (c.gate_softplus && !c.attention_gate)
+    fail_usage("it is said how a gate of attention weighs, but attention has no gate");
   if (c.window_sinks && !c.attention_sinks)
     fail_usage("sinks of layers with a window are asked for, but attention has no sinks");
 }
@@ -156,15 +158,19 @@ void validate_sparse(const ModelConfig& c) {
 void validate_full(const ModelConfig& c) {
   const FullAttention& f = c.full;
   if (!f.present()) return;
-  if (f.kv_heads < 0 || f.head_width < 0 || f.head_width > kMaxModelSize)
+  if (f.heads < 0 || f.kv_heads < 0 || f.head_width < 0 || f.head_width > kMaxModelSize ||
+      f.heads > kMaxModelSize)
     fail_usage(
-        "layers without a window have {} key/value heads of width {}; neither may be below 0",
-        f.kv_heads, f.head_width);
+        "layers without a window have {} heads, {} key/value heads, of width {}; none may be below "
+        "0, nor so large",
+        f.heads, f.kv_heads, f.head_width);
   if (c.attention_window == 0)
     fail_usage("heads of layers without a window are given, but no layer has one");
-  if (f.kv_heads > 0 && c.heads % f.kv_heads != 0)
-    fail_usage("{} heads of layers without a window cannot share {} key/value heads evenly",
-               c.heads, f.kv_heads);
+  const int64_t heads = f.heads > 0 ? f.heads : c.heads,
+                kv_heads = f.kv_heads > 0 ? f.kv_heads : c.kv_heads;
+  if (heads % kv_heads != 0)
+    fail_usage("{} heads of layers without a window cannot share {} key/value heads evenly", heads,
+               kv_heads);
   if (c.latent.present() || c.qk_norm == QkNorm::full)
     fail_usage(
         "layers without a window can have heads of their own only without latents and norms over "
@@ -361,7 +367,8 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
                          : value_width > 0 ? value_width
                                            : own_width;
   const bool normed = qk_norm != QkNorm::bare || turns;
-  return {.heads = heads,
+  const int64_t own_heads = own.heads > 0 ? own.heads : heads;
+  return {.heads = own_heads,
           .kv_heads = own.kv_heads > 0 ? own.kv_heads : kv_heads,
           .key_width = own_width,
           .value_width = values,
@@ -382,9 +389,10 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .score_factor = factor,
           .score_cap = score_cap,
           .gates = !attention_gate ? 0
-                   : head_gates    ? heads
-                                   : heads * values,
+                   : head_gates    ? own_heads
+                                   : own_heads * values,
           .head_gates = head_gates,
+          .gate_softplus = gate_softplus,
           .latent = latent,
           .shared_width = latent.present() ? rotary_width : 0,
           .top = sparse.top,

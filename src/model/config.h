@@ -149,13 +149,14 @@ struct StateSpace {
   int64_t state() const { return conv_state() + values() * states; }
 };
 
-// The heads of layers without a window, where those with one have others (Gemma 4).
+// The heads of layers without a window, where those with one have others (Gemma 4, Laguna).
 struct FullAttention {
   int64_t kv_heads = 0;         // G; 0: as in the other layers
   int64_t head_width = 0;       // C likewise
   bool values_of_keys = false;  // values are what keys are made of, before its norm
+  int64_t heads = 0;            // H; 0: as in the other layers
 
-  bool present() const { return kv_heads > 0 || head_width > 0 || values_of_keys; }
+  bool present() const { return kv_heads > 0 || head_width > 0 || values_of_keys || heads > 0; }
 };
 
 // What a layer mixes tokens by; none: it is an FFN alone.
@@ -178,11 +179,12 @@ struct AttentionShape {
   bool window_turns = false;      // by the frequencies of layers with a window (window_rope_theta)
   // with their positions (QueryGrowth), where nothing turns by a table of whole heads
   bool queries_grow = false;
-  float clip = 0;           // queries, keys and values are held within +-it; 0: as they are
-  float score_factor = 1;   // of the scores, beside 1 / sqrt(C)
-  float score_cap = 0;      // scores are cap tanh(score / cap); 0: as they are
-  int64_t gates = 0;        // sigmoids that weight what heads give: H*Cv, or H; 0: none
-  bool head_gates = false;  // one of each head
+  float clip = 0;              // queries, keys and values are held within +-it; 0: as they are
+  float score_factor = 1;      // of the scores, beside 1 / sqrt(C)
+  float score_cap = 0;         // scores are cap tanh(score / cap); 0: as they are
+  int64_t gates = 0;           // sigmoids that weight what heads give: H*Cv, or H; 0: none
+  bool head_gates = false;     // one of each head
+  bool gate_softplus = false;  // log(1 + e^z) in place of sigmoids
   LatentAttention latent = {};
   // with latents: so many of a key's C numbers, the first ones, all heads share; they turn or not
   int64_t shared_width = 0;
@@ -193,6 +195,8 @@ struct AttentionShape {
   int64_t k_width() const { return kv_heads * key_width; }
   int64_t v_width() const { return kv_heads * value_width; }
   int64_t o_width() const { return heads * value_width; }
+  // Gates that ops::head_gates_forward weighs by, in f32; the others are those of an activation.
+  bool own_gates() const { return head_gates || gate_softplus; }
   // Numbers that a cache keeps of a token. With latents its keys are what heads share of a key and
   // what keys and values are made of, and its values are part of them.
   int64_t cached_key_width() const {
@@ -293,6 +297,7 @@ struct ModelConfig {
   bool window_sinks = false;        // these, in layers with a window alone
   bool attention_gate = false;      // what heads give is weighted by sigmoids of the token
   bool head_gates = false;          // of those each head has one, not one for each number
+  bool gate_softplus = false;       // and they are log(1 + e^z) in place of sigmoids
   bool attention_bias = false;      // of queries, keys and values
   bool attention_out_bias = false;  // of the projection back
   bool ffn_bias = false;

@@ -119,10 +119,11 @@ int64_t saved_heads(const Sizes& s, int64_t layer) {
   const AttentionShape shape = c.attention(layer);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
-  int64_t bytes = q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * c.heads * kF32;
+  int64_t bytes =
+      q + k + s.n * (shape.v_width() + shape.o_width()) * s.a + s.n * shape.heads * kF32;
   if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
     bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
-  bytes += s.n * shape.gates * (shape.head_gates ? kF32 : s.a);
+  bytes += s.n * shape.gates * (shape.own_gates() ? kF32 : s.a);
   if (shape.clip > 0) bytes += q + k + s.n * shape.v_width() * s.a;  // before they were clipped
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
@@ -300,7 +301,7 @@ int64_t scratch_scan(const Sizes& s) {
 int64_t scratch_gate(const Sizes& s, const AttentionShape& shape) {
   if (shape.gates == 0) return 0;
   const int64_t rounded = s.a != kF32 ? s.a : 0;
-  return s.n * (shape.o_width() * s.a + shape.gates * (shape.head_gates ? kF32 + rounded : s.a));
+  return s.n * (shape.o_width() * s.a + shape.gates * (shape.own_gates() ? kF32 + rounded : s.a));
 }
 
 int64_t scratch_heads(const Sizes& s, int64_t layer) {

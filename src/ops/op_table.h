@@ -145,11 +145,12 @@ MOE_OP(device, void, attention_sinks, (Run & run, Tensor o, Tensor lse, const Pa
        (run, o, lse, sinks))
 MOE_OP(device, void, attention_sinks_backward,
        (Run & run, Param& sinks, Tensor do_, Tensor o, Tensor lse), (run, sinks, do_, o, lse))
-MOE_OP(host, void, head_gates_forward, (Run & run, Tensor y, Tensor o, Tensor gate),
-       (run, y, o, gate))
+MOE_OP(host, void, head_gates_forward,
+       (Run & run, Tensor y, Tensor o, Tensor gate, GateCurve curve), (run, y, o, gate, curve))
 MOE_OP(host, void, head_gates_backward,
-       (Run & run, Tensor do_, Tensor dgate, Tensor y, Tensor dy, Tensor o, Tensor gate),
-       (run, do_, dgate, y, dy, o, gate))
+       (Run & run, Tensor do_, Tensor dgate, Tensor y, Tensor dy, Tensor o, Tensor gate,
+        GateCurve curve),
+       (run, do_, dgate, y, dy, o, gate, curve))
 MOE_OP(host, void, short_conv_forward,
        (Run & run, Tensor y, Tensor x, const Param& weight, const Param& bias,
         std::span<const int64_t> bounds, std::span<float* const> state, ConvAct act),

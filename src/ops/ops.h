@@ -357,13 +357,16 @@ void attention_sinks(Run&, Tensor o, Tensor lse, const Param& sinks);
 void attention_sinks_backward(Run&, Param& sinks, Tensor do_, Tensor o, Tensor lse);
 
 // ---- gates of heads (ops/cpu/attention/head_gates.cpp) ------------------------------------------
-// y[n,h] = o[n,h] / (1 + e^-gate[n,h]) (transformers:bailing_hybrid/modeling_bailing_hybrid.py). y,
-// o [N,H*Cv] f32 or bf16, gate [N,H] f32; y may be o's memory
-void head_gates_forward(Run&, Tensor y, Tensor o, Tensor gate);
+// y[n,g,c] = s(gate[n,g]) o[n,g,c]: a number of the gate weighs W of o, those of a head
+// (transformers:bailing_hybrid/modeling_bailing_hybrid.py) or one, by s(z) = 1 / (1 + e^-z) or
+// log(1 + e^z) (transformers:laguna/modeling_laguna.py, LagunaAttention). y, o [N,G*W] f32 or bf16,
+// gate [N,G] f32; y may be o's memory
+enum class GateCurve { sigmoid, softplus };
+void head_gates_forward(Run&, Tensor y, Tensor o, Tensor gate, GateCurve);
 // From dy: do_, y recomputed (for the gradient of the projection back) like o, and dgate like gate.
 // do_ may be dy's memory.
-void head_gates_backward(Run&, Tensor do_, Tensor dgate, Tensor y, Tensor dy, Tensor o,
-                         Tensor gate);
+void head_gates_backward(Run&, Tensor do_, Tensor dgate, Tensor y, Tensor dy, Tensor o, Tensor gate,
+                         GateCurve);
 
 // ---- layers that keep a state (ops/cpu/recurrent) -----------------------------------------------
 // Rows [bounds[s], bounds[s+1]) are sequence s in order. state[s] is what is kept of the rows

@@ -60,6 +60,9 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.attention_sinks, b.attention_sinks);
   EXPECT_EQ(a.window_sinks, b.window_sinks);
   EXPECT_EQ(a.full.kv_heads, b.full.kv_heads);
+  EXPECT_EQ(a.full.heads, b.full.heads);
+  EXPECT_EQ(a.attention_gate, b.attention_gate);
+  EXPECT_EQ(a.gate_softplus, b.gate_softplus);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
@@ -134,6 +137,9 @@ TEST(Config, SmallOnesSurvive) {
   own.attention_sinks = own.window_sinks = true;
   own.model_type = "moe_cpp";
   expect_round_trip(own, "values apart, heads of two kinds");
+  own.full = {.heads = 8};
+  own.attention_gate = own.gate_softplus = own.head_gates = true;
+  expect_round_trip(own, "gates of heads");
 }
 
 // Families whose configs have a word of their own for the balance over a sequence too.

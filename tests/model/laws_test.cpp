@@ -235,6 +235,16 @@ TEST(ValuesApart, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(GatesOfHeads, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("deepseek-v3"));
+  c.qk_norm = QkNorm::head;
+  c.full = {.heads = 6};
+  c.attention_gate = c.gate_softplus = c.head_gates = true;
+  c.attention_window = 20;
+  c.window_layers = {0};
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("qwen3-moe"));
   c.attention_gate = c.norm_offset = true;

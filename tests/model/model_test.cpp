@@ -395,6 +395,20 @@ void add_heads_of_two_kinds(std::vector<Case>& list) {
   c.window_rotary_width = 4;
   c.window_layers = {1};
   list.push_back({.name = "normed values with a factor, and gates", .config = c});
+  c = routed("deepseek-v3", 4, 2);
+  c.heads = 4;
+  c.qk_norm = QkNorm::head;
+  c.attention_gate = c.gate_softplus = true;
+  c.attention_window = 3;
+  c.window_layers = {1};
+  c.window_rope_theta = 50;
+  c.rotary_width = 2;
+  c.window_rotary_width = 4;
+  c.full = {.heads = 2};
+  list.push_back({.name = "fewer heads without a window, softplus gates", .config = c});
+  c.full = {.heads = 6};
+  c.head_gates = c.attention_bias = c.attention_out_bias = true;
+  list.push_back({.name = "more heads without a window, gates of heads", .config = c});
 }
 
 std::vector<Case> architectures() {

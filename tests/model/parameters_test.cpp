@@ -96,6 +96,11 @@ std::vector<ModelConfig> configs() {
   behind.states_pre_norm = true;
   all.push_back(behind);
   all.push_back(values_apart());
+  ModelConfig gated = values_apart();
+  gated.value_width = 0;
+  gated.full = {.heads = 4};
+  gated.attention_gate = gated.gate_softplus = gated.head_gates = true;
+  all.push_back(gated);
   c.routing = {};
   all.push_back(c);
   c.xielu = true;
@@ -172,6 +177,7 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"o", ParamKind::o},
       {"q_norm", ParamKind::q_norm},
       {"sinks", ParamKind::sinks},
+      {"o_gate", ParamKind::o_gate},
       {"k_norm", ParamKind::k_norm},
       {"gate", ParamKind::gate},
       {"up", ParamKind::up},

@@ -218,6 +218,15 @@ TEST(ForwardMemory, OfHeadsOfTwoKinds) {
     c.value_width = width;
     expect_estimated("values apart", c, {.tokens = 1024, .loss = true});
   }
+  c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.full = {.heads = 9};
+  c.attention_gate = c.gate_softplus = true;
+  for (const bool of_heads : {true, false}) {
+    c.head_gates = of_heads;
+    expect_estimated("softplus gates", c, {.tokens = 1024, .loss = true});
+  }
 }
 
 }  // namespace

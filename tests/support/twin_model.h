@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/norm_places.h"
 #include "model/rope.h"
+#include "support/twin_gates.h"
 #include "support/twin_linear.h"
 #include "support/twin_router.h"
 #include "support/twin_xielu.h"
@@ -372,7 +373,8 @@ class TwinModel {
   Matrix<T> attention(const Matrix<T>& x, const std::string& name, int64_t layer) const {
     const bool nope = std::count(c_.nope_layers.begin(), c_.nope_layers.end(), layer) > 0;
     const bool in_window = c_.has_window(layer);
-    const int64_t wide = head_width(in_window), q_width = c_.heads * wide,
+    const int64_t heads = !in_window && c_.full.heads > 0 ? c_.full.heads : c_.heads,
+                  wide = head_width(in_window), q_width = heads * wide,
                   said = in_window && c_.window_rotary_width > 0 ? c_.window_rotary_width
                                                                  : c_.rotary_width,
                   part = said > 0 ? said : wide,
@@ -391,12 +393,12 @@ class TwinModel {
     if (c_.value_norm) divide_by_rms(v, value_width);
     clip(v);
     v = scaled(v, c_.value_factor);
-    const auto group = static_cast<size_t>(c_.heads / kv_heads);
-    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(c_.heads * value_wide)));
+    const auto group = static_cast<size_t>(heads / kv_heads);
+    Matrix<T> o(x.size(), std::vector<T>(static_cast<size_t>(heads * value_wide)));
     for (size_t s = 0; s + 1 < in_->bounds.size(); ++s)
       for (auto n = static_cast<size_t>(in_->bounds[s]);
            n < static_cast<size_t>(in_->bounds[s + 1]); ++n)
-        for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
+        for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
           const size_t whole = static_cast<size_t>(in_->bounds[s]),
                        window = c_.has_window(layer) ? static_cast<size_t>(c_.attention_window) : 0;
           const size_t slid = window > 0 && n + 1 > whole + window ? n + 1 - window : whole,
@@ -418,11 +420,8 @@ class TwinModel {
               o[n][head * value_width + i] += weights[m - begin] * v[m][shared * value_width + i];
         }
     if (const std::vector<T>* gate = maybe(name + "o_gate.weight")) {
-      const Matrix<T> z =
-          linear(x, *gate, c_.head_gates ? c_.heads : c_.heads * value_wide, 0, nullptr);
-      const size_t each = c_.head_gates ? value_width : 1;
-      for (size_t n = 0; n < o.size(); ++n)
-        for (size_t i = 0; i < o[n].size(); ++i) o[n][i] *= twin::sigmoid(z[n][i / each]);
+      const Matrix<T> z = linear(x, *gate, c_.head_gates ? heads : heads * value_wide, 0, nullptr);
+      for (size_t n = 0; n < o.size(); ++n) o[n] = twin::head_gates(o[n], z[n], c_.gate_softplus);
     }
     return linear(o, p(name + "o.weight"), c_.width, 0, maybe(name + "o.bias"));
   }

@@ -177,6 +177,21 @@ TEST(Memory, OfValuesApartIsEstimatedFromShapes) {
     }
 }
 
+TEST(Memory, OfSoftplusGatesIsEstimatedFromShapes) {
+  ModelConfig c = config_of("deepseek-v3");
+  c.qk_norm = QkNorm::head;
+  c.attention_window = 64;
+  c.window_layers = {0, 1};
+  c.full = {.heads = 9};
+  c.attention_gate = c.gate_softplus = true;
+  for (const bool of_heads : {true, false})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      c.head_gates = of_heads;
+      expect_estimated(fmt::format("gates of heads {} {}", of_heads, name_of(dtype)), c, dtype,
+                       false);
+    }
+}
+
 TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.dense_first = 1;

@@ -450,6 +450,9 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
+  if (!known.softplus_gates && c.gate_softplus) return "gates of its attention are no sigmoids";
+  if (!known.heads_apart && c.full.heads > 0)
+    return "layers without a window have another number of heads";
   if (!known.values_apart && c.value_width > 0) return "its values are not as wide as its keys";
   if (!known.values_apart && c.value_factor != 1) return "its values have a factor";
   if (!known.values_apart && c.window_sinks) return "layers with a window alone have sinks";

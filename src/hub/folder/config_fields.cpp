@@ -50,6 +50,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.one_of("qk_norm", c.qk_norm, kQkNormNames);
   v.extra("global_head_dim", c.full.head_width, 0, 1);
   v.extra("num_global_key_value_heads", c.full.kv_heads, 0, 1);
+  v.extra("num_global_attention_heads", c.full.heads, 0, 1);
   v.extra("attention_k_eq_v", c.full.values_of_keys, false);
   v.extra("value_norm", c.value_norm, false);
   v.extra("clip_qkv", c.qkv_clip, 0, 0);
@@ -71,6 +72,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.layer_list("conv_layers", c.conv_layers);
   v.extra("attention_gate", c.attention_gate, false);
   v.extra("attention_gate_by_head", c.head_gates, false);
+  v.extra("attention_gate_softplus", c.gate_softplus, false);
   v.extra("rope_local_base_freq", c.window_rope_theta, 0, 0);
   v.extra("norm_offset", c.norm_offset, false);
   v.extra("norm_weights", c.norm_weights, true);

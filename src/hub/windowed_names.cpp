@@ -1,6 +1,6 @@
 // The tables of names of model folders whose layers with a window have parts of their own
 // (transformers:conversion_mapping.py): what these do not name is called as Llama's.
-#include "hub/tensor_names.h"
+#include "hub/common_names.h"
 
 namespace moe {
 namespace {
@@ -10,8 +10,17 @@ constexpr NameRow kMimoNames[] = {
      Layout::same, true},
 };
 
+// Its one shared expert is called as Qwen2-MoE's.
+constexpr NameRow kLagunaNames[] = {
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.g_proj.weight"},
+    {Part::router, ParamKind::selection_bias,
+     "model.layers.{i}.mlp.experts.e_score_correction_bias"},
+};
+
 }  // namespace
 
-const TensorNames kMimoTensors = {"MiMo", kMimoNames, kTiedHeadName, {}, {}, kLlamaTensors.rows};
+const TensorNames kMimoTensors = {"MiMo", kMimoNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kLagunaTensors = {"Laguna", kLagunaNames, kTiedHeadName,
+                                    {},       {},           kHuggingFaceNames};
 
 }  // namespace moe

@@ -36,4 +36,33 @@ void add_mimo(Add&& add) {
   add("mimo_v2_flash", "deepseek-v3", mimo);  // without windows
 }
 
+template <class Add>
+void add_laguna(Add&& add) {
+  for (const bool windows : {true, false})
+    add("laguna", "deepseek-v3", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.dense_first = 1;
+      c.expert_width = c.head_width = 6;
+      c.shared_experts = 1;
+      c.shared_width = 10;
+      c.qk_norm = QkNorm::head;
+      c.attention_gate = c.gate_softplus = true;
+      c.rotary_width = 2;
+      c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 4,
+                        .original_context = 8,
+                        .attention_factor = 1.25f};
+      if (!windows) {
+        c.attention_bias = c.attention_out_bias = true;
+        return;
+      }
+      c.head_gates = true;
+      c.attention_window = 5;
+      c.window_layers = {1};
+      c.window_rope_theta = 500;
+      c.window_rotary_width = 6;
+      c.full = {.heads = 2};
+    });
+}
+
 }  // namespace moe::test

@@ -21,6 +21,7 @@ from sizes import (
     INDEXED,
     KIMI,
     KOLIBRI,
+    LAGUNA,
     LATENT,
     LATENT_YARN,
     LFM3,
@@ -236,6 +237,22 @@ CASES = {
             n_group=2,
             topk_group=1,
             routed_scaling_factor=2.5,
+            rope_parameters=dict(
+                full_attention=dict(YARN, partial_rotary_factor=0.5),
+                sliding_attention=dict(
+                    rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0
+                ),
+            ),
+        ),
+    ),
+    "laguna": ("LagunaConfig", LAGUNA),
+    "laguna-elements": (
+        "LagunaConfig",
+        dict(
+            LAGUNA,
+            num_attention_heads_per_layer=None,
+            gating="per-element",
+            attention_bias=True,
             rope_parameters=dict(
                 full_attention=dict(YARN, partial_rotary_factor=0.5),
                 sliding_attention=dict(
@@ -747,6 +764,8 @@ NOT_FOR_LLAMA_CPP = {
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",
     "mistral4-plain": "queries grow with their positions",
+    "laguna": "gates of its attention are no sigmoids",
+    "laguna-elements": "gates of its attention are no sigmoids",
     "mimo_v2_flash": "values are not as wide as its keys",
     "mimo_v2_flash-parts": "values are not as wide as its keys",
     "granitemoe_swa": "its attention has sinks",

@@ -140,6 +140,18 @@ MIMO = dict(
     num_experts_per_tok=3,
     moe_intermediate_size=24,
 )
+LAGUNA = dict(
+    LLAMA_LIKE,
+    num_hidden_layers=4,
+    num_attention_heads_per_layer=[4, 6, 6, 4],
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    sliding_window=100,
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=24,
+    shared_expert_intermediate_size=40,
+    moe_routed_scaling_factor=2.5,
+)
 AFMOE = dict(WINDOWED, num_dense_layers=1, route_scale=2.5, mup_enabled=True)
 KIMI = dict(
     SIZES,

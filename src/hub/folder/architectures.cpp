@@ -196,6 +196,7 @@ constexpr Architecture kArchitectures[] = {
     family<kGptOss>("gpt_oss", "GptOssForCausalLM", kGptOssTensors, &kGptOssMxfp4Tensors,
                     kOfGptOss),
     family<kMimoV2Flash>("mimo_v2_flash", "MiMoV2FlashForCausalLM", kMimoTensors),
+    family<kLaguna>("laguna", "LagunaForCausalLM", kLagunaTensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),

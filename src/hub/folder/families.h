@@ -101,6 +101,18 @@ inline constexpr FamilyRouter kMimoRouter = {
     .renormalises = true,
     .scale_or_one = true,
 };
+// (transformers:laguna/modeling_laguna.py, LagunaTopKRouter)
+inline constexpr FamilyRouter kLagunaRouter = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .groups = false,
+    .bias_key = nullptr,
+    .scale = true,
+    .scale_key = "moe_routed_scaling_factor",
+};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
@@ -195,6 +207,11 @@ inline constexpr FamilyKey kMimoKeys[] = {{"add_full_attention_sink_bias", "fals
                                           {"hybrid_block_size", "null"},
                                           {"n_shared_experts", "0"},
                                           {"rope_scaling", "null"}};
+// What transformers refuses, or takes of Qwen2-MoE and never has.
+inline constexpr FamilyKey kLagunaKeys[] = {{"decoder_sparse_step", "1"},
+                                            {"moe_apply_router_weight_on_input", "false"},
+                                            {"moe_router_logit_softcapping", "0"},
+                                            {"qkv_bias", "false"}};
 inline constexpr FamilyKey kAriaKeys[] = {{"mlp_bias", "false"}};
 inline constexpr FamilyKey kKimiKeys[] = {
     {"mla_use_nope", "true"}, {"use_grouped_topk", "true"}, {"moe_layer_freq", "1"}};
@@ -550,6 +567,19 @@ inline constexpr Family kMimoV2Flash = {.biases = FamilyBiases::qkv_flag,
                                         .router = &kMimoRouter,
                                         .keys = kMimoKeys,
                                         .unread = kMimoUnread};
+// (transformers:laguna/modeling_laguna.py); without "layer_types" no layer has a window.
+inline constexpr Family kLaguna = {.biases = FamilyBiases::flag,
+                                   .head_width = HeadWidth::must,
+                                   .window = FamilyWindow::listed,
+                                   .window_every = 1,
+                                   .window_rope = WindowRope::parts,
+                                   .qk_norm = QkNorm::head,
+                                   .attention_gate = true,
+                                   .laguna = true,
+                                   .experts = FamilyExperts::laguna,
+                                   .router = &kLagunaRouter,
+                                   .may_lack_balance = true,
+                                   .keys = kLagunaKeys};
 inline constexpr Family kGraniteMoe = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
 inline constexpr Family kGraniteMoeShared = {

@@ -93,7 +93,8 @@ enum class FamilyExperts {
   ling3,
   nemotron_h,
   llama4,
-  mimo
+  mimo,
+  laguna
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -202,6 +203,10 @@ struct Family {
   // Layers with a window, which `layer_types` or an older list says, have twice the key/value heads
   // of the others and alone have sinks; values have a width of their own and a factor.
   bool mimo = false;
+  // Attention has softplus gates, and layers with a window another number of heads.
+  bool laguna = false;
+  bool indexed = false;           // a token sees "index_topk" of those before it
+  bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
@@ -219,7 +224,8 @@ struct Family {
   bool num_experts() const {
     return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
            experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
-           experts == FamilyExperts::gemma4 || experts == FamilyExperts::kolibri || num_shared();
+           experts == FamilyExperts::gemma4 || experts == FamilyExperts::kolibri ||
+           experts == FamilyExperts::laguna || num_shared();
   }
   // Whether its shared experts' number is "num_shared_experts".
   bool num_shared() const {
@@ -252,17 +258,19 @@ struct Family {
     return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
            experts == FamilyExperts::hy3 || experts == FamilyExperts::cohere ||
            experts == FamilyExperts::kimi || experts == FamilyExperts::ling3 ||
-           experts == FamilyExperts::mimo;
+           experts == FamilyExperts::mimo || experts == FamilyExperts::laguna;
   }
   // Whether its shared experts are counted, each as wide as a routed one.
   bool counted_shared() const {
-    return dense_first() || experts == FamilyExperts::solar || experts == FamilyExperts::aria;
+    return (dense_first() && experts != FamilyExperts::laguna) || experts == FamilyExperts::solar ||
+           experts == FamilyExperts::aria;
   }
   // Whether dense layers stand before those that route; if not, and not qwen(), all route.
   bool dense_first() const {
     return experts == FamilyExperts::deepseek || experts == FamilyExperts::deepseek_like ||
            experts == FamilyExperts::glm_lite || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::lfm2 || experts == FamilyExperts::mimo || num_shared();
+           experts == FamilyExperts::lfm2 || experts == FamilyExperts::mimo ||
+           experts == FamilyExperts::laguna || num_shared();
   }
   // Whether a softmax router's weights are divided by their sum without a key that says so.
   bool always_renormalises() const {

@@ -55,6 +55,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::gemma4:  // what stands beside the experts is a shared one
       v.size("intermediate_size", c.shared_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::laguna: v.size("intermediate_size", c.dense_width, 1); [[fallthrough]];
     case FamilyExperts::kolibri:
     case FamilyExperts::qwen3_5:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
@@ -591,6 +592,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
       return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
                  : "";
+    case FamilyExperts::laguna:
     case FamilyExperts::kolibri:
       return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
                                                     : "";
@@ -648,6 +650,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (!f.dense_windows && (f.mlp_types() || f.first_deepseek())) read_mlp_types(reader, c, f);
   if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
   if (f.mimo) read_mimo_dense(reader, c);
+  if (f.laguna) read_laguna_dense(reader, c);
   constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
   if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
     refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");
@@ -662,7 +665,7 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::mellum) read_any_mlp_types(reader, c);
   else if (f.qwen()) read_qwen_layers(reader, c);
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
-  if (f.experts == FamilyExperts::kolibri) c.shared_experts = 1;
+  if (f.experts == FamilyExperts::kolibri || f.laguna) c.shared_experts = 1;
   if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);

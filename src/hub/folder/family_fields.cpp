@@ -556,6 +556,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   read_windowed_turning(reader, c, f);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.mimo) read_mimo(reader, c);
+  if (f.laguna) read_laguna(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
@@ -613,6 +614,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.llama4) write_llama4(json, c);
   if (f.dense_windows) write_dense_pattern(json, c);
   if (f.mimo) write_mimo(json, c);
+  if (f.laguna) write_laguna(json, c);
   if (f.either_norm) {
     json[kRmsNormEps] = nullptr;
     if (c.norm == NormKind::rms) fields.number(kRmsNormEps, c.norm_eps, 0);
@@ -691,7 +693,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .shared_average = f.experts == FamilyExperts::cohere,
                             .xielu = f.xielu,
                             .halves = f.halves,
-                            .head_gates = f.head_gates,
+                            .head_gates = f.head_gates || f.laguna,
                             .streams = f.streams,
                             .proportional = f.lfm3,
                             .llama4 = f.llama4,
@@ -699,7 +701,9 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .falcon_h1 = f.falcon_h1,
                             .values_apart = f.mimo,
                             .kv_heads_apart = f.mimo,
-                            .parts_apart = f.window_rope == WindowRope::parts};
+                            .heads_apart = f.laguna,
+                            .parts_apart = f.window_rope == WindowRope::parts,
+                            .softplus_gates = f.laguna};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -733,6 +737,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.falcon_h1 ||
                     f.olmo_hybrid || f.experts == FamilyExperts::aria;
   if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
+  if (f.laguna && !c.gate_softplus) return "gates of its attention are sigmoids";
   if (f.mimo)
     if (const std::string reason = why_not_mimo(c); !reason.empty()) return reason;
   if (f.experts == FamilyExperts::none || may_be_dense(c, f))

@@ -341,7 +341,7 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
                          : "norms of queries and keys see them turned";
   if (c.attention_gate != f.has_gate() && (c.attention_gate || !f.gate_key))
     return f.has_gate() ? "its attention has no gate" : "its attention has a gate";
-  if (c.head_gates != (f.head_gates && c.attention_gate))
+  if (!f.laguna && c.head_gates != (f.head_gates && c.attention_gate))
     return "its attention's gate is not one of each head";
   if (c.norm_offset != f.norm_offset())
     return f.norm_offset() ? "its norms do not count from 1" : "its norms count from 1";

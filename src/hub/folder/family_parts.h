@@ -123,6 +123,12 @@ void read_mimo_dense(const JsonReader&, ModelConfig&);
 void write_mimo(Json&, const ModelConfig&);
 std::string why_not_mimo(const ModelConfig&);
 
+// What sets Laguna apart (family_laguna.cpp): gates and heads, once it is known which layers have a
+// window, and which of its layers are dense where a second key says so.
+void read_laguna(const JsonReader&, ModelConfig&);
+void read_laguna_dense(const JsonReader&, const ModelConfig&);
+void write_laguna(Json&, const ModelConfig&);
+
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
 // Of those before it only which layers are dense, the first ones.

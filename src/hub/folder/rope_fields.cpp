@@ -367,6 +367,7 @@ void read_rope_by_parts(const JsonReader& reader, ModelConfig& c) {
     const JsonReader rope = reader.object(kLayersRope);
     full = read_kind(rope, c, kFullRope);
     windowed = read_kind(rope, c, kWindowRope);
+    rope.has(kFirstContext);  // some write it beside the kinds too
     rope.refuse_unknown();
     for (const auto& [key, base] :
          {std::pair{"rope_theta", full.theta}, {kWindowTheta, windowed.theta}})

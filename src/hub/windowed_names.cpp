@@ -17,8 +17,15 @@ constexpr NameRow kLagunaNames[] = {
      "model.layers.{i}.mlp.experts.e_score_correction_bias"},
 };
 
+// Flint's shared expert is called so too.
+constexpr NameRow kFlintNames[] = {
+    {Part::attention, ParamKind::sinks, "model.layers.{i}.self_attn.softmax_offset", Layout::same,
+     true},
+};
+
 }  // namespace
 
+const TensorNames kFlintTensors = {"Flint", kFlintNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kMimoTensors = {"MiMo", kMimoNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kLagunaTensors = {"Laguna", kLagunaNames, kTiedHeadName,
                                     {},       {},           kHuggingFaceNames};

@@ -707,6 +707,7 @@ inline std::vector<NamedConfig> small_families() {
   add_hybrid_families(add);
   add_mimo(add);
   add_laguna(add);
+  add_flint(add, all);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -1,6 +1,9 @@
 // Small configs of families whose layers with a window have parts of their own, for configs.h.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "model/config.h"
 
 namespace moe::test {
@@ -63,6 +66,32 @@ void add_laguna(Add&& add) {
       c.window_rotary_width = 6;
       c.full = {.heads = 2};
     });
+}
+
+// Its router is stages of a config's own. `all` ends with what `add` added last.
+template <class Add, class List>
+void add_flint(Add&& add, List& all) {
+  for (const bool renormalise : {true, false}) {
+    add("flint", "mixtral", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.moe_layers = {1, 2};
+      c.expert_width = c.head_width = 6;
+      c.shared_experts = 1;
+      c.shared_width = 10;
+      c.qk_norm = QkNorm::head;
+      c.attention_sinks = true;
+      c.attention_bias = c.attention_out_bias = !renormalise;
+      c.attention_window = 5;
+      c.window_layers = {1};
+      c.nope_layers = {0, 2};
+    });
+    RoutingOptions& routing = all.back().config.routing;
+    routing.recipe = kCustom;
+    routing.stages =
+        std::string(R"({"losses":{"balance":{"counts":"all_choices","probs":"softmax"}},)") +
+        R"("score":"raw","weigh":{"renormalise":)" + (renormalise ? "true" : "false") +
+        R"(,"type":"sigmoids"}})";
+  }
 }
 
 }  // namespace moe::test

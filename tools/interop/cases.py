@@ -10,6 +10,7 @@ from sizes import (
     DENSE_GRANITE,
     EXPERTS,
     FALCON_H1,
+    FLINT,
     GEMMA4,
     GLM_LATENT,
     GRANITE,
@@ -260,6 +261,11 @@ CASES = {
                 ),
             ),
         ),
+    ),
+    "flint": ("FlintConfig", FLINT),
+    "flint-raw": (
+        "FlintConfig",
+        dict(FLINT, norm_topk_prob=False, attention_bias=True, decoder_sparse_step=2),
     ),
     "hy_v3": (
         "HYV3Config",
@@ -764,6 +770,8 @@ NOT_FOR_LLAMA_CPP = {
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",
     "mistral4-plain": "queries grow with their positions",
+    "flint": "weighs experts as recipe 'custom' does",
+    "flint-raw": "weighs experts as recipe 'custom' does",
     "laguna": "gates of its attention are no sigmoids",
     "laguna-elements": "gates of its attention are no sigmoids",
     "mimo_v2_flash": "values are not as wide as its keys",

@@ -152,6 +152,15 @@ LAGUNA = dict(
     shared_expert_intermediate_size=40,
     moe_routed_scaling_factor=2.5,
 )
+FLINT = dict(
+    EXPERTS,
+    num_hidden_layers=4,
+    head_dim=16,
+    layer_types=["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    mlp_only_layers=[0],
+    sliding_window=100,
+    shared_expert_intermediate_size=40,
+)
 AFMOE = dict(WINDOWED, num_dense_layers=1, route_scale=2.5, mup_enabled=True)
 KIMI = dict(
     SIZES,

@@ -197,6 +197,7 @@ constexpr Architecture kArchitectures[] = {
                     kOfGptOss),
     family<kMimoV2Flash>("mimo_v2_flash", "MiMoV2FlashForCausalLM", kMimoTensors),
     family<kLaguna>("laguna", "LagunaForCausalLM", kLagunaTensors),
+    family<kFlint>("flint", "FlintForCausalLM", kFlintTensors),
     family<kGraniteMoe>("granitemoe", "GraniteMoeForCausalLM", kGraniteTensors),
     family<kGraniteMoeShared>("granitemoeshared", "GraniteMoeSharedForCausalLM", kGraniteTensors),
     family<kGraniteMoeSwa>("granitemoe_swa", "GraniteMoeSWAForCausalLM", kGraniteSwaTensors),

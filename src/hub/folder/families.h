@@ -580,6 +580,16 @@ inline constexpr Family kLaguna = {.biases = FamilyBiases::flag,
                                    .router = &kLagunaRouter,
                                    .may_lack_balance = true,
                                    .keys = kLagunaKeys};
+// Where "layer_types" is missing its code has a list of its own, which no interval says, so that
+// the key is needed (transformers:flint/modeling_flint.py).
+inline constexpr Family kFlint = {.biases = FamilyBiases::flag,
+                                  .head_width = HeadWidth::must,
+                                  .window = FamilyWindow::listed,
+                                  .every_key = "layer_types",
+                                  .qk_norm = QkNorm::head,
+                                  .rotary = FamilyRotary::windowed,
+                                  .sinks = true,
+                                  .experts = FamilyExperts::flint};
 inline constexpr Family kGraniteMoe = {
     .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
 inline constexpr Family kGraniteMoeShared = {

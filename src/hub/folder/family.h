@@ -94,7 +94,8 @@ enum class FamilyExperts {
   nemotron_h,
   llama4,
   mimo,
-  laguna
+  laguna,
+  flint
 };
 
 // A router that scores by more than a softmax: what the family's code does where its config says
@@ -281,7 +282,7 @@ struct Family {
   // Whether its router is, always or by a word, stages of no published recipe.
   bool own_stages() const {
     return experts == FamilyExperts::cohere || experts == FamilyExperts::kolibri ||
-           experts == FamilyExperts::llama4;
+           experts == FamilyExperts::llama4 || experts == FamilyExperts::flint;
   }
   // Whether its router is a recipe that no other family has.
   bool own_recipe() const {
@@ -290,7 +291,8 @@ struct Family {
   }
   bool qwen() const {
     return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
-           experts == FamilyExperts::qwen3_next || experts == FamilyExperts::mellum;
+           experts == FamilyExperts::qwen3_next || experts == FamilyExperts::mellum ||
+           experts == FamilyExperts::flint;
   }
 };
 

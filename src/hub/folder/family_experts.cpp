@@ -60,6 +60,7 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyExperts::qwen3_5:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
       return v.size("moe_intermediate_size", c.expert_width, 1);
+    case FamilyExperts::flint:
     case FamilyExperts::qwen2:
     case FamilyExperts::qwen3_next:
       v.size("shared_expert_intermediate_size", c.shared_width, 1);
@@ -449,8 +450,8 @@ constexpr const char *kScoreBy = "expert_selection_fn",
                      *kJoinBy = "shared_expert_combination_strategy";
 
 // Kolibri's (transformers:kolibri1/modeling_kolibri1.py, Kolibri1TopKRouter) are sigmoids always,
-// of logits that a bias chooses among; Llama 4's (llama4/modeling_llama4.py, Llama4Router) the same
-// without a bias, and divided by nothing.
+// of logits that a bias chooses among; Llama 4's (llama4/modeling_llama4.py, Llama4Router) and
+// Flint's (flint/modeling_flint.py, FlintTopKRouter) of the largest, Llama 4's divided by nothing.
 std::string sigmoid_stages(const Family& f, bool renormalise) {
   if (f.experts == FamilyExperts::cohere)
     return Json{
@@ -458,10 +459,12 @@ std::string sigmoid_stages(const Family& f, bool renormalise) {
         {"score", "sigmoid"},
         {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
         .dump();
-  if (f.experts == FamilyExperts::llama4)
-    return Json{{"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "softmax"}}}}},
-                {"score", "raw"},
-                {"weigh", {{"type", "sigmoids"}, {"renormalise", false}}}}
+  if (f.experts == FamilyExperts::llama4 || f.experts == FamilyExperts::flint)
+    return Json{
+        {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "softmax"}}}}},
+        {"score", "raw"},
+        {"weigh",
+         {{"type", "sigmoids"}, {"renormalise", f.experts == FamilyExperts::flint && renormalise}}}}
         .dump();
   return Json{{"losses", {{"balance", {{"counts", "unbiased_choices"}, {"probs", "softmax"}}}}},
               {"score", "raw"},
@@ -543,7 +546,8 @@ void write_router(Json& json, const ModelConfig& c, const Family& f) {
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
   if (f.own_stages() && scores_by_sigmoid(c.routing, f)) return "";
-  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::llama4)
+  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::llama4 ||
+      f.experts == FamilyExperts::flint)
     return fmt::format("recipe '{}' routes in another way than by sigmoids of chosen logits",
                        c.routing.recipe);
   if (f.experts == FamilyExperts::cohere) {
@@ -592,6 +596,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
       return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
                  : "";
+    case FamilyExperts::flint:
     case FamilyExperts::laguna:
     case FamilyExperts::kolibri:
       return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
@@ -665,7 +670,8 @@ void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.experts == FamilyExperts::mellum) read_any_mlp_types(reader, c);
   else if (f.qwen()) read_qwen_layers(reader, c);
   if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
-  if (f.experts == FamilyExperts::kolibri || f.laguna) c.shared_experts = 1;
+  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::flint || f.laguna)
+    c.shared_experts = 1;
   if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
   if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
   if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);

@@ -40,7 +40,7 @@ def stable_topk(values, k, dim=-1, largest=True, sorted=True):
     order = torch.sort(
         values.detach().round(decimals=12), dim=dim, descending=largest, stable=True
     ).indices.narrow(dim, 0, k)
-    return values.gather(dim, order), order
+    return torch.return_types.topk((values.gather(dim, order), order))
 
 
 def first_argmax(values, dim=-1):

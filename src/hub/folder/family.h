@@ -206,8 +206,6 @@ struct Family {
   bool mimo = false;
   // Attention has softplus gates, and layers with a window another number of heads.
   bool laguna = false;
-  bool indexed = false;           // a token sees "index_topk" of those before it
-  bool shared_indexers = false;   // "indexer_types" says which layers have an indexer
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax

@@ -772,7 +772,7 @@ NOT_FOR_LLAMA_CPP = {
     "mistral4-plain": "queries grow with their positions",
     "flint": "weighs experts as recipe 'custom' does",
     "flint-raw": "weighs experts as recipe 'custom' does",
-    "laguna": "gates of its attention are no sigmoids",
+    "laguna": "its attention has one gate a head",
     "laguna-elements": "gates of its attention are no sigmoids",
     "mimo_v2_flash": "values are not as wide as its keys",
     "mimo_v2_flash-parts": "values are not as wide as its keys",

@@ -120,8 +120,8 @@ FieldList fields(WantedModel& w) {
            "that is not weighed")
       .also({"hc_mult"});
   list.add("mix_streams", w.mix_streams,
-           "true: streams are mixed by doubly stochastic matrices, as DeepSeek-V4's (mHC); false: "
-           "each goes on by itself, as Hy4's");
+           "true (default): streams are mixed by doubly stochastic matrices, as DeepSeek-V4's "
+           "(mHC); false: each goes on by itself, as Hy4's");
   list.add("bias", w.bias, "true or false: biases in norms, attention and experts (gpt2)");
   list.add("tied", w.tied, "true or false: the head is the embedding")
       .also({"tie_word_embeddings"});
@@ -190,8 +190,10 @@ ModelConfig make_config(const WantedModel& w, int64_t vocab, int64_t context) {
   if (w.activation) c.act = *w.activation;
   if (w.qk_norm) c.qk_norm = *w.qk_norm;
   if (w.norm_placement) c.norm_placement = *w.norm_placement;
+  if (w.mix_streams && w.streams == 0)
+    fail_usage("@mix_streams is said of several residual streams; give @streams too");
   c.hyper.streams = w.streams;
-  c.hyper.mixes = w.streams > 0 && w.mix_streams;
+  c.hyper.mixes = w.streams > 0 && w.mix_streams.value_or(true);
   if (w.bias) {
     c.attention_bias = c.attention_out_bias = c.ffn_bias = *w.bias;
     c.norm_bias = *w.bias && c.norm == NormKind::layer;

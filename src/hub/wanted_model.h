@@ -22,7 +22,7 @@ struct WantedModel {
   std::optional<NormPlacement> norm_placement;
   std::optional<bool> bias, tied;
   int64_t streams = 0;
-  bool mix_streams = true;
+  std::optional<bool> mix_streams;  // absent: true
   std::optional<double> rope_theta;
   double dropout = 0;
 

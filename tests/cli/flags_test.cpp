@@ -65,6 +65,17 @@ TEST(Options, AFlagGivenWithItsDefaultStillWins) {
   EXPECT_EQ(Line({"--preset", "tiny", "--steps", "1000"}).train.steps, 1000);
 }
 
+TEST(Options, StreamsAreMixedUnlessItIsSaidOtherwise) {
+  const TempFolder folder;
+  EXPECT_FALSE(Line({"--preset", "tiny"}).config().hyper.present());
+  const ModelConfig mixed = Line({"--preset", "tiny", "--streams", "4"}).config();
+  EXPECT_EQ(mixed.hyper.streams, 4);
+  EXPECT_TRUE(mixed.hyper.mixes);
+  EXPECT_FALSE(
+      Line({"--preset", "tiny", "--streams", "4", "--mix-streams", "false"}).config().hyper.mixes);
+  EXPECT_FAILS(Line({"--preset", "tiny", "--mix-streams", "true"}).config(), "give @streams too");
+}
+
 // What a file sets gives way to a flag that leaves it no meaning, as to one of the same name.
 TEST(Options, WhatAFileSetsGivesWayToAFlag) {
   const TempFolder folder;

@@ -7,6 +7,7 @@
 
 #include "hub/later_configs.h"
 #include "hub/llama4_config.h"
+#include "hub/state_configs.h"
 #include "hub/window_configs.h"
 #include "model/config.h"
 #include "support/routings.h"
@@ -590,84 +591,6 @@ void add_kolibri(Add&& add, std::vector<NamedConfig>& all) {
         R"("score":"raw","select":{"bias":true,"type":"top_k"},"weigh":{"renormalise":)" +
         (renormalise ? "true" : "false") + R"(,"type":"sigmoids"}})";
   }
-}
-
-// Whose layers are one sublayer alone.
-template <class Add>
-void add_families_of_halves(Add&& add) {
-  const auto halves = [](ModelConfig& c) {
-    c.gated = false;
-    c.act = ops::Act::relu2;
-    c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
-    c.scan_layers = {0};
-    c.nope_layers = {2};
-    c.mixer_only_layers = {0, 2};
-  };
-  add("nemotron_h", "deepseek-v3", [&](ModelConfig& c) {
-    halves(c);
-    c.layers = 5;
-    c.ffn_only_layers = {1, 3, 4};
-    c.moe_layers = {1, 4};
-    c.expert_width = 6;
-    c.shared_experts = 1;
-    c.shared_width = 10;
-  });
-  add("nemotron_h", "dense", [&](ModelConfig& c) {
-    halves(c);
-    c.layers = 4;
-    c.head_width = 6;
-    c.ffn_only_layers = {1, 3};
-  });
-}
-
-// Some of whose layers have something else in place of attention, an FFN behind each.
-template <class Add>
-void add_hybrid_families(Add&& add) {
-  for (const bool biased : {false, true})
-    add("bamba", "dense", [&](ModelConfig& c) {
-      c.layers = 3;
-      c.head_width = 4;
-      c.rotary_width = 2;
-      c.scan = {.heads = 4, .groups = 2, .width = 4, .states = 3, .conv_width = 3};
-      c.scan.conv_bias = !biased;
-      c.scan_layers = {0, biased ? 1 : 2};
-      c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = biased;
-    });
-  for (const bool normed : {false, true})
-    add("falcon_h1", "dense", [&](ModelConfig& c) {
-      c.head_width = 4;
-      c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
-      c.scan.norm = c.scan.conv_bias = normed;
-      c.scan_layers = {0, 1};
-      c.scan_beside = true;
-      if (normed) return;
-      c.multipliers = {.embedding = 5.5f,
-                       .attention = 0.2f,
-                       .logits = 8,
-                       .scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
-                       .scan_out = 0.3f,
-                       .attention_out = 0.9f,
-                       .ffn_gate = 0.6f,
-                       .ffn_down = 1.4f};
-    });
-  for (const bool turns : {false, true})
-    add("olmo_hybrid", "dense", [&](ModelConfig& c) {
-      c.layers = 3;
-      c.qk_norm = QkNorm::full;
-      c.norm_placement = NormPlacement::output;
-      c.states_pre_norm = true;
-      c.linear = {.key_heads = 2,
-                  .value_heads = 4,
-                  .key_width = 3,
-                  .value_width = 5,
-                  .conv_width = 3,
-                  .negative = !turns,
-                  .norm_eps = 1e-5f};
-      c.linear_layers = {0, 1};
-      if (turns) c.norm_eps = 1e-6f;
-      else c.nope_layers = {2};
-      c.attention_bias = c.attention_out_bias = turns;
-    });
 }
 
 // One of each family of transformers and the first DeepSeekMoE, with the parts that set it apart.

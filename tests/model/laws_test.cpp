@@ -235,7 +235,7 @@ TEST(ValuesApart, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
-TEST(GatesOfHeads, PiecesAndNeighboursChangeNoBit) {
+TEST(SoftplusGates, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("deepseek-v3"));
   c.qk_norm = QkNorm::head;
   c.full = {.heads = 6};

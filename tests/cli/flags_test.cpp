@@ -73,7 +73,7 @@ TEST(Options, StreamsAreMixedUnlessItIsSaidOtherwise) {
   EXPECT_TRUE(mixed.hyper.mixes);
   EXPECT_FALSE(
       Line({"--preset", "tiny", "--streams", "4", "--mix-streams", "false"}).config().hyper.mixes);
-  EXPECT_FAILS(Line({"--preset", "tiny", "--mix-streams", "true"}).config(), "give @streams too");
+  EXPECT_FAILS(Line({"--preset", "tiny", "--mix-streams", "true"}).config(), "give streams too");
 }
 
 // What a file sets gives way to a flag that leaves it no meaning, as to one of the same name.

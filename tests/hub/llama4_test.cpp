@@ -163,8 +163,10 @@ TEST(Llama4, OtherModelsAreSavedInOtherWords) {
     m.rope_scaling = {};
     m.query_growth.where_still = false;
   });
-  becomes_another("routes in another way than by sigmoids of chosen logits",
-                  [](ModelConfig& m) { m.routing.stages = "{}"; });
+  becomes_another("routes in another way than by sigmoids of chosen logits", [](ModelConfig& m) {
+    m.routing.stages = "{}";
+    m.routing.coef = {};
+  });
   becomes_another("it has not one shared expert", [](ModelConfig& m) { m.shared_experts = 2; });
   // Nor is there an architecture of GGUF that says them.
   for (const GgufArchitecture& row : gguf_architectures())

@@ -32,7 +32,8 @@ std::vector<float> numbers(const Param& param) {
 
 bool is_small(const std::string& name) {
   for (const char* part : {"norm", ".bias", ".router.", "shared_gate", "positions", "threshold",
-                           "scan.dt", "scan.conv", "scan.a_log", "scan.skip"})
+                           "scan.dt", "scan.conv", "scan.a_log", "scan.skip", "linear.b.",
+                           "linear.conv", "linear.dt", "linear.a_log"})
     if (name.find(part) != std::string::npos) return true;
   return false;
 }

@@ -106,7 +106,8 @@ TEST(ChatFields, ThinkingIsTheTemplatesSwitch) {
 TEST(ChatFields, DocumentsAndThoughtsGoToTheTemplate) {
   const ChatTemplate shows(
       "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{{ m.reasoning_content }}"
-      "{% endfor %}{% for d in documents %}[{{ d.title }}]{% endfor %}",
+      "{% endfor %}{% if documents %}{% for d in documents %}[{{ d.title }}]{% endfor %}{% endif "
+      "%}",
       {});
   const auto told_by = [&](const std::string& thought, const std::string& more) {
     const std::string text = shows.render(request_of(

@@ -1,5 +1,7 @@
 // Laguna's words for heads, gates and dense layers (transformers:laguna/configuration_laguna.py and
 // modeling_laguna.py).
+#include <numeric>
+
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -54,9 +56,8 @@ void read_laguna(const JsonReader& reader, ModelConfig& c) {
 // Some configs say a second time which layers are dense.
 void read_laguna_dense(const JsonReader& reader, const ModelConfig& c) {
   if (!reader.has(kLagunaDense)) return;
-  std::vector<int64_t> dense;
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (!c.is_moe(i)) dense.push_back(i);
+  std::vector<int64_t> dense(static_cast<size_t>(c.dense_first));
+  std::iota(dense.begin(), dense.end(), 0);
   if (reader.get<std::vector<int64_t>>(kLagunaDense) != dense)
     refuse(reader, kLagunaDense, "\"mlp_layer_types\" says other layers; make them equal");
 }

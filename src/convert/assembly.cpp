@@ -51,6 +51,10 @@ const Param& source_of(const Param& to, const Model& source, Part part) {
 }
 
 ModelConfig without_experts(ModelConfig dense) {
+  if (dense.norm_gate > 0)
+    fail_usage(
+        "gates stand behind the model's norms, which layers that route have before their FFNs too, "
+        "and of those there are none to take; take a model without such gates");
   dense.shared_experts = dense.shared_width = 0;
   dense.shared_gate = dense.shared_average = dense.expert_down_bias = dense.moe_out_norm = false;
   dense.experts_held = false;

@@ -101,10 +101,11 @@ std::string heads_in_words(const LinearAttention& l) {
       l.by_channel() ? "channels" : "heads", l.decay_floor, l.most_strength(), l.norm_eps);
 }
 
-// The width of values and their factor, sinks and what turns in layers with a window alone.
+// The width of values and their factor, sinks and what turns in layers with a window alone; what
+// gates behind norms are made of, and whether queries are made of latents on both sides of a norm.
 std::string parts_in_words(const ModelConfig& c) {
-  return fmt::format("{}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
-                     c.window_rotary_width);
+  return fmt::format("{}, {}, {}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
+                     c.window_rotary_width, c.norm_gate, c.latent.query_both);
 }
 
 const char* gates_in_words(const ModelConfig& c) {
@@ -161,7 +162,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
                       c.full.values_of_keys ? ", values of keys" : ""));
   decides("whether values are normalised", c.value_norm);
   decides("what queries, keys and values are clipped at (clip_qkv)", c.qkv_clip);
-  decides("values and layers with a window (value_head_dim and the like)", parts_in_words(c));
+  decides("values, windows and gates (value_head_dim and the like)", parts_in_words(c));
   decides("whether layers have a scale", c.layer_scale);
   of_base("the layers without rotary positions (no_rope_layers)", listed(c.nope_layers));
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));

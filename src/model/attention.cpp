@@ -70,9 +70,9 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   if (shape.value_factor != 1) ops::scale(run, saved.v, saved.v, shape.value_factor);
 }
 
-void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
-                                 const Saved& saved) {
-  if (latents) return project_latents_backward(run, dx, dq, dk, dv, x, saved);
+void Attention::project_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor dgate,
+                                 Tensor x, const Saved& saved) {
+  if (latents) return project_latents_backward(run, dx, dq, dk, dv, dgate, x, saved);
   std::optional<Norm> none;
   const auto back = [&](Tensor dy, std::optional<Norm>& norm, const Norm::Saved& of_norm,
                         Tensor whole) {
@@ -96,7 +96,10 @@ void Attention::project_latents(Run& run, Tensor x, Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   latents->forward(run, x, saved.latents);
   saved.q = run.saved.alloc(x.dtype, {x.rows(), shape.q_width()});
-  ops::matmul_forward(run, saved.q, latents->queries_of(x, saved.latents), q, all);
+  const Tensor queries = latents->queries_of(x, saved.latents);
+  if (!gate_of_latents()) return ops::matmul_forward(run, saved.q, queries, q, all);
+  saved.gate = run.saved.alloc(x.dtype, {x.rows(), shape.gates});
+  ops::matmul_forward(run, {{q, saved.q}, {gate, saved.gate}}, queries, all);
 }
 
 // k[n,h] = (k_rope[n], k_b[h] kv[n]),  v[n,h] = v_b[h] kv[n]
@@ -115,7 +118,7 @@ void Attention::expand_latents(Run& run, Saved& saved) {
 }
 
 void Attention::project_latents_backward(Run& run, Tensor dx, Tensor dq, Tensor dk, Tensor dv,
-                                         Tensor x, const Saved& saved) {
+                                         Tensor dgate, Tensor x, const Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   const auto like = [&](const Tensor& t) {
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
@@ -132,7 +135,12 @@ void Attention::project_latents_backward(Run& run, Tensor dx, Tensor dq, Tensor 
     return latents->backward_acc(run, dx, {}, dkv, dk_rope, x, saved.latents);
   }
   Tensor dqueries = like(queries);
-  ops::matmul_dx(run, dqueries, dq, q, all);
+  if (gate_of_latents()) {
+    ops::matmul_dw(run, gate, dgate, queries, all);
+    ops::matmul_dx(run, dqueries, {{q, dq}, {gate, dgate}}, all);
+  } else {
+    ops::matmul_dx(run, dqueries, dq, q, all);
+  }
   ops::zero(run, dx);
   latents->backward_acc(run, dx, dqueries, dkv, dk_rope, x, saved.latents);
 }
@@ -311,7 +319,7 @@ void Attention::choose(Run& run, Tensor x, const Pass& pass, int64_t layer, cons
   const Tensor keys = indexer->keys(run, x, pass.cos_sin);
   if (pass.cache) pass.cache->store_index(run, layer, pass.batch, keys);
   if (pass.kept.empty()) return;
-  const Tensor from = latents->queries_of(x, saved.latents);
+  const Tensor from = latents->normed_of(x, saved.latents);
   if (pass.cache)
     return indexer->choose(run, pass.kept, x, from, pass,
                            pass.cache->index_view(layer, pass.batch));
@@ -348,7 +356,8 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
                         Saved& saved) {
   const std::array<int64_t, 2> all = {0, x.rows()};
   project(run, x, saved);
-  if (gate.present() && (shape.own_gates() || latents)) project_gate(run, x, saved);
+  if (gate.present() && !gate_of_latents() && (shape.own_gates() || latents))
+    project_gate(run, x, saved);
   if (latents && (pass.cache || !pass.kept.empty())) {
     attend_latents(run, x, pass, layer, saved);
   } else {
@@ -384,8 +393,8 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
   attend_backward(run, dq, dk, dv, do_, pass, saved);
   if (shape.norm_turned && q_norm) norm_turned_backward(run, dq, dk, saved);
   rotate(run, dq, dk, pass, true);
-  project_backward(run, dx, dq, dk, dv, x, saved);
-  if (!gate.present()) return;
+  project_backward(run, dx, dq, dk, dv, dgate, x, saved);
+  if (!gate.present() || gate_of_latents()) return;
   if (dgate.dtype != x.dtype) {
     const Tensor rounded = run.scratch.alloc(x.dtype, {x.rows(), shape.gates});
     ops::cast(run, rounded, dgate);

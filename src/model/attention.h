@@ -15,13 +15,14 @@ namespace moe {
 struct Attention {
   AttentionShape shape;
   // [H*C,D], [G*C,D], [G*Cv,D] (absent where values are of keys), [D,H*Cv]; with latents of L
-  // numbers, of which queries are made of Lq, [H*C,Lq], [H*(C-R),L], [H*Cv,L]
+  // numbers, of which queries are made of Lq, [H*C,Lq] or of both [H*C,2 Lq], [H*(C-R),L],
+  // [H*Cv,L]
   Param q, k, v, o;
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
-  Param gate;                            // [H*Cv,D], or [H,D] of heads, absent without
-  std::optional<Norm> q_norm, k_norm;    // weight [C] (per head) or [H*C], [G*C] (full)
-  std::optional<Norm> v_norm;            // per head, no weight
+  Param gate;  // [H*Cv,D], or [H,D] of heads, or [H*Cv,2 Lq] of both latents, absent without
+  std::optional<Norm> q_norm, k_norm;  // weight [C] (per head) or [H*C], [G*C] (full)
+  std::optional<Norm> v_norm;          // per head, no weight
   std::optional<Latents> latents;
   std::optional<Indexer> indexer;  // of sparse attention, in layers that have one
 
@@ -44,13 +45,14 @@ struct Attention {
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
 
  private:
-  // Queries, keys and values of x, with their biases and norms.
+  // Queries, keys and values of x, with their biases and norms; `dgate` of a gate of latents alone.
   void project(Run&, Tensor x, Saved&);
-  void project_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x, const Saved&);
+  void project_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor dgate, Tensor x,
+                        const Saved&);
   void project_latents(Run&, Tensor x, Saved&);
   void expand_latents(Run&, Saved&);
-  void project_latents_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor x,
-                                const Saved&);
+  void project_latents_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor dgate,
+                                Tensor x, const Saved&);
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
   // Of latent attention, and where nothing turns: q, or its gradient, times the factors of its
@@ -60,7 +62,9 @@ struct Attention {
   // they saw.
   void norm_turned(Run&, Saved&);
   void norm_turned_backward(Run&, Tensor& dq, Tensor& dk, const Saved&);
-  // Of heads, or beside latents; else the gate is projected with queries, keys and values.
+  // Whether the gate is made of what queries are made of: of latents on both sides of their norm.
+  bool gate_of_latents() const { return gate.present() && latents && latents->both; }
+  // Of heads, or of the token beside latents; else the gate is projected with queries.
   void project_gate(Run&, Tensor x, Saved&);
   // What heads gave, weighted by the gate where there is one, in run.scratch then.
   Tensor gated(Run&, const Saved&) const;

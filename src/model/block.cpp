@@ -67,16 +67,23 @@ void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
 }
 
 template <class F>
-void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
-                             std::optional<Norm>& out_norm, RngKey dropout_key,
-                             SublayerSaved& saved, F&& body) {
+void Block::sublayer_forward(Run& run, Tensor out, Tensor h, SublayerNorms norms,
+                             RngKey dropout_key, SublayerSaved& saved, F&& body) {
+  auto& [norm, gate, out_norm] = norms;
   const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
   const bool both = out_norm.has_value(), pre = both || placement == NormPlacement::pre,
              post = placement == NormPlacement::post,
              behind = both || placement == NormPlacement::output;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
-  if (pre) norm.forward(run, saved.x, h, saved.norm);
-  else ops::cast(run, saved.x, h);
+  if (pre && gate) {
+    const Tensor normed = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+    norm.forward(run, normed, h, saved.norm);
+    gate->forward(run, saved.x, normed, saved.gate);
+  } else if (pre) {
+    norm.forward(run, saved.x, h, saved.norm);
+  } else {
+    ops::cast(run, saved.x, h);
+  }
   // What is normed after the sublayer must outlive this call; elsewhere the sum is the output.
   ArenaScope scope(run.scratch);
   Tensor sum = post ? stream(run.saved) : out;
@@ -93,8 +100,9 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, Norm& norm,
 }
 
 template <class F>
-void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Norm>& out_norm,
-                              RngKey dropout_key, const SublayerSaved& saved, F&& body) {
+void Block::sublayer_backward(Run& run, Tensor dh, SublayerNorms norms, RngKey dropout_key,
+                              const SublayerSaved& saved, F&& body) {
+  auto& [norm, gate, out_norm] = norms;
   ArenaScope scope(run.scratch);
   const auto stream = [&] { return run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()}); };
   Tensor dsum = dh;
@@ -117,6 +125,7 @@ void Block::sublayer_backward(Run& run, Tensor dh, Norm& norm, std::optional<Nor
   Tensor dx = stream();
   body(dx, dy, saved.x);
   if (both || placement == NormPlacement::pre) {
+    if (gate) gate->backward(run, dx, dx, saved.gate);
     Tensor dnorm = stream();
     norm.backward(run, dnorm, dx, saved.norm);
     dx = dnorm;
@@ -174,7 +183,8 @@ void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Sa
   const auto body = [&](Tensor y, Tensor x) { mix_forward(run, y, x, pass, saved); };
   if (attn_streams)
     return between_streams(run, u, h, *attn_streams, attn_norm, key, saved.attention_in, body);
-  sublayer_forward(run, u, h, attn_norm, attn_out_norm, key, saved.attention_in, body);
+  sublayer_forward(run, u, h, {attn_norm, attn_norm_gate, attn_out_norm}, key, saved.attention_in,
+                   body);
 }
 
 void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved& saved) {
@@ -182,7 +192,7 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
   const auto body = [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); };
   if (ffn_streams)
     return between_streams(run, out, u, *ffn_streams, ffn_norm, key, saved.ffn_in, body);
-  sublayer_forward(run, out, u, ffn_norm, ffn_out_norm, key, saved.ffn_in, body);
+  sublayer_forward(run, out, u, {ffn_norm, ffn_norm_gate, ffn_out_norm}, key, saved.ffn_in, body);
   scale_layer(run, out);
 }
 
@@ -235,14 +245,15 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   if (ffn_streams)
     between_streams_backward(run, dh, *ffn_streams, ffn_norm, ffn_key, saved.ffn_in, ffn_body);
   else if (feeds)
-    sublayer_backward(run, dh, ffn_norm, ffn_out_norm, ffn_key, saved.ffn_in, ffn_body);
+    sublayer_backward(run, dh, {ffn_norm, ffn_norm_gate, ffn_out_norm}, ffn_key, saved.ffn_in,
+                      ffn_body);
   if (ffn.norms) ops::add(run, dh, dh, du);
   if (attn_streams)
     between_streams_backward(run, dh, *attn_streams, attn_norm, attention_key, saved.attention_in,
                              mix_body);
   else if (mixes)
-    sublayer_backward(run, dh, attn_norm, attn_out_norm, attention_key, saved.attention_in,
-                      mix_body);
+    sublayer_backward(run, dh, {attn_norm, attn_norm_gate, attn_out_norm}, attention_key,
+                      saved.attention_in, mix_body);
 }
 
 }  // namespace moe

@@ -9,6 +9,7 @@
 #include "model/state_scan.h"
 #include "moe/layer.h"
 #include "moe/norm.h"
+#include "moe/norm_gate.h"
 
 namespace moe {
 
@@ -17,8 +18,8 @@ namespace moe {
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
-// Of pre the FFN alone may be as of both, in layers that route. Layers without attention may be as
-// of pre where the others are as of output.
+// Of pre the FFN alone may be as of both, in layers that route, and gates may stand behind norms.
+// Layers without attention may be as of pre where the others are as of output.
 // and, with a scale c of the layer, h' times c.
 // With several residual streams (pre alone, without s and c) h and u are what is collapsed of them,
 // and what a sublayer gives is spread over them (model/hyper_connection.h).
@@ -33,6 +34,7 @@ struct Block {
   float residual = 1;                               // s
   Norm attn_norm, ffn_norm;                         // beside one another they have the first alone
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
+  std::optional<NormGate> attn_norm_gate, ffn_norm_gate;
   Attention attention;
   std::optional<DeltaNet> linear;  // in place of attention
   std::optional<GatedConv> conv;   // likewise
@@ -48,6 +50,7 @@ struct Block {
     Tensor x;  // [N,D] A, what the sublayer saw
     Norm::Saved norm, out_norm;
     HyperConnection::Saved streams;
+    NormGate::Saved gate;
   };
   struct Saved {
     SublayerSaved attention_in, ffn_in;
@@ -80,12 +83,18 @@ struct Block {
   void add_dropped(Run&, Tensor sum, Tensor h, Tensor y, RngKey dropout_key) const;
   void dropped_backward(Run&, Tensor dy, Tensor dsum, RngKey dropout_key) const;
   void scale_layer(Run&, Tensor x) const;
+  // The norm of a sublayer, and what may stand behind it and behind the sublayer.
+  struct SublayerNorms {
+    Norm& norm;
+    std::optional<NormGate>& gate;
+    std::optional<Norm>& out_norm;
+  };
   template <class F>
-  void sublayer_forward(Run&, Tensor out, Tensor h, Norm&, std::optional<Norm>& out_norm,
-                        RngKey dropout_key, SublayerSaved&, F&& body);
+  void sublayer_forward(Run&, Tensor out, Tensor h, SublayerNorms, RngKey dropout_key,
+                        SublayerSaved&, F&& body);
   template <class F>
-  void sublayer_backward(Run&, Tensor dh, Norm&, std::optional<Norm>& out_norm, RngKey dropout_key,
-                         const SublayerSaved&, F&& body);
+  void sublayer_backward(Run&, Tensor dh, SublayerNorms, RngKey dropout_key, const SublayerSaved&,
+                         F&& body);
   // The same of a sublayer between streams.  out, h, dh [N,SD] f32
   template <class F>
   void between_streams(Run&, Tensor out, Tensor h, HyperConnection&, Norm&, RngKey dropout_key,

@@ -114,6 +114,8 @@ void validate_multipliers(const ModelConfig& c) {
 
 void validate_latent(const ModelConfig& c) {
   const LatentAttention& l = c.latent;
+  if (l.query_both && (!l.present() || l.query_width == 0))
+    fail_usage("queries are made of latents before and behind their norm, but of none");
   if (!l.present()) return;
   need_positive(l.value_width, "the width of a head's values");
   if (l.query_width < 0)
@@ -129,6 +131,10 @@ void validate_latent(const ModelConfig& c) {
       c.attention_out_bias)
     fail_usage(
         "latent attention has rotary positions, no biases, and no norms of queries and keys");
+  if (l.query_both && (c.head_gates || c.gate_softplus))
+    fail_usage(
+        "a gate that is made of latents before and behind their norm has a sigmoid for each number "
+        "of a head's values");
 }
 
 void validate_sparse(const ModelConfig& c) {
@@ -523,6 +529,14 @@ void validate(const ModelConfig& c) {
         c.attention_window);
   validate_rotary(c);
   validate_values(c);
+  if (c.norm_gate < 0 || c.norm_gate > kMaxModelSize)
+    fail_usage("a gate behind a norm is made of {} numbers; it must be 0 (there is none) to {}",
+               c.norm_gate, kMaxModelSize);
+  if (c.norm_gate > 0 &&
+      (c.norm_placement != NormPlacement::pre || c.branch_norms || c.hyper.present()))
+    fail_usage(
+        "gates stand behind norms before sublayers, of one residual stream, where branches have no "
+        "norms of their own");
   validate_longrope(c);
   validate_query_growth(c);
   validate_multipliers(c);

@@ -79,8 +79,12 @@ struct LatentAttention {
   int64_t width = 0;        // of those numbers; 0: keys and values are made of the token itself
   int64_t query_width = 0;  // likewise for queries; 0: they are made of the token
   int64_t value_width = 0;  // Cv of a head
+  // queries, and a gate of what heads give, are made of these numbers behind their norm and before
+  // it, side by side
+  bool query_both = false;
 
   bool present() const { return width > 0; }
+  int64_t queries_of() const { return query_both ? 2 * query_width : query_width; }
 };
 
 // Of the tokens before it a token attends to the `top` best only, itself among them. An indexer of
@@ -268,6 +272,9 @@ struct ModelConfig {
   // Of norms of what sublayers give: layers without attention have theirs before them (OLMo
   // Hybrid).
   bool states_pre_norm = false;
+  // r: behind norms before attention, and before FFNs of layers that route, stands a gate that is
+  // made of so many numbers (A.X K2, moe/norm_gate.h); 0: there is none
+  int64_t norm_gate = 0;
   float norm_eps = 1e-5f;
   bool norm_bias = false;
   // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of

@@ -74,7 +74,7 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
       scores +=
           2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
   }
-  // matrices among the norms weigh residual streams
+  // matrices among the norms weigh residual streams, or are of gates behind norms
   return {.projections = products(matrices[Part::attention] + matrices[Part::norms]),
           .scores = scores,
           .dense_ffn = products(matrices[Part::dense_ffn]),

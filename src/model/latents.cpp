@@ -20,6 +20,12 @@ void Latents::forward(Run& run, Tensor x, Saved& saved) {
     yq = projected(q_a);
     ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
     saved.q = normed(*q_norm, yq, saved.q_norm);
+    if (both) {
+      const int64_t width = yq.cols();
+      saved.both = run.saved.alloc(x.dtype, {x.rows(), 2 * width});
+      ops::cast(run, saved.both.slice_cols(0, width), saved.q);
+      ops::cast(run, saved.both.slice_cols(width, 2 * width), yq);
+    }
   } else {
     ops::matmul_forward(run, {{kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
   }
@@ -30,13 +36,26 @@ void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk
                            const Saved& saved) {
   ArenaScope scope(run.scratch);
   const std::array<int64_t, 2> all = {0, x.rows()};
-  const auto back = [&](Param& weight, Norm& norm, Tensor dy, const Norm::Saved& of_norm) {
-    Tensor dprojected = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+  const auto like = [&](const Tensor& t) {
+    return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
+  };
+  // `beside`: what comes back past the norm.
+  const auto back = [&](Param& weight, Norm& norm, Tensor dy, const Norm::Saved& of_norm,
+                        Tensor beside = {}) {
+    Tensor dprojected = like(dy);
     norm.backward(run, dprojected, dy, of_norm);
+    if (!beside.empty()) ops::add(run, dprojected, dprojected, beside);
     ops::matmul_dw(run, weight, dprojected, x, all);
     ops::matmul_dx_acc(run, dx, dprojected, weight, all);
   };
-  if (q_norm) back(q_a, *q_norm, dq, saved.q_norm);
+  if (both) {
+    const int64_t width = saved.q.cols();
+    const Tensor dnormed = like(saved.q);
+    ops::cast(run, dnormed, dq.slice_cols(0, width));
+    back(q_a, *q_norm, dnormed, saved.q_norm, dq.slice_cols(width, 2 * width));
+  } else if (q_norm) {
+    back(q_a, *q_norm, dq, saved.q_norm);
+  }
   back(kv_a, kv_norm, dkv, saved.kv_norm);
   ops::matmul_dw(run, k_rope, dk_rope, x, all);
   ops::matmul_dx_acc(run, dx, dk_rope, k_rope, all);

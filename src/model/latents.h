@@ -9,17 +9,20 @@
 
 namespace moe {
 
-// q = norm(q_a x), kv = norm(kv_a x), k_rope = k_rope x
+// q = norm(q_a x), kv = norm(kv_a x), k_rope = k_rope x;  both = (q, q_a x) where queries are made
+// of both
 struct Latents {
   Param q_a;                   // [Lq,D]; absent: queries are made of the token itself
   std::optional<Norm> q_norm;  // [Lq]
-  Param kv_a;                  // [L,D]
-  Param k_rope;                // [R,D]
-  Norm kv_norm;                // [L]
+  bool both = false;
+  Param kv_a;    // [L,D]
+  Param k_rope;  // [R,D]
+  Norm kv_norm;  // [L]
 
   // Views into run.saved.
   struct Saved {
     Tensor q;       // [N,Lq] A, absent without q_a
+    Tensor both;    // [N,2 Lq] A, absent where queries are made of q alone
     Tensor kv;      // [N,L] A
     Tensor k_rope;  // [N,R] A, before it is turned
     Norm::Saved q_norm, kv_norm;
@@ -27,9 +30,14 @@ struct Latents {
 
   // x [N,D] A
   void forward(Run&, Tensor x, Saved&);
+  // What an indexer's queries are made of.
+  Tensor normed_of(Tensor x, const Saved& saved) const { return saved.q.empty() ? x : saved.q; }
   // What queries are made of.
-  Tensor queries_of(Tensor x, const Saved& saved) const { return saved.q.empty() ? x : saved.q; }
-  // dx [N,D] f32; dq [N,Lq], dkv [N,L], dk_rope [N,R] A; dq absent where saved.q is
+  Tensor queries_of(Tensor x, const Saved& saved) const {
+    return both ? saved.both : normed_of(x, saved);
+  }
+  // dx [N,D] f32; dq like what queries are made of, dkv [N,L], dk_rope [N,R] A; dq absent where
+  // saved.q is
   void backward_acc(Run&, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x, const Saved&);
 };
 

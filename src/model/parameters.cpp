@@ -41,6 +41,11 @@ class List {
   }
   void streams(HyperConnection& streams, ParamKind kind, ParamKind scale, std::string_view name,
                int64_t weights, int64_t parts) const;
+  void norm_gate(NormGate& gate, ParamKind down, ParamKind up, const std::string& name) const {
+    add(gate.down, Part::norms, down, name + "_gate_down.weight", Role::matrix,
+        {c.norm_gate, c.width});
+    add(gate.up, Part::norms, up, name + "_gate_up.weight", Role::matrix, {c.width, c.norm_gate});
+  }
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
   void indexer(Indexer& indexer, const AttentionShape& shape) const;
@@ -89,7 +94,8 @@ void List::latent_attention(Attention& attention) const {
   if (l.query_width > 0) {
     matrix(latents.q_a, ParamKind::q_a, "attn.q_a.weight", l.query_width, c.width);
     norm(latents.q_norm.emplace(), ParamKind::q_a_norm, "attn.q_a_norm.weight", l.query_width);
-    matrix(attention.q, ParamKind::q_b, "attn.q_b.weight", shape.q_width(), l.query_width);
+    matrix(attention.q, ParamKind::q_b, "attn.q_b.weight", shape.q_width(), l.queries_of());
+    latents.both = l.query_both;
   } else {
     matrix(attention.q, ParamKind::q, "attn.q.weight", shape.q_width(), c.width);
   }
@@ -102,7 +108,8 @@ void List::latent_attention(Attention& attention) const {
   add(attention.o, Part::attention, ParamKind::o, "attn.o.weight", Role::residual,
       {c.width, shape.o_width()});
   if (shape.gates > 0)
-    matrix(attention.gate, ParamKind::o_gate, "attn.o_gate.weight", shape.gates, c.width);
+    matrix(attention.gate, ParamKind::o_gate, "attn.o_gate.weight", shape.gates,
+           l.query_both ? l.queries_of() : c.width);
   if (c.attention_sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
@@ -329,6 +336,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     list.norm(of, behind ? behind_it : before_it, behind ? fmt::format("{}_out", name) : name);
   };
   if (block.mixes) norm(block.attn_norm, ParamKind::attn_norm, ParamKind::attn_out_norm, "norm1");
+  if (block.mixes && c.norm_gate > 0)
+    list.norm_gate(block.attn_norm_gate.emplace(), ParamKind::mix_gate_down, ParamKind::mix_gate_up,
+                   "norm1.mix");
   block.attends = c.attends(layer);
   block.scan_out = c.multipliers.scan_out;
   block.attention_out = c.multipliers.attention_out;
@@ -342,6 +352,9 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   }
   if (block.feeds && c.norm_placement != NormPlacement::beside)
     norm(block.ffn_norm, ParamKind::ffn_norm, ParamKind::ffn_out_norm, "norm2");
+  if (block.feeds && c.norm_gate > 0 && c.is_moe(layer))
+    list.norm_gate(block.ffn_norm_gate.emplace(), ParamKind::ffn_gate_down, ParamKind::ffn_gate_up,
+                   "norm2.ffn");
   if (block.mixes && c.norm_placement == NormPlacement::both)
     list.norm(block.attn_out_norm.emplace(), ParamKind::attn_out_norm, "norm1_out");
   if (has_ffn_out_norm(c, layer))

@@ -38,6 +38,11 @@ enum class ParamKind : uint8_t {
   attn_out_norm,  // behind sublayers that have a norm before them too, or where only some layers
                   // have theirs before (ModelConfig::states_pre_norm)
   ffn_out_norm,   // likewise; of layers that route it may stand alone
+  // of gates behind norms before attention and before FFNs: what they are made of, and they
+  mix_gate_down,
+  mix_gate_up,
+  ffn_gate_down,
+  ffn_gate_up,
   final_norm,
   q,
   k,

@@ -128,6 +128,7 @@ int64_t saved_heads(const Sizes& s, int64_t layer) {
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +
+           (l.query_both ? s.n * l.queries_of() * s.a : 0) +
            s.n * kF32 * ((l.query_width > 0 ? 2 : 1) + (shape.index_heads > 0 ? 2 : 0));
   if (shape.qk_norm == QkNorm::none) return bytes;
   const bool head = shape.qk_norm != QkNorm::full;
@@ -190,6 +191,11 @@ int64_t saved_sublayer(const Sizes& s, NormPlacement placement, bool out_norm) {
   return s.n * s.c.width * s.a + (out_norm ? 2 : 1) * s.statistics() + behind;
 }
 
+// Gates behind the layer's norms.
+int64_t norm_gates(const Sizes& s, int64_t layer) {
+  return s.c.norm_gate == 0 ? 0 : s.c.mixes(layer) + (s.c.has_ffn(layer) && s.c.is_moe(layer));
+}
+
 int64_t saved_block(const Sizes& s, int64_t layer) {
   if (s.c.hyper.present())  // what is collapsed, seen and given, and weights twice; between them u
     return 2 * (2 * s.stream() + s.n * s.c.width * s.a + s.statistics() + 2 * s.weighed()) +
@@ -201,7 +207,8 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
   if (s.c.mixes(layer)) bytes += saved_sublayer(s, placement, placement == NormPlacement::both);
   if (s.c.has_ffn(layer)) bytes += saved_sublayer(s, placement, has_ffn_out_norm(s.c, layer));
   if (s.c.mixes(layer) && s.c.has_ffn(layer)) bytes += s.stream();  // between the two
-  return bytes;
+  // what gates see, what they are made of, and they before their sigmoids
+  return bytes + norm_gates(s, layer) * s.n * (2 * s.c.width + s.c.norm_gate) * s.a;
 }
 
 // Rows laid out at once for the gradient of a single matrix: a wave of them
@@ -312,7 +319,8 @@ int64_t scratch_heads(const Sizes& s, int64_t layer) {
     // dk_rope, dkv, dk_b; dq_b; before a norm
     return q + others + scratch_wave(s, s.n, s.c.width) + scratch_gate(s, shape) +
            s.n * s.a *
-               (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width + l.query_width +
+               (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width +
+                l.queries_of() + (l.query_both ? l.query_width : 0) +
                 std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
   const bool normed = shape.qk_norm != QkNorm::none;
@@ -358,7 +366,11 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;
-  return sublayer + beside + std::max(scratch_ffn(s, layer), scratch_attention(s, layer));
+  // three gradients as wide as the model, three of what gates are made of
+  const int64_t gate = norm_gates(s, layer) == 0 ? 0
+                                                 : 3 * s.n * (s.c.width + s.c.norm_gate) * s.a +
+                                                       scratch_wave(s, s.n, s.c.width);
+  return sublayer + beside + std::max({scratch_ffn(s, layer), scratch_attention(s, layer), gate});
 }
 
 // Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are

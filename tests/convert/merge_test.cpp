@@ -292,7 +292,8 @@ TEST(Merge, RefusesWhatTheBaseHasOtherwise) {
   refused(plain, changed(plain, [](ModelConfig& c) { c.attention_sinks = true; }),
           {"(attention_sinks) is true, the base's false"});
   refused(plain, changed(plain, [](ModelConfig& c) { c.value_width = 8, c.value_factor = 0.5f; }),
-          {"(value_head_dim and the like) is 8, 0.5, false, 0, the base's 0, 1, false, 0"});
+          {"(value_head_dim and the like) is 8, 0.5, false, 0, 0, false, the base's 0, 1, "
+           "false, 0, 0, false"});
   refused(plain, changed(plain, [](ModelConfig& c) { c.positions = Positions::learned; }),
           {"(position_embedding_type) is learned, the base's rotary"});
   refused(plain, changed(plain, [](ModelConfig& c) { c.tied = true; }),

@@ -298,6 +298,10 @@ TEST(Upcycle, Refusals) {
   const Upcycled up = upcycle(*dense, renormalised(c, 4, 2, 1), 2);
   EXPECT_FAILS(upcycle(*up.model, renormalised(c, 4, 2, 1), 2),
                "routes already: 4 of its 4 layers");
+  ModelConfig gated = c;
+  gated.norm_gate = 3;
+  EXPECT_FAILS(upcycle(*drawn_model(gated), renormalised(gated, 4, 2, 1), 2),
+               "gates stand behind the model's norms");
 }
 
 }  // namespace

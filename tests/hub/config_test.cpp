@@ -37,7 +37,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
        {&ModelConfig::vocab, &ModelConfig::width, &ModelConfig::layers, &ModelConfig::heads,
         &ModelConfig::kv_heads, &ModelConfig::head_width, &ModelConfig::context,
         &ModelConfig::shared_experts, &ModelConfig::shared_width, &ModelConfig::moe_every,
-        &ModelConfig::dense_first, &ModelConfig::value_width, &ModelConfig::window_rotary_width})
+        &ModelConfig::dense_first, &ModelConfig::value_width, &ModelConfig::window_rotary_width,
+        &ModelConfig::norm_gate})
     EXPECT_EQ(a.*member, b.*member);
   // Widths that no layer has need not survive.
   if (b.moe_layer_count() < b.layers) EXPECT_EQ(a.dense_width, b.dense_width);
@@ -63,6 +64,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.full.heads, b.full.heads);
   EXPECT_EQ(a.attention_gate, b.attention_gate);
   EXPECT_EQ(a.gate_softplus, b.gate_softplus);
+  EXPECT_EQ(a.latent.query_both, b.latent.query_both);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);

@@ -9,6 +9,7 @@
 #include "model/adapters.h"
 #include "model/rope.h"
 #include "support/check.h"
+#include "support/files.h"
 #include "support/gradient.h"
 #include "support/twin_router.h"
 #include "support/twins_attention.h"
@@ -138,13 +139,28 @@ void grow(std::vector<T>& q, const std::vector<int32_t>& positions) {
                                               static_cast<double>(kGrowth.context))));
 }
 
+// What queries are made of: the latents behind their norm, and before it too where they are of
+// both.
+template <class T>
+std::vector<T> made_of(const std::vector<T>& raw, const LatentAttention& l) {
+  const std::vector<T> normed = unit_rows(raw, l.query_width);
+  if (!l.query_both) return normed;
+  const auto width = static_cast<size_t>(l.query_width);
+  std::vector<T> both;
+  for (size_t begin = 0; begin < raw.size(); begin += width)
+    for (const std::vector<T>* half : {&normed, &raw})
+      both.insert(both.end(), half->begin() + static_cast<long>(begin),
+                  half->begin() + static_cast<long>(begin + width));
+  return both;
+}
+
 template <class T>
 std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionShape& shape) {
   const twin::AttentionRows rows = twin::AttentionRows::of_lengths(kLengths);
   std::vector<double> f = frequencies(shape.shared_width);
   if (shape.rotary_width == 0) std::fill(f.begin(), f.end(), 0.0);
   const LatentAttention& l = shape.latent;
-  const std::vector<T> q_from = unit_rows(linear(in[0], in[1], kWidth), l.query_width),
+  const std::vector<T> q_from = made_of(linear(in[0], in[1], kWidth), l),
                        kv = unit_rows(linear(in[0], in[3], kWidth), l.width),
                        k_rope = linear(in[0], in[4], kWidth), own = linear(kv, in[5], l.width);
   const auto turning = static_cast<size_t>(shape.shared_width),
@@ -157,7 +173,7 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
                         ? k_rope[n * turning + c]
                         : own[(n * static_cast<size_t>(shape.heads) + h) * rest + c - turning]);
   std::vector<T> q =
-      twin::rope(linear(q_from, in[2], l.query_width), rows.positions, shape.heads, f, 1, false);
+      twin::rope(linear(q_from, in[2], l.queries_of()), rows.positions, shape.heads, f, 1, false);
   if (shape.queries_grow) grow(q, rows.positions);
   k = twin::rope(k, rows.positions, shape.heads, f, 1, false);
   const twin::AttentionShape of{
@@ -177,16 +193,18 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
       o[i] *= twin::sigmoid(given.lse[head] - in[9][head % static_cast<size_t>(shape.heads)]);
     }
   if (!in[8].empty()) {
-    const std::vector<T> gate = linear(in[0], in[8], kWidth);
+    const std::vector<T> gate =
+        l.query_both ? linear(q_from, in[8], l.queries_of()) : linear(in[0], in[8], kWidth);
     for (size_t i = 0; i < o.size(); ++i)
       o[i] *= twin::sigmoid(gate[shape.head_gates ? i / values_of_head : i]);
   }
   return linear(o, in[7], shape.o_width());
 }
 
-enum class Latent { turns, stands, grows, gated, sunk };
+enum class Latent { turns, stands, grows, gated, sunk, both, both_gated };
 std::string name_of(Latent kind) {
-  constexpr const char* kNames[] = {"turns", "stands", "grows", "gated", "sunk"};
+  constexpr const char* kNames[] = {"turns", "stands", "grows",     "gated",
+                                    "sunk",  "both",   "both_gated"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -203,7 +221,10 @@ struct LatentLayer {
              .rotary_width = kTurning,
              .queries_grow = kind == Latent::grows,
              .score_factor = 1.3f,
-             .latent = {.width = 7, .query_width = 6, .value_width = 5},
+             .latent = {.width = 7,
+                        .query_width = 6,
+                        .value_width = 5,
+                        .query_both = kind == Latent::both || kind == Latent::both_gated},
              .shared_width = kTurning};
     if (kind == Latent::stands) shape.rotary_width = 0;
     if (kind == Latent::gated) {
@@ -227,7 +248,13 @@ struct LatentLayer {
     latents.k_rope = draw_param(run.saved, {kTurning, kWidth}, 3, 0.7f);
     ones(latents.q_norm.emplace(), 6);
     ones(latents.kv_norm, 7);
-    attention.q = draw_param(run.saved, {shape.q_width(), 6}, 4, 0.7f);
+    latents.both = shape.latent.query_both;
+    const int64_t from = shape.latent.queries_of();
+    attention.q = draw_param(run.saved, {shape.q_width(), from}, 4, 0.7f);
+    if (kind == Latent::both_gated) {
+      shape.gates = shape.o_width();
+      attention.gate = draw_param(run.saved, {shape.gates, from}, 10, 0.7f);
+    }
     attention.k = draw_param(run.saved, {kHeads * kStill, 7}, 5, 0.7f);
     attention.v = draw_param(run.saved, {shape.v_width(), 7}, 6, 0.7f);
     attention.o = draw_param(run.saved, {kWidth, shape.o_width()}, 7, 0.7f);
@@ -282,8 +309,8 @@ void expect_latents_like_the_twin(Latent kind) {
 }
 
 TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
-  for (const Latent kind :
-       {Latent::turns, Latent::stands, Latent::grows, Latent::gated, Latent::sunk})
+  for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows, Latent::gated,
+                            Latent::sunk, Latent::both, Latent::both_gated})
     expect_latents_like_the_twin(kind);
 }
 
@@ -335,7 +362,8 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
   Adapters adapters;
   Latents& latents = *attention.latents;
   for (Param* w : {&latents.q_a, &latents.kv_a, &latents.k_rope, &attention.q, &attention.k,
-                   &attention.v, &attention.o}) {
+                   &attention.v, &attention.o, &attention.gate}) {
+    if (!w->present()) continue;
     Adapter& adapter = adapters.add(*w, {2, 1.5f}, false);
     for (Param* half : {&adapter.a, &adapter.b}) {
       const Tensor drawn = draw(run.saved, DType::f32, {half->value.rows(), half->value.cols()},
@@ -358,7 +386,8 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
 }
 INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache,
                          testing::Values(Latent::turns, Latent::stands, Latent::grows,
-                                         Latent::gated, Latent::sunk),
+                                         Latent::gated, Latent::sunk, Latent::both,
+                                         Latent::both_gated),
                          [](const auto& item) { return name_of(item.param); });
 
 // What a model's layers are given is what its options say, one layer after another.
@@ -385,6 +414,36 @@ TEST(AttentionLayer, IsShapedByTheConfig) {
   EXPECT_FLOAT_EQ(c.attention(0).score_factor, 2 * std::sqrt(10.0f));
   c.positions = Positions::learned;
   EXPECT_EQ(c.attention(0).rotary_width, 0);
+}
+
+TEST(AttentionLayer, IsRefusedBesideGatesThatItCannotHave) {
+  ModelConfig c;
+  c.norm_gate = 4;
+  EXPECT_NO_THROW(validate(c));
+  const auto refused = [](ModelConfig of, auto&& change, const std::string& part) {
+    change(of);
+    EXPECT_FAILS(validate(of), part);
+  };
+  refused(
+      c, [](ModelConfig& of) { of.norm_gate = -1; }, "made of -1 numbers");
+  refused(
+      c, [](ModelConfig& of) { of.norm_placement = NormPlacement::both; }, "before sublayers");
+  refused(
+      c, [](ModelConfig& of) { of.hyper.streams = 4; }, "one residual stream");
+  c.kv_heads = c.heads;
+  c.rotary_width = c.head_width / 2;
+  c.latent = {.width = 7, .query_width = 6, .value_width = 5, .query_both = true};
+  c.attention_gate = true;
+  EXPECT_NO_THROW(validate(c));
+  EXPECT_EQ(c.attention(0).gates, c.heads * 5);
+  refused(
+      c, [](ModelConfig& of) { of.latent.query_width = 0; }, "but of none");
+  refused(
+      c, [](ModelConfig& of) { of.latent.width = 0; }, "but of none");
+  refused(
+      c, [](ModelConfig& of) { of.head_gates = true; }, "a sigmoid for each number");
+  refused(
+      c, [](ModelConfig& of) { of.gate_softplus = true; }, "a sigmoid for each number");
 }
 
 }  // namespace

@@ -235,6 +235,13 @@ TEST(ValuesApart, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(GatesBehindNorms, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("deepseek-v3"));
+  c.norm_gate = 7;
+  c.dense_first = 1;
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(SoftplusGates, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("deepseek-v3"));
   c.qk_norm = QkNorm::head;

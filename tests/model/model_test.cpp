@@ -318,6 +318,21 @@ void add_state_spaces(std::vector<Case>& list) {
                   .random = true});
 }
 
+// Gates behind norms: of attention in both layers, of the FFN in the one that routes.
+void add_gated_norms(std::vector<Case>& list) {
+  ModelConfig c = routed("deepseek-v3", 4, 2);
+  c.dense_first = 1;
+  c.norm_gate = 3;
+  list.push_back({.name = "gates behind norms", .config = c});
+  c = routed("mixtral", 4, 2);
+  c.norm = NormKind::layer;
+  c.norm_gate = 5;
+  c.multipliers.residual = 0.25f;
+  c.conv_layers = {0};
+  c.conv_width = 2;
+  list.push_back({.name = "gates behind LayerNorms, before a convolution too", .config = c});
+}
+
 // Layers that are one sublayer alone.
 void add_halves(std::vector<Case>& list) {
   ModelConfig c = routed("deepseek-v3", 4, 2);
@@ -415,6 +430,7 @@ std::vector<Case> architectures() {
   std::vector<Case> list;
   add_streams(list);
   add_heads_of_two_kinds(list);
+  add_gated_norms(list);
   add_halves(list);
   add_variants_of_ffns(list);
   add_variants_of_attention(list);

@@ -96,6 +96,9 @@ std::vector<ModelConfig> configs() {
   behind.states_pre_norm = true;
   all.push_back(behind);
   all.push_back(values_apart());
+  ModelConfig norms = small();
+  norms.norm_gate = 3;
+  all.push_back(norms);
   ModelConfig gated = values_apart();
   gated.value_width = 0;
   gated.full = {.heads = 4};
@@ -178,6 +181,10 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"q_norm", ParamKind::q_norm},
       {"sinks", ParamKind::sinks},
       {"o_gate", ParamKind::o_gate},
+      {"mix_gate_down", ParamKind::mix_gate_down},
+      {"mix_gate_up", ParamKind::mix_gate_up},
+      {"ffn_gate_down", ParamKind::ffn_gate_down},
+      {"ffn_gate_up", ParamKind::ffn_gate_up},
       {"k_norm", ParamKind::k_norm},
       {"gate", ParamKind::gate},
       {"up", ParamKind::up},

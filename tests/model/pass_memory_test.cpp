@@ -205,6 +205,19 @@ TEST(ForwardMemory, OfStateSpacesBesideAttention) {
   }
 }
 
+TEST(ForwardMemory, OfGatesBehindNorms) {
+  ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
+  c.norm_gate = 16;
+  c.dense_first = 1;
+  expect_estimated("gates behind norms", c, {.tokens = 1024, .loss = true});
+  c.head_width = 48;
+  c.rotary_width = 16;
+  c.latent = {.width = 64, .query_width = 48, .value_width = 32, .query_both = true};
+  c.attention_gate = true;
+  // keys and values of heads are estimated too, which are made where there is no cache
+  expect_estimated("a gate of latents", c, {.tokens = 1024, .loss = true}, 0.6);
+}
+
 TEST(ForwardMemory, OfHeadsOfTwoKinds) {
   ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
   c.attention_window = 64;

@@ -145,6 +145,22 @@ class TwinModel {
       y.push_back(norm_row(row, weight, maybe(name + ".bias"), c_.norm, c_.norm_offset));
     return y;
   }
+  // What a norm before a sublayer gives, times the sigmoids of a gate that is made of it, where
+  // there is one: `gate` is what its two matrices are called.
+  Matrix<T> gated_norm(const Matrix<T>& x, const std::string& name, const char* gate) const {
+    Matrix<T> y = norm(x, name);
+    const std::string of = name + "." + gate;
+    const std::vector<T>*down = maybe(of + "_gate_down.weight"),
+          *up = maybe(of + "_gate_up.weight");
+    if (down == nullptr) return y;
+    Matrix<T> low = linear(y, *down, c_.norm_gate, 0, nullptr);
+    for (auto& row : low)
+      for (T& v : row) v = v * twin::sigmoid(v);
+    const Matrix<T> z = linear(low, *up, c_.width, 0, nullptr);
+    for (size_t n = 0; n < y.size(); ++n)
+      for (size_t d = 0; d < y[n].size(); ++d) y[n][d] *= twin::sigmoid(z[n][d]);
+    return y;
+  }
   // Of norms without weights: ones.
   std::vector<T> norm_weight(const std::string& name, size_t width) const {
     return c_.norm_weights ? p(name + ".weight") : std::vector<T>(width, T(1.0));
@@ -207,14 +223,15 @@ class TwinModel {
                         c_.multipliers.residual));
       return post ? norm(sum, name + of) : sum;
     };
-    const Matrix<T> u = c_.mixes(layer)
-                            ? joined(h, mixed(pre ? norm(h, name + "norm1") : h, name, layer),
-                                     "norm1", both || apart, 0)
-                            : h;
+    const Matrix<T> u =
+        c_.mixes(layer)
+            ? joined(h, mixed(pre ? gated_norm(h, name + "norm1", "mix") : h, name, layer), "norm1",
+                     both || apart, 0)
+            : h;
     if (!c_.has_ffn(layer)) return layer_scaled(u);
-    const Matrix<T> out =
-        joined(u, ffn(pre ? norm(u, name + "norm2") : u, u, name + "ffn.", layer, site(2)), "norm2",
-               apart || has_ffn_out_norm(c_, layer), 1);
+    const Matrix<T> out = joined(
+        u, ffn(pre ? gated_norm(u, name + "norm2", "ffn") : u, u, name + "ffn.", layer, site(2)),
+        "norm2", apart || has_ffn_out_norm(c_, layer), 1);
     return layer_scaled(out);
   }
 

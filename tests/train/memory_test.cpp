@@ -177,6 +177,26 @@ TEST(Memory, OfValuesApartIsEstimatedFromShapes) {
     }
 }
 
+TEST(Memory, OfGatesBehindNormsIsEstimatedFromShapes) {
+  ModelConfig c = config_of("deepseek-v3");
+  c.qk_norm = QkNorm::none;
+  c.dense_first = 1;
+  c.norm_gate = 16;
+  for (const bool latent : {false, true}) {
+    if (latent) {
+      c.head_width = 48;
+      c.rotary_width = 16;
+      c.latent = {.width = 64, .query_width = 48, .value_width = 32, .query_both = true};
+      c.attention_gate = true;
+    }
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool recompute : {false, true})
+        expect_estimated(
+            fmt::format("gates, latents {} {} recompute {}", latent, name_of(dtype), recompute), c,
+            dtype, recompute);
+  }
+}
+
 TEST(Memory, OfSoftplusGatesIsEstimatedFromShapes) {
   ModelConfig c = config_of("deepseek-v3");
   c.qk_norm = QkNorm::head;

@@ -452,6 +452,9 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
+  if (!known.norm_gates && c.norm_gate > 0) return "gates stand behind its norms";
+  if (!known.norm_gates && c.latent.query_both)
+    return "its queries are made of latents before their norm too";
   if (!known.softplus_gates && c.gate_softplus) return "gates of its attention are no sigmoids";
   if (!known.heads_apart && c.full.heads > 0)
     return "layers without a window have another number of heads";

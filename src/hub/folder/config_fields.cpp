@@ -20,6 +20,7 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("kv_lora_rank", c.latent.width, 0, 1);
   v.extra("q_lora_rank", c.latent.query_width, 0, 1);
   v.extra("v_head_dim", c.latent.value_width, 0, 1);
+  v.extra("q_lora_both", c.latent.query_both, false);
   v.extra("index_topk", c.sparse.top, 0, 1);
   v.extra("index_n_heads", c.sparse.heads, 0, 1);
   v.extra("index_head_dim", c.sparse.width, 0, 1);
@@ -37,6 +38,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.one_of("norm_placement", c.norm_placement, kPlacementNames);
   v.extra("moe_out_norm", c.moe_out_norm, false);
   v.extra("states_pre_norm", c.states_pre_norm, false);
+  v.extra("gated_norm_rank", c.norm_gate, 0, 1);
   v.number(c.norm == NormKind::rms ? "rms_norm_eps" : "layer_norm_eps", c.norm_eps, 0);
   v.flag("norm_bias", c.norm_bias);
   v.one_of("position_embedding_type", c.positions, kPositionNames);

@@ -11,7 +11,8 @@
 namespace moe {
 namespace {
 
-constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}", kPart = "{p}";
+constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}", kPart = "{p}",
+                           kGated = "{g}";
 
 template <class T>
 std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
@@ -20,8 +21,11 @@ std::string filled(std::string_view pattern, std::string_view hole, const T& wha
   return fmt::format("{}{}{}", pattern.substr(0, at), what, pattern.substr(at + hole.size()));
 }
 
-std::string name_in_file(const NameRow& row, const Param& param) {
-  return filled(filled(row.file, kLayer, param.layer), kWhich, param.is_bias() ? "bias" : "weight");
+std::string name_in_file(const NameRow& row, const Param& param, const ModelConfig& config) {
+  const bool gated = param.layer >= 0 && config.norm_gate > 0 && config.is_moe(param.layer);
+  const std::string named =
+      filled(filled(row.file, kLayer, param.layer), kGated, gated ? ".norm" : "");
+  return filled(named, kWhich, param.is_bias() ? "bias" : "weight");
 }
 
 // Joins a piece to the tensor of this name, `dim` being the dimension along which pieces follow
@@ -128,6 +132,16 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
     case Layout::gated_heads:
       return {
           .head = width, .apart = 2 * width, .before = param.kind == ParamKind::o_gate ? width : 0};
+    case Layout::gated_latent_heads: {
+      const int64_t both = width + shape.value_width;
+      return param.kind == ParamKind::o_gate
+                 ? RowOrder{.head = shape.value_width, .apart = both, .before = width}
+                 : RowOrder{.head = width,
+                            .turning = turning,
+                            .paired = true,
+                            .last = true,
+                            .apart = both};
+    }
     case Layout::linear_heads: return order_of_linear(param.kind, config.linear);
     case Layout::interleaved_experts:
     case Layout::interleaved_apart:
@@ -168,7 +182,7 @@ const NameRow& row_of(const TensorNames& names, const Param& param) {
 
 void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
                const ModelConfig& config) {
-  const std::string name = name_in_file(row, param);
+  const std::string name = name_in_file(row, param, config);
   const bool turns = param.is_matrix();
   std::vector<int64_t> shape = shape_of(param.whole());
   const auto turn = [&] {
@@ -259,6 +273,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::fused_paired:
     case Layout::fused_heads:
     case Layout::gated_heads:
+    case Layout::gated_latent_heads:
     case Layout::linear_heads:
       return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, config)});
   }

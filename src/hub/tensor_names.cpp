@@ -116,6 +116,23 @@ constexpr NameRow kPairedIndexerNames[] = {
      "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
 };
 constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
+
+// A.X K2's (transformers:conversion_mapping.py): gates behind norms, and that of attention in one
+// tensor with queries.
+constexpr NameRow kAxK2OwnNames[] = {
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.input_layernorm.norm.weight"},
+    {Part::norms, ParamKind::mix_gate_down, "model.layers.{i}.input_layernorm.W_down.weight"},
+    {Part::norms, ParamKind::mix_gate_up, "model.layers.{i}.input_layernorm.W_up.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.post_attention_layernorm{g}.weight"},
+    {Part::norms, ParamKind::ffn_gate_down,
+     "model.layers.{i}.post_attention_layernorm.W_down.weight"},
+    {Part::norms, ParamKind::ffn_gate_up, "model.layers.{i}.post_attention_layernorm.W_up.weight"},
+    {Part::attention, ParamKind::q_b, "model.layers.{i}.self_attn.q_b_proj.weight",
+     Layout::gated_latent_heads},
+    {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.q_b_proj.weight",
+     Layout::gated_latent_heads},
+};
+constexpr auto kAxK2Names = joined(kAxK2OwnNames, kIndexedNames);
 constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kLatentNames);
 
 // Kimi Linear's (huggingface moonshotai/Kimi-Linear-48B-A3B-Instruct), latents as above: the
@@ -597,6 +614,7 @@ const TensorNames kFusedLatentTensors = {
 const TensorNames kAxK1Tensors = {"A.X K1", kAxK1Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kAxK1ApartTensors = {"A.X K1", kAxK1ApartNames,  kTiedHeadName, {},
                                        {},       kHuggingFaceNames};
+const TensorNames kAxK2Tensors = {"A.X K2", kAxK2Names, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kKolibriTensors = {"Kolibri", kKolibriNames,    kTiedHeadName, {},
                                      {},        kHuggingFaceNames};
 const TensorNames kIndexedTensors = {"DeepSeek-V3.2",  kIndexedNames, kTiedHeadName, {}, {},

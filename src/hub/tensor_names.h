@@ -47,6 +47,7 @@ enum class Layout {
                         // biases [E,F] twice as E tensors [2F]
   fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
+  gated_latent_heads,   // the same of latent attention, queries as by rotary_last
   linear_heads,         // of linear attention, as fused, but key head by key head
   as_channels,          // [C,J] as [C,1,J]
   channels_apart,       // [C,J] of queries, keys and values as three [C',1,J], {p} in the name
@@ -66,7 +67,8 @@ enum class Layout {
 struct NameRow {
   Part part;
   ParamKind kind;
-  // {i} layer, {e} expert, {w} "weight" or "bias", {p} "q", "k" and "v"
+  // {i} layer, {e} expert, {w} "weight" or "bias", {p} "q", "k" and "v", {g} ".norm" of layers that
+  // route, behind whose norm a gate stands, and nothing of others
   std::string_view file;
   Layout layout = Layout::same;
   bool bias = false;
@@ -115,7 +117,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
     kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
-    kMimoTensors, kLagunaTensors, kFlintTensors;
+    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -427,6 +427,11 @@ void add_deepseek_families(Add&& add) {
     c.hyper = {.streams = 2, .mixes = false};
     c.attention_gate = c.attention_sinks = c.experts_held = true;
   });
+  add("axk2", "deepseek-v3", [&](ModelConfig& c) {
+    indexed(c);
+    c.norm_gate = 3;
+    c.attention_gate = c.latent.query_both = true;
+  });
   add("kimi_linear", "deepseek-v3", [&](ModelConfig& c) {
     latent(c);
     c.layers = 4;

@@ -3,6 +3,7 @@
 from sizes import (
     AFMOE,
     AXK1,
+    AXK2,
     BAMBA,
     COHERE_EXPERTS,
     DBRX,
@@ -186,6 +187,11 @@ CASES = {
     "axk1-yarn": (
         "AXK1Config",
         dict(AXK1, n_group=1, first_k_dense_replace=0, rope_parameters=LATENT_YARN),
+    ),
+    "axk2": ("AXK2Config", AXK2),
+    "axk2-yarn": (
+        "AXK2Config",
+        dict(AXK2, first_k_dense_replace=0, rope_parameters=LATENT_YARN),
     ),
     "deepseek_v32": (
         "DeepseekV32Config",
@@ -766,6 +772,8 @@ NOT_FOR_LLAMA_CPP = {
     "hy_v4-sparse": "it has several residual streams",
     "lfm3": "its attention has one gate a head",
     "lfm3-plain": "window",
+    "axk2": "gates stand behind its norms",
+    "axk2-yarn": "gates stand behind its norms",
     "axk1": "what its experts give is normalised",
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",

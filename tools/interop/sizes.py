@@ -93,6 +93,7 @@ AXK1 = dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, pad_token_id=None)
 # As many tokens are chosen as the texts have that are scored; then fewer, but no fewer than those of
 # the step that shows gradients.
 INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
+AXK2 = dict(INDEXED, gated_norm_rank=8)
 # Of few heads all may miss a key, so that many have the same score. With 72 the keys at the border
 # are 6e-6 of the largest score apart at least, and f32 decides as f64 does.
 SPARSE = dict(INDEXED, index_n_heads=16, index_topk=72)

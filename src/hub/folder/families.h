@@ -113,6 +113,17 @@ inline constexpr FamilyRouter kLagunaRouter = {
     .scale = true,
     .scale_key = "moe_routed_scaling_factor",
 };
+// (transformers:axk2/modeling_axk2.py, AXK2TopkRouter)
+inline constexpr FamilyRouter kAxK2Router = {
+    .recipe = "deepseek-v3",
+    .score = "sigmoid",
+    .method = "",
+    .greedy = false,
+    .renormalises = true,
+    .groups = false,
+    .bias_key = nullptr,
+    .scale = true,
+};
 inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
@@ -187,6 +198,9 @@ inline constexpr FamilyKey kKolibriKeys[] = {{"attention_bias", "false"},
                                              {"mlp_only_layers", "[]"}};
 // Its code does not read it: all layers behind the dense ones route.
 inline constexpr FamilyKey kAxK1Keys[] = {{"moe_layer_freq", "1"}};
+// Nor the first, and it takes experts of other groups for 0 where DeepSeek's takes none of them.
+inline constexpr FamilyKey kAxK2Keys[] = {
+    {"moe_layer_freq", "1"}, {"n_group", "1"}, {"topk_group", "1"}};
 // What of its router only DeepSeek's has, and a window, which none of its models has.
 inline constexpr FamilyKey kMistral4Keys[] = {{"n_group", "1"},
                                               {"topk_group", "1"},
@@ -365,6 +379,16 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// (transformers:axk2/modeling_axk2.py)
+inline constexpr Family kAxK2 = {.biases = FamilyBiases::flag,
+                                 .head_width = HeadWidth::latent,
+                                 .attention_gate = true,
+                                 .indexed = true,
+                                 .axk2 = true,
+                                 .experts = FamilyExperts::glm_lite,
+                                 .router = &kAxK2Router,
+                                 .may_lack_balance = true,
+                                 .keys = kAxK2Keys};
 // GLM-5's attention with sinks and a gate (transformers:hy_v4/modeling_hy_v4.py).
 inline constexpr Family kHy4 = {.biases = FamilyBiases::flag,
                                 .head_width = HeadWidth::latent,

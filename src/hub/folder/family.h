@@ -206,6 +206,9 @@ struct Family {
   bool mimo = false;
   // Attention has softplus gates, and layers with a window another number of heads.
   bool laguna = false;
+  // Gates stand behind norms, and queries and the gate of latent attention are made of latents
+  // before and behind their norm.
+  bool axk2 = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   FamilyExperts experts = FamilyExperts::none;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax

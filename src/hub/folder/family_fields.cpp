@@ -303,6 +303,14 @@ double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   return share;
 }
 
+// A.X K2's (transformers:axk2/modeling_axk2.py).
+constexpr const char* kNormGate = "gated_norm_rank";
+
+void read_norm_gates(const JsonReader& reader, ModelConfig& c) {
+  c.norm_gate = reader.get_in<int64_t>(kNormGate, 1, kMaxSize);
+  c.latent.query_both = true;
+}
+
 // Granite's (transformers:granitemoe_swa/modeling_granitemoe_swa.py): of each layer the base, which
 // goes before the one that is said of all.
 constexpr const char* kBases = "layer_rope_theta";
@@ -557,6 +565,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.mimo) read_mimo(reader, c);
   if (f.laguna) read_laguna(reader, c);
+  if (f.axk2) read_norm_gates(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
@@ -615,6 +624,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.dense_windows) write_dense_pattern(json, c);
   if (f.mimo) write_mimo(json, c);
   if (f.laguna) write_laguna(json, c);
+  if (f.axk2) json[kNormGate] = c.norm_gate;
   if (f.either_norm) {
     json[kRmsNormEps] = nullptr;
     if (c.norm == NormKind::rms) fields.number(kRmsNormEps, c.norm_eps, 0);
@@ -703,7 +713,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .kv_heads_apart = f.mimo,
                             .heads_apart = f.laguna,
                             .parts_apart = f.window_rope == WindowRope::parts,
-                            .softplus_gates = f.laguna};
+                            .softplus_gates = f.laguna,
+                            .norm_gates = f.axk2};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -737,6 +748,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.falcon_h1 ||
                     f.olmo_hybrid || f.experts == FamilyExperts::aria;
   if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
+  if (f.axk2 && (c.norm_gate == 0 || !c.latent.query_both))
+    return "no gates stand behind its norms, or its queries are made of latents on one side of one";
   if (f.laguna && !c.gate_softplus) return "gates of its attention are sigmoids";
   if (f.mimo)
     if (const std::string reason = why_not_mimo(c); !reason.empty()) return reason;

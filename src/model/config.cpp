@@ -498,6 +498,75 @@ void check_sketch_bits(int64_t bits) {
     fail_usage("@sketch_bits is {}; a sketch has 2, 3 or 4 bits a number", bits);
 }
 
+namespace {
+
+void validate_windows(const ModelConfig& c) {
+  if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
+    fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
+               c.window_rope_theta);
+  if (c.attention_window < 0)
+    fail_usage(
+        "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
+        "sees",
+        c.attention_window);
+  if (c.window_chunks && (c.attention_window == 0 || c.latent.present()))
+    fail_usage(
+        "attention is cut into chunks of {} tokens; there must be some in a chunk, and no latents",
+        c.attention_window);
+}
+
+void validate_activation(const ModelConfig& c) {
+  if ((c.act == ops::Act::swiglu_oai || c.act == ops::Act::swiglu_10) && !c.gated)
+    fail_usage("the activations swiglu_oai and swiglu_10 are of FFNs with gates");
+  if (c.experts_held && (c.act != ops::Act::silu || !c.gated || c.by_neuron()))
+    fail_usage("routed experts can be held at 10 only where FFNs have gates of silu");
+  if (c.xielu && c.gated) fail_usage("xIELU is an activation of FFNs without gates");
+  if (c.xielu && c.moe_layer_count() > 0)
+    fail_usage(
+        "xIELU, whose factors each layer learns, is an activation of dense FFNs here: a model with "
+        "it cannot have experts, nor be carved, upcycled or merged into one that has");
+}
+
+void validate_norms(const ModelConfig& c) {
+  if (c.norm == NormKind::rms && c.norm_bias)
+    fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
+  if (c.states_pre_norm && c.norm_placement != NormPlacement::output)
+    fail_usage(
+        "norms of layers without attention stand before sublayers apart from the others' only "
+        "where these are of what sublayers give");
+  if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))
+    fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
+  if (!c.norm_weights && c.qk_norm == QkNorm::full)
+    fail_usage("norms of queries and keys over all heads together have weights");
+  if (c.qk_norm == QkNorm::bare && c.positions != Positions::rope)
+    fail_usage("bare norms of queries and keys stand where something turns; nothing does here");
+  if (c.norm_gate < 0 || c.norm_gate > kMaxModelSize)
+    fail_usage("a gate behind a norm is made of {} numbers; it must be 0 (there is none) to {}",
+               c.norm_gate, kMaxModelSize);
+  if (c.norm_gate > 0 &&
+      (c.norm_placement != NormPlacement::pre || c.branch_norms || c.hyper.present()))
+    fail_usage(
+        "gates stand behind norms before sublayers, of one residual stream, where branches have no "
+        "norms of their own");
+}
+
+void validate_experts(const ModelConfig& c) {
+  need_positive(c.expert_width, "the expert width");
+  if (c.shared_experts < 0)
+    fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
+  if (c.moe_out_norm && c.norm_placement != NormPlacement::pre)
+    fail_usage("norms behind experts alone stand where others are before sublayers");
+  if (c.branch_norms && c.norm_placement == NormPlacement::beside)
+    fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
+  if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
+    fail_usage("branches with norms of their own have shared experts without a gate beside them");
+  if (c.shared_average && (c.shared_experts == 0 || c.branch_norms))
+    fail_usage("routed and shared experts are averaged only where both are, without norms between");
+  if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
+}
+
+}  // namespace
+
 void validate(const ModelConfig& c) {
   validate_sizes(c);
   if (!(c.dropout >= 0 && c.dropout < 1))
@@ -515,56 +584,17 @@ void validate(const ModelConfig& c) {
   validate_scan(c);
   validate_halves(c);
   validate_streams(c);
-  if (!(c.window_rope_theta >= 0 && std::isfinite(c.window_rope_theta)))
-    fail_usage("the rope theta of layers with a window is {}; it must be at least 0",
-               c.window_rope_theta);
-  if (c.attention_window < 0)
-    fail_usage(
-        "the attention window is {}; it must be 0 (none) or the number of tokens that each token "
-        "sees",
-        c.attention_window);
-  if (c.window_chunks && (c.attention_window == 0 || c.latent.present()))
-    fail_usage(
-        "attention is cut into chunks of {} tokens; there must be some in a chunk, and no latents",
-        c.attention_window);
+  validate_windows(c);
   validate_rotary(c);
   validate_values(c);
-  if (c.norm_gate < 0 || c.norm_gate > kMaxModelSize)
-    fail_usage("a gate behind a norm is made of {} numbers; it must be 0 (there is none) to {}",
-               c.norm_gate, kMaxModelSize);
-  if (c.norm_gate > 0 &&
-      (c.norm_placement != NormPlacement::pre || c.branch_norms || c.hyper.present()))
-    fail_usage(
-        "gates stand behind norms before sublayers, of one residual stream, where branches have no "
-        "norms of their own");
   validate_longrope(c);
   validate_query_growth(c);
   validate_multipliers(c);
   validate_layers(c, c.window_layers, "one with a window");
   validate_layers(c, c.nope_layers, "one without rotary positions");
   check_sketch_bits(c.sketch_bits);
-  if ((c.act == ops::Act::swiglu_oai || c.act == ops::Act::swiglu_10) && !c.gated)
-    fail_usage("the activations swiglu_oai and swiglu_10 are of FFNs with gates");
-  if (c.experts_held && (c.act != ops::Act::silu || !c.gated || c.by_neuron()))
-    fail_usage("routed experts can be held at 10 only where FFNs have gates of silu");
-  if (c.xielu && c.gated) fail_usage("xIELU is an activation of FFNs without gates");
-  if (c.xielu && c.moe_layer_count() > 0)
-    fail_usage(
-        "xIELU, whose factors each layer learns, is an activation of dense FFNs here: a model with "
-        "it cannot have experts, nor be carved, upcycled or merged into one that has");
-  if (c.norm == NormKind::rms && c.norm_bias)
-    fail_usage("an RMSNorm has no bias; drop the norm bias or take LayerNorm");
-  if (c.states_pre_norm && c.norm_placement != NormPlacement::output)
-    fail_usage(
-        "norms of layers without attention stand before sublayers apart from the others' only "
-        "where "
-        "these are of what sublayers give");
-  if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))
-    fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
-  if (!c.norm_weights && c.qk_norm == QkNorm::full)
-    fail_usage("norms of queries and keys over all heads together have weights");
-  if (c.qk_norm == QkNorm::bare && c.positions != Positions::rope)
-    fail_usage("bare norms of queries and keys stand where something turns; nothing does here");
+  validate_activation(c);
+  validate_norms(c);
   need_positive(c.moe_every, field("moe_every"));
   if (c.dense_first < 0) fail_usage("@dense_first is {}; it must be at least 0", c.dense_first);
   validate_layers(c, c.moe_layers, "MoE");
@@ -580,18 +610,7 @@ void validate(const ModelConfig& c) {
   if (c.moe_layer_count() == 0)
     fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first",
                c.routing.recipe, c.layers);
-  need_positive(c.expert_width, "the expert width");
-  if (c.shared_experts < 0)
-    fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
-  if (c.moe_out_norm && c.norm_placement != NormPlacement::pre)
-    fail_usage("norms behind experts alone stand where others are before sublayers");
-  if (c.branch_norms && c.norm_placement == NormPlacement::beside)
-    fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
-  if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
-    fail_usage("branches with norms of their own have shared experts without a gate beside them");
-  if (c.shared_average && (c.shared_experts == 0 || c.branch_norms))
-    fail_usage("routed and shared experts are averaged only where both are, without norms between");
-  if (c.shared_experts > 0) need_positive(c.shared_width, "the width of a shared expert");
+  validate_experts(c);
   train_spec(c.routing);
   eval_spec(c.routing);
 }

@@ -31,6 +31,50 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.layer_list("nope_layers", c.nope_layers);
 }
 
+// What stands in place of attention or beside it, and layers that are one sublayer alone.
+template <class Visitor, class Config>
+void visit_moe_cpp_mixers(Visitor& v, Config& c) {
+  v.extra("linear_num_key_heads", c.linear.key_heads, 0, 1);
+  v.extra("linear_num_value_heads", c.linear.value_heads, 0, 1);
+  v.extra("linear_key_head_dim", c.linear.key_width, 0, 1);
+  v.extra("linear_value_head_dim", c.linear.value_width, 0, 1);
+  v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
+  v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
+  v.extra("linear_channel_decays", c.linear.channel_decays, false);
+  v.extra("linear_decay_floor", c.linear.decay_floor, 0, -FLT_MAX);
+  v.extra("linear_allow_neg_eigval", c.linear.negative, false);
+  v.extra("linear_norm_eps", c.linear.norm_eps, 0, 0);
+  v.layer_list("linear_attention_layers", c.linear_layers);
+  v.extra("mamba_n_heads", c.scan.heads, 0, 1);
+  v.extra("mamba_n_groups", c.scan.groups, 0, 1);
+  v.extra("mamba_d_head", c.scan.width, 0, 1);
+  v.extra("mamba_d_state", c.scan.states, 0, 1);
+  v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
+  v.extra("mamba_conv_bias", c.scan.conv_bias, false);
+  v.extra("mamba_rms_norm", c.scan.norm, true);
+  v.layer_list("mamba_layers", c.scan_layers);
+  v.extra("mamba_beside", c.scan_beside, false);
+  v.layer_list("ffn_only_layers", c.ffn_only_layers);
+  v.layer_list("mixer_only_layers", c.mixer_only_layers);
+}
+
+template <class Visitor, class Config>
+void visit_moe_cpp_multipliers(Visitor& v, Config& c) {
+  v.extra("embedding_multiplier", c.multipliers.embedding, 1, 0);
+  v.extra("residual_multiplier", c.multipliers.residual, 1, 0);
+  v.extra("attention_multiplier", c.multipliers.attention, 0, 0);
+  v.extra("logits_scaling", c.multipliers.logits, 1, 0);
+  constexpr const char* kOfScan[] = {"scan_gate_multiplier", "scan_value_multiplier",
+                                     "scan_write_multiplier", "scan_read_multiplier",
+                                     "scan_step_multiplier"};
+  for (size_t i = 0; i < std::size(kOfScan); ++i)
+    v.extra(kOfScan[i], c.multipliers.scan_in[i], 1, 0);
+  v.extra("scan_out_multiplier", c.multipliers.scan_out, 1, 0);
+  v.extra("attention_out_multiplier", c.multipliers.attention_out, 1, 0);
+  v.extra("ffn_gate_multiplier", c.multipliers.ffn_gate, 1, 0);
+  v.extra("ffn_down_multiplier", c.multipliers.ffn_down, 1, 0);
+}
+
 template <class Visitor, class Config>
 void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.size("max_position_embeddings", c.context, 1);
@@ -79,28 +123,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.extra("norm_offset", c.norm_offset, false);
   v.extra("norm_weights", c.norm_weights, true);
   v.extra("embedding_norm", c.embedding_norm, false);
-  v.extra("linear_num_key_heads", c.linear.key_heads, 0, 1);
-  v.extra("linear_num_value_heads", c.linear.value_heads, 0, 1);
-  v.extra("linear_key_head_dim", c.linear.key_width, 0, 1);
-  v.extra("linear_value_head_dim", c.linear.value_width, 0, 1);
-  v.extra("linear_conv_kernel_dim", c.linear.conv_width, 0, 2);
-  v.extra("linear_gate_dim", c.linear.gate_width, 0, 1);
-  v.extra("linear_channel_decays", c.linear.channel_decays, false);
-  v.extra("linear_decay_floor", c.linear.decay_floor, 0, -FLT_MAX);
-  v.extra("linear_allow_neg_eigval", c.linear.negative, false);
-  v.extra("linear_norm_eps", c.linear.norm_eps, 0, 0);
-  v.layer_list("linear_attention_layers", c.linear_layers);
-  v.extra("mamba_n_heads", c.scan.heads, 0, 1);
-  v.extra("mamba_n_groups", c.scan.groups, 0, 1);
-  v.extra("mamba_d_head", c.scan.width, 0, 1);
-  v.extra("mamba_d_state", c.scan.states, 0, 1);
-  v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
-  v.extra("mamba_conv_bias", c.scan.conv_bias, false);
-  v.extra("mamba_rms_norm", c.scan.norm, true);
-  v.layer_list("mamba_layers", c.scan_layers);
-  v.extra("mamba_beside", c.scan_beside, false);
-  v.layer_list("ffn_only_layers", c.ffn_only_layers);
-  v.layer_list("mixer_only_layers", c.mixer_only_layers);
+  visit_moe_cpp_mixers(v, c);
   v.flag("attention_bias", c.attention_bias);
   v.extra("attention_out_bias", c.attention_out_bias, c.attention_bias);
   v.flag("mlp_bias", c.ffn_bias);
@@ -112,19 +135,7 @@ void visit_moe_cpp_layers(Visitor& v, Config& c) {
   v.flag("tie_word_embeddings", c.tied);
   v.extra("lm_head_bias", c.head_bias, false);
   v.number("dropout", c.dropout, 0);
-  v.extra("embedding_multiplier", c.multipliers.embedding, 1, 0);
-  v.extra("residual_multiplier", c.multipliers.residual, 1, 0);
-  v.extra("attention_multiplier", c.multipliers.attention, 0, 0);
-  v.extra("logits_scaling", c.multipliers.logits, 1, 0);
-  constexpr const char* kOfScan[] = {"scan_gate_multiplier", "scan_value_multiplier",
-                                     "scan_write_multiplier", "scan_read_multiplier",
-                                     "scan_step_multiplier"};
-  for (size_t i = 0; i < std::size(kOfScan); ++i)
-    v.extra(kOfScan[i], c.multipliers.scan_in[i], 1, 0);
-  v.extra("scan_out_multiplier", c.multipliers.scan_out, 1, 0);
-  v.extra("attention_out_multiplier", c.multipliers.attention_out, 1, 0);
-  v.extra("ffn_gate_multiplier", c.multipliers.ffn_gate, 1, 0);
-  v.extra("ffn_down_multiplier", c.multipliers.ffn_down, 1, 0);
+  visit_moe_cpp_multipliers(v, c);
 }
 
 template <class Visitor, class Config>

@@ -95,15 +95,13 @@ void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
       if (f.experts == FamilyExperts::ling) v.size(kDenseReplace, c.dense_first, 0);
       if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
       return;
-    case FamilyExperts::mimo:
-      v.size("intermediate_size", c.dense_width, 1);
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      return v.size("n_routed_experts", c.routing.experts, 1);
     case FamilyExperts::cohere: return visit_cohere_sizes(v, c);
+    case FamilyExperts::mimo:
     case FamilyExperts::nemotron_h:
       v.size("intermediate_size", c.dense_width, 1);
       v.size("moe_intermediate_size", c.expert_width, 1);
       v.size("n_routed_experts", c.routing.experts, 1);
+      if (f.experts == FamilyExperts::mimo) return;
       v.size("n_shared_experts", c.shared_experts, 1, 1);
       return v.size("moe_shared_expert_intermediate_size", c.shared_width, 1);
     case FamilyExperts::granite_shared:

@@ -170,7 +170,7 @@ struct Numbers {
   Tensor clean, noisy, sigma, dweights;
   std::vector<int32_t> ids;
   std::vector<int64_t> bounds = {0, 9, kTokens}, step_counts = {9, 2, 4, 7, 1, 6};
-  Tensor thresholds[3];
+  Tensor thresholds[std::variant_size_v<ScoreStage>];  // by the score
 
   Numbers() {
     clean = draw(run.saved, DType::f32, {kTokens, kExperts}, 1);
@@ -181,11 +181,13 @@ struct Numbers {
       sigma.as<float>()[i] = 0.5f + std::abs(sigma.as<float>()[i]);
       noisy.as<float>()[i] = clean.as<float>()[i] + sigma.as<float>()[i] * noisy.as<float>()[i];
     }
-    router.bias.value = draw(run.saved, DType::f32, {kExperts}, 5, 0.1f);
+    // with this one no score sends the groups of experts as many tokens as each other: then nothing
+    // could lower the loss of communication
+    router.bias.value = draw(run.saved, DType::f32, {kExperts}, 7, 0.1f);
     router.scale.value = draw(run.saved, DType::f32, {kExperts}, 6);
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < std::size(thresholds); ++i) {
       thresholds[i] = run.saved.alloc(DType::f32, {kExperts});
-      std::fill_n(thresholds[i].as<float>(), kExperts, std::array{0.15f, 0.5f, 0.0f}[i]);
+      std::fill_n(thresholds[i].as<float>(), kExperts, std::array{0.15f, 0.5f, 0.0f, 0.8f}[i]);
     }
     for (int32_t n = 0; n < kTokens; ++n) ids.push_back(n * n % 11);
   }

@@ -123,8 +123,8 @@ std::map<std::string, std::vector<T>> twin_params(const Model& model) {
 }
 
 // Draws every parameter, those too that start at 0 or 1; thresholds near the mean of a softmax, and
-// weights of residual streams so that these are unlike one another: of like ones the sublayer's norm
-// leaves nothing of a gradient.
+// weights of residual streams so that these are unlike one another: of like ones the sublayer's
+// norm leaves nothing of a gradient.
 inline void draw_params(Model& model, uint64_t seed) {
   model.initialise(seed);
   const RngKey key = RngKey::from_seed(seed);

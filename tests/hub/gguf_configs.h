@@ -359,6 +359,7 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   v3.sparse.followers = {};
   v3.model_type = "deepseek_v32";
   v3.rope_scaling = v2.rope_scaling;
+  v3.rope_scaling.score_mscale = 1;
   all.push_back({"deepseek32", v3});
   all.push_back({"kimi-linear", kimi_config()});
   ModelConfig glm = grouped_config();

@@ -43,6 +43,7 @@ from sizes import (
     SPARSE,
     WINDOWED,
     YARN,
+    YARN_OF_ONE,
 )
 
 CASES = {
@@ -195,7 +196,7 @@ CASES = {
     ),
     "deepseek_v32": (
         "DeepseekV32Config",
-        dict(INDEXED, n_group=2, topk_group=1, rope_parameters=LATENT_YARN),
+        dict(INDEXED, n_group=2, topk_group=1, rope_parameters=YARN_OF_ONE),
     ),
     "glm_moe_dsa": (
         "GlmMoeDsaConfig",
@@ -768,6 +769,7 @@ NOT_FOR_LLAMA_CPP = {
     "kimi_linear-heads": "its linear attention has 3 heads",
     "bailing_hybrid": "its attention has one gate a head",
     "bailing_hybrid-free": "its attention has one gate a head",
+    "deepseek_v32-sparse": "mscale_all_dim is 0.707",
     "hy_v4": "it has several residual streams",
     "hy_v4-sparse": "it has several residual streams",
     "lfm3": "its attention has one gate a head",

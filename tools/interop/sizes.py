@@ -79,6 +79,7 @@ LATENT = dict(
     first_k_dense_replace=1,
 )
 LATENT_YARN = dict(YARN, mscale=0.707, mscale_all_dim=0.707)
+YARN_OF_ONE = dict(YARN, mscale=1.0, mscale_all_dim=1.0)
 GROWN_YARN = dict(
     YARN,
     beta_fast=32.0,

@@ -28,6 +28,9 @@ enum class SharedExperts {
 // What "expert_shared_feed_forward_length" says of counted ones.
 enum class SharedWidth { unsaid, each, together };
 
+// Which "mscale_all_dim" YaRN's factor of scores may be of; none: scores have no such factor.
+enum class YarnScores { any, one, none };
+
 // "expert_gating_func": what the scores of experts are.
 enum class GgufGating { softmax = 1, sigmoid = 2 };
 
@@ -60,12 +63,12 @@ struct GgufArchitecture {
   const TensorNames* fused_experts = nullptr;
   // Names of files that have queries, keys and values in one tensor, where others have not.
   const TensorNames* fused_attention = nullptr;
-  bool indexed = false;          // attention is sparse, by indexers
-  bool shared_indexers = false;  // a layer may take the choice of one before
-  bool yarn_scores = true;       // scores have the factor YaRN gives them (of latent attention)
-  bool part_turns = false;       // "rope.dimension_count" may be less than a head's width
-  int64_t nope_every = 0;        // nothing turns in layers i with (i + 1) mod this == 0
-  int64_t window_every = 0;      // layers have windows but those with (i + 1) mod this == 0
+  bool indexed = false;                      // attention is sparse, by indexers
+  bool shared_indexers = false;              // a layer may take the choice of one before
+  YarnScores yarn_scores = YarnScores::any;  // of latent attention
+  bool part_turns = false;   // "rope.dimension_count" may be less than a head's width
+  int64_t nope_every = 0;    // nothing turns in layers i with (i + 1) mod this == 0
+  int64_t window_every = 0;  // layers have windows but those with (i + 1) mod this == 0
   // llama.cpp takes a model of this name for one with windows where it has so many layers, and for
   // one without where it has another number; 0: the row tells
   int64_t windows_at = 0;

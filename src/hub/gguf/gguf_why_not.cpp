@@ -207,7 +207,9 @@ std::string why_not_rope_scaling(const GgufArchitecture& row, const ModelConfig&
   if (row.query_growth && s.attention_factor != 1) return "its YaRN multiplies cosines and sines";
   if (row.query_growth && s.original_context != c.query_growth.context)
     return "its queries grow from another context on than its YaRN's";
-  if (row.latent() && !row.yarn_scores) return "its YaRN scales scores";
+  if (row.latent() && row.yarn_scores == YarnScores::none) return "its YaRN scales scores";
+  if (row.latent() && row.yarn_scores == YarnScores::one && s.score_mscale != 1)
+    return fmt::format("its YaRN's mscale_all_dim is {}, not 1", s.score_mscale);
   // llama.cpp knows one number there, of scores alone.
   return row.latent() && (s.score_mscale <= 0 || s.attention_factor != 1)
              ? "its YaRN scales what turns otherwise than what does not"

@@ -51,6 +51,7 @@ class Placement {
   const RopeFrequencies& at(const RopeFrequencies& table) { return table; }
   const DeltaHeads& at(const DeltaHeads& heads) { return heads; }
   const StateHeads& at(const StateHeads& heads) { return heads; }
+  const HyperShape& at(const HyperShape& shape) { return shape; }
   const AdamW& at(const AdamW& how) { return how; }
 
   // What an op made, where whoever asked expects it: beside the tensors that it was given.

@@ -22,7 +22,7 @@ void expect_same(const Json& json, const ModelConfig& c) {
   EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
 }
 
-// DBRX's sizes (huggingface databricks/dbrx-instruct).
+// DBRX's sizes, as they are known; its own page was not read.
 Json dbrx() {
   return Json::parse(R"({
     "architectures": ["DbrxForCausalLM"],

@@ -26,7 +26,7 @@ ModelConfig small(const char* family) {
   return std::ranges::find(families, family, &NamedConfig::name)->config;
 }
 
-// Bamba-9B's sizes (huggingface ibm-ai-platform/Bamba-9B-v1).
+// Bamba-9B's sizes, as other programs have them.
 Json bamba_9b() {
   return Json::parse(R"({
     "architectures": ["BambaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -136,7 +136,7 @@ TEST(HybridFamilies, TensorsOfBamba) {
   EXPECT_FALSE(file.contains("model.layers.1.mamba.D"));
 }
 
-// Falcon-H1-0.5B's sizes (huggingface tiiuae/Falcon-H1-0.5B-Base), with round multipliers.
+// Falcon-H1-0.5B's sizes, as other programs have them, with round multipliers.
 Json falcon_h1() {
   return Json::parse(R"({
     "architectures": ["FalconH1ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,

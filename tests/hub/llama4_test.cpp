@@ -24,7 +24,7 @@ void expect_same(const Json& json, const ModelConfig& c) {
 }
 
 // Scout's text in the words in which its class saves it (transformers:llama4/
-// configuration_llama4.py, huggingface meta-llama/Llama-4-Scout-17B-16E).
+// configuration_llama4.py, and what is known of Scout; its own page was not read).
 Json scout() {
   return Json::parse(R"({
     "architectures": ["Llama4ForCausalLM"], "attention_bias": false,

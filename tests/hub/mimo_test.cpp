@@ -51,7 +51,7 @@ Json mimo() {
   return json;
 }
 
-// The words of its first configs (huggingface XiaomiMiMo/MiMo-V2-Flash).
+// The words of its first configs, as other programs read them.
 Json mimo_as_published() {
   Json json = mimo();
   for (const char* key : {"layer_types", "mlp_layer_types", "rope_parameters", "rms_norm_eps"})

@@ -51,7 +51,7 @@ inline constexpr const char* kLfm2Unread[] = {"block_dim",      "block_mlp_init_
 // (huggingface google/gemma-2-9b, whose other keys say the same)
 inline constexpr const char* kGemma2Unread[] = {"hidden_act", "sliding_window_size"};
 // How many logits are worked out, which kernels, and a loss of its training beside the usual one
-// (huggingface ibm-fms/Bamba-9B-v1, ibm-ai-platform/Bamba-9B-v2).
+// (Bamba-9B, by other programs' tests; its own page was not read).
 inline constexpr const char* kBambaUnread[] = {"num_logits_to_keep", "use_mamba_kernels",
                                                "z_loss_coefficient"};
 // What an earlier name of the family said of a part that all its models have, and how weights are
@@ -61,7 +61,7 @@ inline constexpr const char* kOlmoHybridUnread[] = {"linear_a_log_min", "linear_
                                                     "linear_dt_min", "linear_dt_max",
                                                     "linear_dt_init_floor"};
 // What its configs say of parts that its models have always, or never, and how many logits are
-// worked out (huggingface tiiuae/Falcon-H1-0.5B-Base).
+// worked out (Falcon-H1-0.5B, by other programs; its own page was not read).
 inline constexpr FamilyKey kFalconH1Keys[] = {{"attention_bias", "false"},
                                               {"mlp_bias", "false"},
                                               {"projectors_bias", "false"},

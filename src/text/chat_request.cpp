@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/nearest.h"
 #include "text/request_field.h"
 
@@ -183,11 +184,11 @@ std::string nine_letters(const std::string& id) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   };
   if (id.size() == kSize && std::all_of(id.begin(), id.end(), is_letter)) return id;
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  Fnv1a hash;
+  hash.add(id.data(), id.size());
   std::string letters;
-  for (; letters.size() < kSize; hash /= kLetters.size())
-    letters += kLetters[hash % kLetters.size()];
+  for (; letters.size() < kSize; hash.value /= kLetters.size())
+    letters += kLetters[hash.value % kLetters.size()];
   return letters;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/nearest.h"
 #include "core/words.h"
 #include "text/jsonl.h"
@@ -242,10 +243,10 @@ std::string binary_reason(std::string_view bytes, int64_t* broken_bytes) {
 // FNV-1a, finished as SplitMix64 is, so that short contents spread over the whole range.
 bool is_held_out(std::string_view content, double share) {
   if (share <= 0) return false;
-  uint64_t hash = 0xcbf29ce484222325u;
+  Fnv1a sum;
   for (const char c : content)
-    if (kBlanks.find(c) == std::string_view::npos)
-      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    if (kBlanks.find(c) == std::string_view::npos) sum.add_byte(static_cast<unsigned char>(c));
+  uint64_t hash = sum.value;
   hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
   hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
   hash ^= hash >> 31;

@@ -18,6 +18,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "core/nearest.h"
 #include "formats/safetensors.h"
@@ -213,18 +214,7 @@ std::string few(const std::vector<std::string>& paths) {
       paths.size() > kShown ? fmt::format(" and {} more", paths.size() - kShown) : "");
 }
 
-// FNV-1a.
-struct Hash {
-  uint64_t value = 0xcbf29ce484222325u;
-  void add(const void* bytes, size_t count) {
-    for (size_t i = 0; i < count; ++i) add_byte(static_cast<const unsigned char*>(bytes)[i]);
-  }
-  void add(uint64_t number) {
-    for (int byte = 0; byte < 8; ++byte) add_byte(number >> (8 * byte) & 0xff);
-  }
-  void add_byte(uint64_t byte) { value = (value ^ byte) * 0x100000001b3u; }
-  std::string hex() const { return fmt::format("{:016x}", value); }
-};
+std::string hex_of(const Fnv1a& hash) { return fmt::format("{:016x}", hash.value); }
 
 // What training moved, in PEFT's form: adapters, rows of tokens, and whole the routers and norms
 // where they are trained too.
@@ -249,7 +239,7 @@ void save_adapters(const std::string& folder, const Trainer& trainer, Model& mod
 std::string model_print(const Model* model) {
   if (model == nullptr) return "";
   constexpr int64_t kRows = 64, kBytes = 64;
-  Hash hash;
+  Fnv1a hash;
   const std::string config = config_to_json(model->config());
   hash.add(config.data(), config.size());
   for (const Param* param : model->params()) {
@@ -263,7 +253,7 @@ std::string model_print(const Model* model) {
                  bytes);
     }
   }
-  return hash.hex();
+  return hex_of(hash);
 }
 
 void check_same_teacher(const Checkpoint& c, const Model* teacher) {
@@ -293,7 +283,7 @@ void check_same_held_out(const Checkpoint& c, const std::string& held_out) {
 // whole.
 DataPrint data_print(const Corpus& corpus, const Mix& domains) {
   constexpr int64_t kRuns = 4096, kRun = 16;
-  Hash hash;
+  Fnv1a hash;
   const int64_t tokens = corpus.size();
   hash.add(static_cast<uint64_t>(tokens));
   const int64_t run = tokens <= kRuns * kRun ? tokens : kRun, runs = run == tokens ? 1 : kRuns;
@@ -317,7 +307,7 @@ DataPrint data_print(const Corpus& corpus, const Mix& domains) {
       for (const char c : domain.name) hash.add(uint64_t{static_cast<unsigned char>(c)});
       for (const TokenRange& range : domain.ranges) hash.add(static_cast<uint64_t>(range.begin));
     }
-  DataPrint print{tokens, hash.hex(), {}};
+  DataPrint print{tokens, hex_of(hash), {}};
   for (const CorpusFile& file : corpus.files()) print.paths.push_back(file.path);
   return print;
 }

@@ -2,9 +2,8 @@
 //   y = w o,  do = w dy,  dg = s'(g) <dy, o>,
 // s(g) = 1 / (1 + e^-g) with s' = s (1 - s), or s(g) = log(1 + e^g) with s' = 1 / (1 + e^-g).
 // Plain loops beside the products before and behind them.
-#include <cmath>
-
 #include "ops/cpu/functions.h"
+#include "ops/cpu/scalars.h"
 #include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
@@ -21,14 +20,10 @@ struct GateWeight {
 };
 
 GateWeight gate_weight(float z, GateCurve curve) {
-  const float share = 1 / (1 + std::exp(-z));
+  const float share = sigmoid(z);
   if (curve == GateCurve::sigmoid) return {share, share * (1 - share)};
-  // beyond 20 e^-z is less than half a bit of z
-  return {z > 20 ? z : std::log1p(std::exp(z)), share};
+  return {softplus(z), share};
 }
-
-void set_number(float& to, float x) { to = x; }
-void set_number(bf16& to, float x) { to = to_bf16(x); }
 
 template <class A>
 void gate_rows(const Tensor& y, const Tensor& o, const Tensor& gate, GateCurve curve, int64_t begin,
@@ -39,7 +34,7 @@ void gate_rows(const Tensor& y, const Tensor& o, const Tensor& gate, GateCurve c
       const float weight = gate_weight(gate.row<float>(n)[g], curve).value;
       const A* from = o.row<A>(n) + g * width;
       A* to = y.row<A>(n) + g * width;
-      for (int64_t c = 0; c < width; ++c) set_number(to[c], weight * to_f32(from[c]));
+      for (int64_t c = 0; c < width; ++c) put(to[c], weight * to_f32(from[c]));
     }
 }
 
@@ -58,8 +53,8 @@ void gate_rows_backward(const Tensor& do_, const Tensor& dgate, const Tensor& y,
       for (int64_t c = 0; c < width; ++c) {
         const float d = to_f32(grad[c]), x = to_f32(given[c]);
         sum += d * x;
-        set_number(dgiven[c], weight.value * d);
-        set_number(gated[c], weight.value * x);
+        put(dgiven[c], weight.value * d);
+        put(gated[c], weight.value * x);
       }
       dgate.row<float>(n)[g] = weight.slope * sum;
     }

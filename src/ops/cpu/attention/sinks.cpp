@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "ops/cpu/functions.h"
+#include "ops/cpu/scalars.h"
 #include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
@@ -20,9 +21,6 @@ void check(const char* op, const Tensor& o, const Tensor& lse, const Param& sink
        op, "o [N,H*Cv] f32 or bf16, lse [N,H] and sinks [H] f32",
        {{"o", o}, {"lse", lse}, {"sinks", sinks.value}});
 }
-
-void put(float& to, float x) { to = x; }
-void put(bf16& to, float x) { to = to_bf16(x); }
 
 template <class A>
 void apply(Run& run, const Tensor& o, const Tensor& lse, const float* sinks, int64_t heads) {

@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "ops/cpu/functions.h"
-#include "ops/cpu/recurrent/sequences.h"
+#include "ops/cpu/scalars.h"
+#include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
 namespace {
-
-float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 // The logarithm of a decay; its derivative by x, as two factors; that by the logarithm of `rate`.
 struct Decay {

@@ -2,15 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "ops/cpu/spans.h"
 
 namespace moe::ops::cpu {
-
-// log(1 + e^x); beyond 20 that is x in f32 (as torch.nn.functional.softplus has it)
-inline float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 inline void need_bounds(const char* op, std::span<const int64_t> bounds, const char* name,
                         const Tensor& rows) {

@@ -18,6 +18,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/cpu/recurrent/sequences.h"
 #include "ops/cpu/recurrent/state_space.h"
+#include "ops/cpu/scalars.h"
 #include "ops/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

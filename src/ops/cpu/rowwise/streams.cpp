@@ -12,6 +12,7 @@
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/scalars.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/cpu/spans.h"
 #include "ops/op_checks.h"
@@ -124,8 +125,6 @@ HWY_EXPORT(CollapseRowsBackward);
 HWY_EXPORT(SpreadRows);
 HWY_EXPORT(SpreadRowsBackward);
 
-double logistic(double x) { return 1 / (1 + std::exp(-x)); }
-
 // Of one token: c is divided by the sums (+ eps) of its columns, or of its rows. `before`, where it
 // is given, is what stood there, and becomes its gradient from that of what comes out.
 class Stochastic {
@@ -173,11 +172,11 @@ class TokenWeights {
   // w, z [W]
   void forward(float* w, const float* z) {
     const double eps = static_cast<double>(shape_.eps);
-    for (int64_t i = 0; i < s_; ++i) w[i] = static_cast<float>(logistic(at(z, 0, i)) + eps);
+    for (int64_t i = 0; i < s_; ++i) w[i] = static_cast<float>(sigmoid(at(z, 0, i)) + eps);
     if (parts_ == 1) return;
     const double more = parts_ == 2 ? eps : 0;
     for (int64_t i = 0; i < s_; ++i)
-      w[s_ + i] = static_cast<float>(magnitude() * logistic(at(z, 1, s_ + i)) + more);
+      w[s_ + i] = static_cast<float>(magnitude() * sigmoid(at(z, 1, s_ + i)) + more);
     if (parts_ == 2) return;
     mix(z);
     for (int64_t i = 0; i < s_ * s_; ++i)
@@ -187,7 +186,7 @@ class TokenWeights {
   // du [W], the gradient of scale z + base
   void backward(double* du, const float* dw, const float* z) {
     const auto slope = [&](int64_t part, int64_t i) {
-      const double s = logistic(at(z, part, i));
+      const double s = sigmoid(at(z, part, i));
       return s * (1 - s);
     };
     for (int64_t i = 0; i < s_; ++i) du[i] = static_cast<double>(dw[i]) * slope(0, i);

@@ -14,8 +14,8 @@
 
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
-#include "ops/cpu/recurrent/sequences.h"
 #include "ops/cpu/rowwise/xielu.h"
+#include "ops/cpu/scalars.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/cpu/spans.h"
 
@@ -139,7 +139,7 @@ XieluFactors factors_of(const char* op, const Param& alpha_p, const Param& alpha
 
 // The slope of a softplus.
 double share_of(const Param& alpha) {
-  return 1 / (1 + std::exp(-static_cast<double>(*alpha.value.as<float>())));
+  return sigmoid(static_cast<double>(*alpha.value.as<float>()));
 }
 
 }  // namespace

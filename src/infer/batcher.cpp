@@ -54,9 +54,12 @@ class LogSoftmax {
 
 TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int64_t top) {
   const LogSoftmax softmax(logits);
+  return {softmax.of(id), softmax.top(top)};
+}
+
+int64_t rank_of(std::span<const float> logits, int32_t id) {
   const float own = logits[static_cast<size_t>(id)];
-  return {softmax.of(id), softmax.top(top),
-          std::count_if(logits.begin(), logits.end(), [&](float x) { return x >= own; })};
+  return std::count_if(logits.begin(), logits.end(), [&](float x) { return x >= own; });
 }
 
 void check_ids(std::span<const int32_t> ids, int64_t vocab) {
@@ -501,9 +504,12 @@ void Batcher::show_prompt_logprobs(const Part& part) {
   auto& to = text.progress.prompt_logprobs;
   to.resize(static_cast<size_t>(rows));
   parallel_for(runner_.threads(), rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t n = begin; n < end; ++n)
-      to[static_cast<size_t>(n)] =
-          logprobs_of(logits_of(part, n, 1), prompt[static_cast<size_t>(first + n + 1)], top);
+    for (int64_t n = begin; n < end; ++n) {
+      const std::span<const float> logits = logits_of(part, n, 1);
+      const int32_t id = prompt[static_cast<size_t>(first + n + 1)];
+      TokenLogprobs& token = to[static_cast<size_t>(n)] = logprobs_of(logits, id, top);
+      if (asked >= 0) token.rank = rank_of(logits, id);
+    }
   });
 }
 

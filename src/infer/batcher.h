@@ -30,7 +30,9 @@ struct TokenLogprob {
 struct TokenLogprobs {
   TokenLogprob token;
   std::vector<TokenLogprob> top;
-  int64_t rank = 0;  // how many tokens are as likely as it, itself among them, or likelier
+  // How many tokens are as likely as it, itself among them, or likelier; 0: not asked for
+  // (TextRequest::prompt_alternatives).
+  int64_t rank = 0;
 };
 
 // The experts of tokens that were read, in the MoE layers [L] in order.

@@ -117,4 +117,67 @@ inline constexpr NameRow kHuggingFaceNames[] = {
     {Part::lm_head, ParamKind::weight, "lm_head.bias", Layout::same, true},
 };
 
+// DeepSeek's own and others': shared experts are one FFN.
+inline constexpr NameRow kDeepSeekNames[] = {
+    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
+     Layout::bank_of_one},
+    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
+     Layout::bank_of_one},
+};
+
+// DeepSeek-V2's and its successors': latent attention, and the shared experts of the first.
+inline constexpr NameRow kLatentOwnNames[] = {
+    {Part::attention, ParamKind::q_a, "model.layers.{i}.self_attn.q_a_proj.weight"},
+    {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.self_attn.q_a_layernorm.weight"},
+    {Part::attention, ParamKind::q_b, "model.layers.{i}.self_attn.q_b_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.weight",
+     Layout::rotary_last},
+    {Part::attention, ParamKind::kv_a, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
+     Layout::fused},
+    {Part::attention, ParamKind::k_rope, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
+     Layout::fused_rotary},
+    {Part::attention, ParamKind::kv_a_norm, "model.layers.{i}.self_attn.kv_a_layernorm.weight"},
+    {Part::attention, ParamKind::k_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
+     Layout::fused_heads},
+    {Part::attention, ParamKind::v_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
+     Layout::fused_heads},
+};
+inline constexpr auto kLatentNames = joined(kLatentOwnNames, kDeepSeekNames);
+
+// A layer's experts in two tensors, as Mistral 4's were published and as transformers
+// 5 holds those of most families.
+inline constexpr NameRow kFusedExpertNames[] = {
+    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
+     Layout::fused_experts},
+    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
+};
+
+// An indexer's, beside latents: DeepSeek-V3.2's, which turns halves.
+inline constexpr NameRow kIndexerNames[] = {
+    {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
+    {Part::attention, ParamKind::index_k, "model.layers.{i}.self_attn.indexer.wk.weight"},
+    {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}"},
+    {Part::attention, ParamKind::index_weights,
+     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
+};
+inline constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
+
+// LFM2's and LFM3's: w1 is the gate, w3 up, w2 down.
+inline constexpr NameRow kLfmNames[] = {
+    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.operator_norm.weight"},
+    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.ffn_norm.weight"},
+    {Part::norms, ParamKind::final_norm, "model.embedding_norm.weight"},
+    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.w1.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.feed_forward.w3.weight",
+     Layout::bank_of_one},
+    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.feed_forward.w2.weight",
+     Layout::bank_of_one},
+};
+
 }  // namespace moe

@@ -6,17 +6,6 @@ namespace moe {
 namespace {
 
 constexpr NameRow kHy4Own[] = {
-    {Part::attention, ParamKind::q_a, "model.layers.{i}.self_attn.q_a_proj.weight"},
-    {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.self_attn.q_a_layernorm.weight"},
-    {Part::attention, ParamKind::kv_a, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
-     Layout::fused},
-    {Part::attention, ParamKind::kv_a_norm, "model.layers.{i}.self_attn.kv_a_layernorm.weight"},
-    {Part::attention, ParamKind::k_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
-     Layout::fused_heads},
-    {Part::attention, ParamKind::v_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
-     Layout::fused_heads},
-    {Part::attention, ParamKind::index_weights,
-     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
     {Part::attention, ParamKind::q_b, "model.layers.{i}.self_attn.q_b_proj.weight",
      Layout::halves_last},
     {Part::attention, ParamKind::k_rope, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
@@ -30,11 +19,8 @@ constexpr NameRow kHy4Own[] = {
      Layout::index_last},
     {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}",
      Layout::index_last},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kHy4Common = joined(kHy4Own, kIndexedNames);
 
 // As transformers 5.23 saves them: on the way back its renaming puts "hc_pre" before the layer's
 // word, and calls gates of FFNs as attention's.
@@ -74,19 +60,10 @@ constexpr NameRow kHy4Published[] = {
     {Part::norms, ParamKind::end_streams, "model.hc_head.hc_pre.hc_head_base", Layout::same, true},
     {Part::norms, ParamKind::end_streams_scale, "model.hc_head.hc_pre.hc_head_scale", Layout::same,
      true},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
 };
-constexpr NameRow kHy4Experts[] = {
-    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
-};
-constexpr auto kHy4SavedNames = joined(kHy4Saved, joined(kHy4Experts, kHy4Own));
-constexpr auto kHy4FusedNames = joined(kHy4Published, joined(kHy4Experts, kHy4Own));
-constexpr auto kHy4ApartNames = joined(kHy4Published, kHy4Own);
+constexpr auto kHy4SavedNames = joined(kHy4Saved, joined(kFusedExpertNames, kHy4Common));
+constexpr auto kHy4FusedNames = joined(kHy4Published, joined(kFusedExpertNames, kHy4Common));
+constexpr auto kHy4ApartNames = joined(kHy4Published, kHy4Common);
 
 }  // namespace
 

@@ -6,7 +6,7 @@ namespace moe {
 namespace {
 
 // Its latent attention, whose projection back is called otherwise than that of linear attention.
-constexpr NameRow kLing3Own[] = {
+constexpr NameRow kLing3Rows[] = {
     {Part::embedding, ParamKind::weight, "model.word_embeddings.weight"},
     {Part::attention, ParamKind::q_a, "model.layers.{i}.attention.q_a_proj.weight"},
     {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.attention.q_a_layernorm.weight"},
@@ -40,13 +40,8 @@ constexpr NameRow kLing3Own[] = {
     {Part::attention, ParamKind::linear_norm, "model.layers.{i}.attention.o_norm.weight"},
     {Part::attention, ParamKind::linear_o, "model.layers.{i}.attention.o_proj.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.expert_bias"},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kLing3Own = joined(kLing3Rows, kDeepSeekNames);
 // As transformers saves them, both projections back are called alike.
 constexpr NameRow kLing3Dense[] = {
     {Part::attention, ParamKind::linear_o, "model.layers.{i}.attention.dense.weight"},
@@ -54,20 +49,12 @@ constexpr NameRow kLing3Dense[] = {
 constexpr auto kLing3Saved = joined(kLing3Dense, kLing3Own);
 
 // LFM3's: norms before and behind each sublayer, a gate of attention that its code calls otherwise.
-constexpr NameRow kLfm3Own[] = {
+constexpr NameRow kLfm3Rows[] = {
     {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.gate_proj.weight"},
-    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.operator_norm.weight"},
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_operator_norm.weight"},
-    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.ffn_norm.weight"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_ffn_norm.weight"},
-    {Part::norms, ParamKind::final_norm, "model.embedding_norm.weight"},
-    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.w1.weight",
-     Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.feed_forward.w3.weight",
-     Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.feed_forward.w2.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kLfm3Own = joined(kLfm3Rows, kLfmNames);
 
 }  // namespace
 

@@ -21,64 +21,16 @@ constexpr NameRow kMixtralNames[] = {
      Layout::per_expert},
 };
 
-// DeepSeek's own: its shared experts are one FFN.
-constexpr NameRow kDeepSeekNames[] = {
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
-};
-
 // ERNIE 4.5's: neighbours are turned, and the selection bias is a row.
-constexpr NameRow kErnieNames[] = {
+constexpr NameRow kErnieOwnNames[] = {
     {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.weight", Layout::paired},
     {Part::attention, ParamKind::k, "model.layers.{i}.self_attn.k_proj.weight", Layout::paired},
     {Part::router, ParamKind::selection_bias,
      "model.layers.{i}.mlp.moe_statics.e_score_correction_bias", Layout::as_row},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kErnieNames = joined(kErnieOwnNames, kDeepSeekNames);
 
-// DeepSeek-V2's and its successors': latent attention, and the shared experts of the first.
-constexpr NameRow kLatentNames[] = {
-    {Part::attention, ParamKind::q_a, "model.layers.{i}.self_attn.q_a_proj.weight"},
-    {Part::attention, ParamKind::q_a_norm, "model.layers.{i}.self_attn.q_a_layernorm.weight"},
-    {Part::attention, ParamKind::q_b, "model.layers.{i}.self_attn.q_b_proj.weight",
-     Layout::rotary_last},
-    {Part::attention, ParamKind::q, "model.layers.{i}.self_attn.q_proj.weight",
-     Layout::rotary_last},
-    {Part::attention, ParamKind::kv_a, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
-     Layout::fused},
-    {Part::attention, ParamKind::k_rope, "model.layers.{i}.self_attn.kv_a_proj_with_mqa.weight",
-     Layout::fused_rotary},
-    {Part::attention, ParamKind::kv_a_norm, "model.layers.{i}.self_attn.kv_a_layernorm.weight"},
-    {Part::attention, ParamKind::k_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
-     Layout::fused_heads},
-    {Part::attention, ParamKind::v_b, "model.layers.{i}.self_attn.kv_b_proj.weight",
-     Layout::fused_heads},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
-};
-
-// The same with a layer's experts in two tensors, as Mistral 4's were published and as transformers
-// 5 holds those of most families.
-constexpr NameRow kFusedExpertNames[] = {
-    {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.gate_up_proj",
-     Layout::fused_experts},
-    {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
-};
+// The same with a layer's experts in two tensors.
 constexpr auto kFusedLatentNames = joined(kFusedExpertNames, kLatentNames);
 
 // A.X K1's: the same with a norm behind the experts.
@@ -97,14 +49,7 @@ constexpr NameRow kKolibriOwnNames[] = {
 };
 constexpr auto kKolibriNames = joined(kKolibriOwnNames, kDeepSeekNames);
 
-// An indexer's, beside those: DeepSeek-V3.2's turns halves, GLM-5's neighbours.
-constexpr NameRow kIndexerNames[] = {
-    {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
-    {Part::attention, ParamKind::index_k, "model.layers.{i}.self_attn.indexer.wk.weight"},
-    {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}"},
-    {Part::attention, ParamKind::index_weights,
-     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
-};
+// GLM-5's turns neighbours.
 constexpr NameRow kPairedIndexerNames[] = {
     {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight",
      Layout::rotary_first},
@@ -112,11 +57,7 @@ constexpr NameRow kPairedIndexerNames[] = {
      Layout::rotary_first},
     {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}",
      Layout::rotary_first},
-    {Part::attention, ParamKind::index_weights,
-     "model.layers.{i}.self_attn.indexer.weights_proj.weight"},
 };
-constexpr auto kIndexedNames = joined(kIndexerNames, kLatentNames);
-
 // A.X K2's (transformers:conversion_mapping.py): gates behind norms, and that of attention in one
 // tensor with queries.
 constexpr NameRow kAxK2OwnNames[] = {
@@ -133,7 +74,7 @@ constexpr NameRow kAxK2OwnNames[] = {
      Layout::gated_latent_heads},
 };
 constexpr auto kAxK2Names = joined(kAxK2OwnNames, kIndexedNames);
-constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kLatentNames);
+constexpr auto kPairedIndexedNames = joined(kPairedIndexerNames, kIndexedNames);
 
 // Kimi Linear's (huggingface moonshotai/Kimi-Linear-48B-A3B-Instruct), latents as above: the
 // experts w1 (gate), w3 (up) and w2 (down).
@@ -190,20 +131,15 @@ constexpr NameRow kOlmo2Names[] = {
 };
 
 // Aria's: the input dimension first, all gates before all ups.
-constexpr NameRow kAriaNames[] = {
+constexpr NameRow kAriaOwnNames[] = {
     {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.weight"},
     {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.fc1.weight",
      Layout::stacked_experts},
     {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.fc1.weight",
      Layout::stacked_experts},
     {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.fc2.weight", Layout::transposed},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kAriaNames = joined(kAriaOwnNames, kDeepSeekNames);
 
 // Phi-3's: projections from the same in one matrix.
 constexpr std::string_view kPhi3Qkv = "model.layers.{i}.self_attn.qkv_proj.weight",
@@ -285,20 +221,11 @@ constexpr NameRow kGemma4Names[] = {
     {Part::shared, ParamKind::down, "model.layers.{i}.mlp.down_proj.weight", Layout::bank_of_one},
 };
 
-// LFM2's: w1 is the gate, w3 up, w2 down.
-constexpr NameRow kLfm2Names[] = {
+// LFM2's.
+constexpr NameRow kLfm2OwnNames[] = {
     {Part::attention, ParamKind::o, "model.layers.{i}.self_attn.out_proj.weight"},
     {Part::attention, ParamKind::q_norm, "model.layers.{i}.self_attn.q_layernorm.weight"},
     {Part::attention, ParamKind::k_norm, "model.layers.{i}.self_attn.k_layernorm.weight"},
-    {Part::norms, ParamKind::attn_norm, "model.layers.{i}.operator_norm.weight"},
-    {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.ffn_norm.weight"},
-    {Part::norms, ParamKind::final_norm, "model.embedding_norm.weight"},
-    {Part::dense_ffn, ParamKind::gate, "model.layers.{i}.feed_forward.w1.weight",
-     Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::up, "model.layers.{i}.feed_forward.w3.weight",
-     Layout::bank_of_one},
-    {Part::dense_ffn, ParamKind::down, "model.layers.{i}.feed_forward.w2.weight",
-     Layout::bank_of_one},
     {Part::router, ParamKind::weight, "model.layers.{i}.feed_forward.gate.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.feed_forward.expert_bias"},
     {Part::experts, ParamKind::gate, "model.layers.{i}.feed_forward.experts.{e}.w1.weight",
@@ -308,6 +235,7 @@ constexpr NameRow kLfm2Names[] = {
     {Part::experts, ParamKind::down, "model.layers.{i}.feed_forward.experts.{e}.w2.weight",
      Layout::per_expert},
 };
+constexpr auto kLfm2Names = joined(kLfm2OwnNames, kLfmNames);
 
 // Hunyuan's.
 constexpr NameRow kHunYuanNames[] = {
@@ -324,7 +252,7 @@ constexpr NameRow kHunYuanNames[] = {
 
 // Ling 2.0's (github inclusionAI/Ling-V2 models/modeling_bailing_moe_v2.py).
 constexpr std::string_view kLingQkv = "model.layers.{i}.attention.query_key_value.weight";
-constexpr NameRow kLingNames[] = {
+constexpr NameRow kLingOwnNames[] = {
     {Part::embedding, ParamKind::weight, "model.word_embeddings.weight"},
     {Part::attention, ParamKind::q, kLingQkv, Layout::fused},
     {Part::attention, ParamKind::k, kLingQkv, Layout::fused},
@@ -333,40 +261,25 @@ constexpr NameRow kLingNames[] = {
     {Part::attention, ParamKind::q_norm, "model.layers.{i}.attention.query_layernorm.weight"},
     {Part::attention, ParamKind::k_norm, "model.layers.{i}.attention.key_layernorm.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.expert_bias"},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kLingNames = joined(kLingOwnNames, kDeepSeekNames);
 
 // Trinity's: norms before and behind each sublayer, a gate of attention beside its projections.
-constexpr NameRow kAfmoeNames[] = {
+constexpr NameRow kAfmoeOwnNames[] = {
     {Part::attention, ParamKind::o_gate, "model.layers.{i}.self_attn.gate_proj.weight"},
     {Part::norms, ParamKind::attn_out_norm, "model.layers.{i}.post_attention_layernorm.weight"},
     {Part::norms, ParamKind::ffn_norm, "model.layers.{i}.pre_mlp_layernorm.weight"},
     {Part::norms, ParamKind::ffn_out_norm, "model.layers.{i}.post_mlp_layernorm.weight"},
     {Part::router, ParamKind::weight, "model.layers.{i}.mlp.router.gate.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.expert_bias"},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kAfmoeNames = joined(kAfmoeOwnNames, kDeepSeekNames);
 
 // K-EXAONE's, as published and as transformers saves them (transformers:conversion_mapping.py).
-constexpr NameRow kExaoneMoeNames[] = {
+constexpr NameRow kExaoneMoeOwnNames[] = {
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.e_score_correction_bias"},
-    {Part::shared, ParamKind::gate, "model.layers.{i}.mlp.shared_experts.gate_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::up, "model.layers.{i}.mlp.shared_experts.up_proj.weight",
-     Layout::bank_of_one},
-    {Part::shared, ParamKind::down, "model.layers.{i}.mlp.shared_experts.down_proj.weight",
-     Layout::bank_of_one},
 };
+constexpr auto kExaoneMoeNames = joined(kExaoneMoeOwnNames, kDeepSeekNames);
 
 // Hy3's, as published and as transformers saves them (transformers:conversion_mapping.py).
 constexpr NameRow kHy3Names[] = {

@@ -88,8 +88,7 @@ TEST(Adapter, NamesAndShapesArePeftsOwn) {
 // transformers 5 calls modules of Nemotron-H otherwise than its files call their tensors, and so
 // does PEFT, which finds a whole tensor by no other name.
 TEST(Adapter, HasTheNamesOfModulesAndReadsThoseOfFiles) {
-  const std::vector<NamedConfig> families = small_families();
-  Adapted made(std::ranges::find(families, "nemotron_h", &NamedConfig::name)->config);
+  Adapted made(small_family("nemotron_h"));
   for (Param* p : made.model.params())
     if (p->part == Part::router) made.file.whole.push_back(p);
   const TempFolder folder;

@@ -17,10 +17,6 @@
 namespace moe::test::axk2_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // The defaults of the class, and what it makes of them
 // (transformers:axk2/configuration_axk2.py).
 Json axk2() {
@@ -103,8 +99,7 @@ TEST(AxK2, Refuses) {
 // is called otherwise where a gate stands behind it.
 TEST(AxK2, TensorsLieAsTheFamilyHasThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const ModelConfig c = std::ranges::find(families, "axk2", &NamedConfig::name)->config;
+  const ModelConfig c = small_family("axk2");
   const auto model = drawn_model(c, 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());

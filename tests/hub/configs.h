@@ -1,8 +1,10 @@
 // Small configs of every kind that a model folder must carry, for the tests of hub/.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hub/later_configs.h"
@@ -681,6 +683,12 @@ inline std::vector<NamedConfig> small_families() {
       c.nope_layers = {0};
     });
   return all;
+}
+
+// The first of a family.
+inline ModelConfig small_family(std::string_view name) {
+  const std::vector<NamedConfig> families = small_families();
+  return std::ranges::find(families, name, &NamedConfig::name)->config;
 }
 
 inline std::vector<NamedConfig> small_configs() {

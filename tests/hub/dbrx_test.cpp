@@ -18,10 +18,6 @@
 namespace moe::test::dbrx_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // DBRX's sizes, as they are known; its own page was not read.
 Json dbrx() {
   return Json::parse(R"({
@@ -121,9 +117,7 @@ TEST(Dbrx, Refuses) {
 }
 
 TEST(Dbrx, TensorsLieAsThere) {
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "dbrx", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("dbrx"), 5);
   const TempFolder folder;
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());

@@ -13,10 +13,6 @@
 namespace moe::test::families_of_2026_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // The defaults of Mistral 4's class, and what it makes of them
 // (transformers:mistral4/configuration_mistral4.py).
 Json mistral4() {

@@ -167,7 +167,7 @@ TEST_F(FamilyFolder, WhatIsBesideTheTextIsNamedOrLeftOut) {
 // experts an FFN has the name of a shared one.
 TEST_F(FamilyFolder, StateSpacesStandAsGraniteHasThem) {
   const std::vector<NamedConfig> families = small_families();
-  start(std::ranges::find(families, "granitemoehybrid", &NamedConfig::name)->config);
+  start(small_family("granitemoehybrid"));
   const Safetensors file = Safetensors::open(folder_.path());
   const std::string mamba = "model.layers.0.mamba.";
   const auto numbers = [&](ParamKind kind, bool bias) {
@@ -200,12 +200,10 @@ TEST_F(FamilyFolder, StateSpacesStandAsGraniteHasThem) {
 // Of an indexer's queries, keys and norms the rows that turn stand as the family turns them, in
 // pairs of neighbours or of halves; and some layers of GLM-5.2 have none.
 TEST_F(FamilyFolder, IndexersTurnAsTheFamilyDoes) {
-  const std::vector<NamedConfig> families = small_families();
   for (const bool pairs : {false, true}) {
     SCOPED_TRACE(pairs);
     std::filesystem::remove_all(folder_.path());
-    start(std::ranges::find(families, pairs ? "glm_moe_dsa" : "deepseek_v32", &NamedConfig::name)
-              ->config);
+    start(small_family(pairs ? "glm_moe_dsa" : "deepseek_v32"));
     const Safetensors file = Safetensors::open(folder_.path());
     const std::string indexer = "model.layers.1.self_attn.indexer.";
     const auto expect_rows = [&](const char* name, ParamKind kind, bool bias,
@@ -248,8 +246,7 @@ TEST_F(FamilyFolder, IndexersTurnAsTheFamilyDoes) {
 
 // What turns the other way there has the halves of its heads the other way round.
 TEST_F(FamilyFolder, HalvesOfNanoChatsHeadsAreSwapped) {
-  const std::vector<NamedConfig> families = small_families();
-  start(std::ranges::find(families, "nanochat", &NamedConfig::name)->config);
+  start(small_family("nanochat"));
   const Safetensors file = Safetensors::open(folder_.path());
   for (const bool bias : {false, true})
     for (const auto& [name, kind] : {std::pair{"q", ParamKind::q}, {"k", ParamKind::k}}) {
@@ -271,8 +268,7 @@ TEST_F(FamilyFolder, HalvesOfNanoChatsHeadsAreSwapped) {
 // Two numbers of Apertus's activation have no dimensions there, as buffers of transformers have
 // none; a file in which they have one is read too.
 TEST_F(FamilyFolder, NumbersOfApertusHaveNoDimensions) {
-  const std::vector<NamedConfig> families = small_families();
-  start(std::ranges::find(families, "apertus", &NamedConfig::name)->config);
+  start(small_family("apertus"));
   const std::string bytes = slurp(folder_ / "model.safetensors");
   const auto shape_of_number = [&](const std::string& name) {
     const size_t at = bytes.find("\"model.layers.1.mlp.act_fn." + name + "\""),
@@ -293,8 +289,7 @@ TEST_F(FamilyFolder, NumbersOfApertusHaveNoDimensions) {
 
 // As the places that a tower counts are: only what is read has to be of a type that is known.
 TEST_F(FamilyFolder, AnotherTypeIsRefusedOnlyWhereItIsRead) {
-  const std::vector<NamedConfig> families = small_families();
-  start(std::ranges::find(families, "deepseek_v3", &NamedConfig::name)->config);
+  start(small_family("deepseek_v3"));
   std::array<uint8_t, 16> numbers{};
   const auto with_counts = [&](const std::string& name) {
     rewrite([&](SafetensorsItem& item) { return item.name != name; },
@@ -318,8 +313,7 @@ TEST_F(FamilyFolder, AnotherTypeIsRefusedOnlyWhereItIsRead) {
 // Qwen3-VL's experts stand in one tensor, beside what sees: published with the input dimension
 // first, by transformers 5 with it last.
 TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
-  const std::vector<NamedConfig> families = small_families();
-  const ModelConfig config = std::ranges::find(families, "qwen3_moe", &NamedConfig::name)->config;
+  const ModelConfig config = small_family("qwen3_moe");
   const int64_t experts = config.routing.experts, f = config.expert_width, d = config.width;
   for (const bool published : {true, false}) {
     SCOPED_TRACE(published);
@@ -372,8 +366,7 @@ TEST_F(FamilyFolder, TheTextOfQwen3Vl) {
 
 // The one of Qwen2.5-Omni's models that writes text.
 TEST_F(FamilyFolder, TheTextOfQwen25Omni) {
-  const std::vector<NamedConfig> families = small_families();
-  ModelConfig qwen2 = std::ranges::find(families, "qwen2", &NamedConfig::name)->config;
+  ModelConfig qwen2 = small_family("qwen2");
   qwen2.tied = false;
   start(qwen2);
   const Json text = read_json(folder_ / "config.json");
@@ -395,8 +388,7 @@ TEST_F(FamilyFolder, TheTextOfQwen25Omni) {
 
 // The one of Qwen3-Omni's models that writes text, and what is beside it.
 TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
-  const std::vector<NamedConfig> families = small_families();
-  start(std::ranges::find(families, "qwen3_moe", &NamedConfig::name)->config);
+  start(small_family("qwen3_moe"));
   const Json text = read_json(folder_ / "config.json");
   put(folder_ / "config.json",
       Json({{"model_type", "qwen3_omni_moe"}, {"thinker_config", {{"text_config", text}}}}).dump());
@@ -429,7 +421,6 @@ TEST_F(FamilyFolder, TheTextOfQwen3Omni) {
 
 // Under the names that each kind of checkpoint has, beside something of what sees or hears.
 TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
-  const std::vector<NamedConfig> families = small_families();
   struct Case {
     std::string type, text, sees, inserted;
     size_t at = 0;  // where in the names of the text
@@ -471,7 +462,7 @@ TEST_F(FamilyFolder, TheTextsOfModelsOfPictures) {
         {"llava_next", "mistral", "model.image_newline", "language_model.", 6, false}}) {
     SCOPED_TRACE(of.type + " " + of.sees);
     std::filesystem::remove_all(folder_.path());
-    start(std::ranges::find(families, of.text, &NamedConfig::name)->config);
+    start(small_family(of.text));
     Json json = read_json(folder_ / "config.json");
     if (!of.around) json = {{"text_config", json}};
     json["model_type"] = of.type;

@@ -17,10 +17,6 @@
 namespace moe::test::flint_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // The defaults of the class, and what it makes of them
 // (transformers:flint/configuration_flint.py).
 Json flint() {
@@ -101,9 +97,7 @@ TEST(Flint, Refuses) {
 
 TEST(Flint, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "flint", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("flint"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) {

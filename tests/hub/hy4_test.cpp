@@ -104,9 +104,7 @@ TEST(Hy4, WhatIsRefused) {
 // The names that transformers saves, and those that it reads besides them.
 TEST(Hy4, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "hy_v4", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("hy_v4"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) { return describe(file.get("model." + name)); };

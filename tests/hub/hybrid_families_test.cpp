@@ -17,15 +17,6 @@
 namespace moe::test::hybrid_families_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& as) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(as)) << json.dump();
-}
-
-ModelConfig small(const char* family) {
-  const std::vector<NamedConfig> families = small_families();
-  return std::ranges::find(families, family, &NamedConfig::name)->config;
-}
-
 // Bamba-9B's sizes, as other programs have them.
 Json bamba_9b() {
   return Json::parse(R"({
@@ -114,7 +105,7 @@ TEST(HybridFamilies, WhatIsRefusedOfBamba) {
 
 TEST(HybridFamilies, TensorsOfBamba) {
   const TempFolder folder;
-  const auto model = drawn_model(small("bamba"), 5);
+  const auto model = drawn_model(small_family("bamba"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) { return describe(file.get("model." + name)); };
@@ -236,7 +227,7 @@ TEST(HybridFamilies, WhatIsRefusedOfFalconH1) {
                               +[](ModelConfig& c) { c.scan.norm = false; },
                               +[](ModelConfig& c) { c.multipliers.ffn_gate = 0.5f; },
                               +[](ModelConfig& c) { c.multipliers.scan_in[4] = 2; }}) {
-      ModelConfig c = small(type);
+      ModelConfig c = small_family(type);
       change(c);
       EXPECT_EQ(architecture_of(c).model_type, "moe_cpp") << type;
     }
@@ -244,7 +235,7 @@ TEST(HybridFamilies, WhatIsRefusedOfFalconH1) {
 
 TEST(HybridFamilies, TensorsOfFalconH1) {
   const TempFolder folder;
-  const auto model = drawn_model(small("falcon_h1"), 5);
+  const auto model = drawn_model(small_family("falcon_h1"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) {
@@ -355,7 +346,7 @@ TEST(HybridFamilies, WhatIsRefusedOfOlmoHybrid) {
     for (const auto change : {+[](ModelConfig& c) { c.linear.norm_eps = 1e-3f; },
                               +[](ModelConfig& c) { c.linear.negative = true; },
                               +[](ModelConfig& c) { c.states_pre_norm = true; }}) {
-      ModelConfig c = small(type);
+      ModelConfig c = small_family(type);
       change(c);
       EXPECT_EQ(architecture_of(c).model_type, "moe_cpp") << type;
     }
@@ -365,7 +356,7 @@ TEST(HybridFamilies, WhatIsRefusedOfOlmoHybrid) {
 // saves is cut into thirds instead, and norms have other names.
 TEST(HybridFamilies, TensorsOfOlmoHybrid) {
   const TempFolder folder;
-  const auto model = drawn_model(small("olmo_hybrid"), 5);
+  const auto model = drawn_model(small_family("olmo_hybrid"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const std::string layers = "model.layers.";
   const auto numbers = [&](Part part, ParamKind kind, int64_t layer) {

@@ -18,10 +18,6 @@
 namespace moe::test::laguna_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // The defaults of the class (transformers:laguna/configuration_laguna.py), and lists as its models
 // have them: each fourth layer is without a window and has fewer heads.
 Json laguna() {
@@ -154,9 +150,7 @@ TEST(Laguna, SaysNoMoreThanItHas) {
 
 TEST(Laguna, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "laguna", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("laguna"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) {

@@ -39,10 +39,6 @@ Json lfm3() {
   return json;
 }
 
-void expect_same(const Json& json, const ModelConfig& as) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(as)) << json.dump();
-}
-
 TEST(Lfm3, AsItsClassHasIt) {
   const Json given = lfm3();
   const ModelConfig c = parse(given);
@@ -133,9 +129,7 @@ TEST(Lfm3, TheTextOfAModelOfPictures) {
 
 TEST(Lfm3, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "lfm3", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("lfm3"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) { return describe(file.get("model." + name)); };

@@ -19,10 +19,6 @@
 namespace moe::test::llama4_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 // Scout's text in the words in which its class saves it (transformers:llama4/
 // configuration_llama4.py, and what is known of Scout; its own page was not read).
 Json scout() {
@@ -193,8 +189,7 @@ TEST(Llama4, WithinAModelOfPictures) {
 class Llama4Folder : public ::testing::Test {
  protected:
   Llama4Folder() {
-    const std::vector<NamedConfig> families = small_families();
-    model_ = drawn_model(std::ranges::find(families, "llama4_text", &NamedConfig::name)->config, 5);
+    model_ = drawn_model(small_family("llama4_text"), 5);
     save_model(folder_.path(), *model_, *make_tokenizer("bytes"));
   }
   void expect_params(const LoadedModel& loaded) {

@@ -18,10 +18,6 @@
 namespace moe::test::mimo_test {
 namespace {
 
-void expect_same(const Json& json, const ModelConfig& c) {
-  EXPECT_EQ(config_to_json(parse(json)), config_to_json(c)) << json.dump();
-}
-
 bool is_full(int64_t layer) { return layer == 0 || (layer + 1) % 6 == 0; }
 
 Json turning(double theta, double share) {
@@ -180,9 +176,7 @@ TEST(Mimo, SaysNoMoreThanItHas) {
 
 TEST(Mimo, TensorsAreCalledAsTheFamilyCallsThem) {
   const TempFolder folder;
-  const std::vector<NamedConfig> families = small_families();
-  const auto model =
-      drawn_model(std::ranges::find(families, "mimo_v2_flash", &NamedConfig::name)->config, 5);
+  const auto model = drawn_model(small_family("mimo_v2_flash"), 5);
   save_model(folder.path(), *model, *make_tokenizer("bytes"));
   const Safetensors file = Safetensors::open(folder.path());
   const auto shape = [&](const std::string& name) {

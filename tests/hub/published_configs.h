@@ -29,6 +29,11 @@ inline Json without(Json json, const std::string& key) {
   return json;
 }
 
+// Read, it is the same model.
+inline void expect_same(const Json& json, const ModelConfig& as) {
+  EXPECT_EQ(config_to_json(parse(json)), config_to_json(as)) << json.dump();
+}
+
 inline void expect_needed(const Json& given, std::initializer_list<const char*> keys) {
   for (const char* key : keys)
     EXPECT_FAILS(parse(without(given, key)), fmt::format("\"{}\" is missing", key));

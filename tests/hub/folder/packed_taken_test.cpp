@@ -59,8 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Families, PackedIndexers,
                          ::testing::Values("deepseek_v32", "glm_moe_dsa"));
 
 TEST_P(PackedIndexers, AreUnpackedAndFurtherLayersAreNot) {
-  const std::vector<NamedConfig> families = small_families();
-  MadeFile made = made_of(std::ranges::find(families, GetParam(), &NamedConfig::name)->config);
+  MadeFile made = made_of(small_family(GetParam()));
   const std::string further = "model.layers.3.mlp.gate_proj.weight";
   put_packed(made, further, 16, 8);
   write(made, kFp8);

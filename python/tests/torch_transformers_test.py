@@ -224,6 +224,30 @@ def test_generation_is_the_models_own(name: str) -> None:
     assert torch.equal(*texts)
 
 
+@pytest.mark.parametrize("name", ["Olmoe", "DeepseekV3", "GptOss"])
+def test_accelerated_models_say_the_same(name: str) -> None:
+    model = model_of(name).eval()
+    want = logits_of(model, "eager")
+    text = model.generate(_IDS[:1, :9], max_new_tokens=12, do_sample=False)
+    linears = sum(type(m) is torch.nn.Linear for m in model.modules())
+    assert moe_cpp.transformers.accelerate(model) == linears > 8
+    assert model.config._experts_implementation == "moe_cpp"
+    for _ in range(2):
+        with torch.no_grad():
+            assert worst(model(input_ids=_IDS).logits, want) < 1e-5
+    assert torch.equal(model.generate(_IDS[:1, :9], max_new_tokens=12, do_sample=False), text)
+    assert moe_cpp.torch.restore_linears(model) == linears
+
+
+def test_a_dense_model_is_accelerated_too() -> None:
+    config = transformers.LlamaConfig(**_SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        want = model(input_ids=_IDS).logits
+        assert moe_cpp.transformers.accelerate(model) == 2 * 7 + 1
+        assert worst(model(input_ids=_IDS).logits, want) < 1e-5
+
+
 def test_autocast_computes_in_bf16_and_trains_f32_weights() -> None:
     model = model_of("Olmoe").train()
     _, grads = results(model, "eager")

@@ -2,6 +2,10 @@
 
 >>> import moe_cpp.transformers
 >>> model.set_experts_implementation("moe_cpp")
+
+In inference their linear layers too:
+
+>>> moe_cpp.transformers.accelerate(model)
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ except ImportError as error:
 from moe_cpp.torch import _bank
 from moe_cpp.torch._activations import name_of
 from moe_cpp.torch._engine import Engine, forgetful
+from moe_cpp.torch._linear import replace_linears
 from moe_cpp.torch._ops import as_autocast, experts, products
 
 
@@ -174,3 +179,11 @@ def experts_forward(
 
 
 ALL_EXPERTS_FUNCTIONS.register("moe_cpp", experts_forward)
+
+
+def accelerate(model: Any) -> int:
+    """Has the engine compute the model's experts, where it has some, and in inference its linear
+    layers; returns how many of the latter. `model.set_experts_implementation("grouped_mm")` and
+    `moe_cpp.torch.restore_linears(model)` undo it."""
+    model.set_experts_implementation("moe_cpp")
+    return replace_linears(model)

@@ -6,8 +6,9 @@
 >>> loss = loss_of(y) + moe_cpp.torch.aux_loss(layer)   # and after optimizer.step():
 >>> moe_cpp.torch.end_step(layer)
 
-`route` is a recipe alone, on logits; `Experts` are the experts alone. For models of transformers
-see `moe_cpp.transformers`.
+`route` is a recipe alone, on logits; `Experts` are the experts alone. `replace_linears` has the
+engine compute the linear layers of any model in inference. For models of transformers see
+`moe_cpp.transformers`.
 """
 
 try:
@@ -17,7 +18,18 @@ except ImportError:
         "moe_cpp.torch needs PyTorch, which is not installed: pip install torch"
     ) from None
 
+from moe_cpp.torch._linear import replace_linears, restore_linears
 from moe_cpp.torch._module import Experts, MoE, aux_loss, end_step
 from moe_cpp.torch._routing import Router, Routing, route
 
-__all__ = ["Experts", "MoE", "Router", "Routing", "aux_loss", "end_step", "route"]
+__all__ = [
+    "Experts",
+    "MoE",
+    "Router",
+    "Routing",
+    "aux_loss",
+    "end_step",
+    "replace_linears",
+    "restore_linears",
+    "route",
+]

@@ -1,0 +1,76 @@
+"""Linear layers of any model, computed by the engine in inference: each is a bank of one expert
+that all rows go to."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from moe_cpp._errors import refuse
+from moe_cpp.torch._engine import Engine, after_load
+from moe_cpp.torch._ops import as_autocast, products
+
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
+class EngineLinear(nn.Linear):
+    """An nn.Linear of which replace_linears() has changed no more than the class."""
+
+    engine: Engine
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in_features]; [..., out_features] in x's dtype, or autocast's.
+
+        Where a gradient may follow PyTorch computes it: an optimizer moves the weights after each
+        forward, and laying them out for one costs more than its products gain."""
+        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
+            return super().forward(x)
+        if x.numel() == 0 or not (x.dtype == self.weight.dtype or torch.is_autocast_enabled("cpu")):
+            return super().forward(x)  # which says how dtypes differ
+        rows = as_autocast(x).reshape(-1, self.in_features)
+        every = torch.arange(2) * rows.shape[0]
+        y = products(self.engine, rows, every, self.weight.unsqueeze(0))
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+
+def replace_linears(model: nn.Module) -> int:
+    """Has the engine compute every nn.Linear of the model wherever no gradient is asked for;
+    returns how many they are. Weights, their names and the state_dict stay what they are. Layers
+    of a class of their own, as quantised ones, and those in another dtype than float32 and
+    bfloat16 stay PyTorch's."""
+    linears = [
+        module
+        for module in model.modules()
+        if type(module) is nn.Linear and module.weight.dtype in _DTYPES
+    ]
+    for linear in linears:
+        if linear.weight.device.type != "cpu":
+            refuse(
+                f"a linear layer lies on {linear.weight.device}; moe_cpp computes on the CPU: move "
+                "the model there"
+            )
+    for linear in linears:
+        options = {
+            "experts": 1,
+            "top_k": 1,
+            "gated": False,
+            "hidden_size": linear.in_features,
+            "moe_intermediate_size": linear.out_features,
+        }
+        linear.__class__ = EngineLinear
+        linear.engine = Engine(options, ["experts.up.weight"])
+        linear.register_load_state_dict_post_hook(after_load)
+    return len(linears)
+
+
+def restore_linears(model: nn.Module) -> int:
+    """Undoes replace_linears(); returns how many layers it gave back."""
+    replaced = [module for module in model.modules() if type(module) is EngineLinear]
+    for linear in replaced:
+        hooks = linear._load_state_dict_post_hooks
+        for key in [key for key, hook in hooks.items() if hook is after_load]:
+            del hooks[key]
+        del linear.engine
+        linear.__class__ = nn.Linear
+    return len(replaced)

@@ -153,6 +153,7 @@ inline constexpr Family kExaone4 = {.window = FamilyWindow::listed,
                                     .placement = NormPlacement::output};
 inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
                                  .eps_key = "norm_eps",
+                                 .silu = true,
                                  .lfm2 = true,
                                  .tied_unless_said = true,
                                  .keys = kLfm2Keys,
@@ -165,6 +166,7 @@ inline constexpr Family kLfm3 = {.biases = FamilyBiases::flag_or_none,
                                  .placement = NormPlacement::both,
                                  .post_norm_key = "use_sandwich_norm",
                                  .eps_key = "norm_eps",
+                                 .silu = true,
                                  .lfm3 = true,
                                  .attention_gate = true,
                                  .head_gates = true,
@@ -223,17 +225,20 @@ inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
 // (transformers:bamba/modeling_bamba.py)
 inline constexpr Family kBamba = {.biases = FamilyBiases::flag_later,
                                   .rotary = FamilyRotary::half,
+                                  .silu = true,
                                   .bamba = true,
                                   .unread = kBambaUnread};
 // (transformers:olmo_hybrid/modeling_olmo_hybrid.py)
 inline constexpr Family kOlmoHybrid = {.biases = FamilyBiases::flag,
                                        .qk_norm = QkNorm::full,
                                        .placement = NormPlacement::output,
+                                       .silu = true,
                                        .olmo_hybrid = true,
                                        .keys = kOlmoHybridKeys,
                                        .unread = kOlmoHybridUnread};
 // (transformers:falcon_h1/modeling_falcon_h1.py)
 inline constexpr Family kFalconH1 = {.logit_factor = "lm_head_multiplier",
+                                     .silu = true,
                                      .falcon_h1 = true,
                                      .keys = kFalconH1Keys,
                                      .unread = kFalconH1Unread};

@@ -6,125 +6,10 @@
 // tools/interop/architectures.py.
 #pragma once
 
+#include "hub/folder/expert_rows.h"
 #include "hub/folder/family.h"
 
 namespace moe {
-
-// (huggingface deepseek-ai/DeepSeek-V2-Lite, deepseek-ai/DeepSeek-V3, MiniMaxAI/MiniMax-M2)
-inline constexpr FamilyRouter kDeepSeekV2Router = {"deepseek-v2", "softmax", "group_limited_greedy",
-                                                   true, false};
-inline constexpr FamilyRouter kDeepSeekV3Router = {"deepseek-v3", "sigmoid", "noaux_tc", false,
-                                                   true};
-
-// (github ggml-org/llama.cpp conversion of dots1)
-inline constexpr FamilyRouter kDots1Router = {"deepseek-v3", "noaux_tc", "noaux_tc", false, true};
-inline constexpr FamilyRouter kLfm2Router = {"deepseek-v3", "sigmoid",         "",  false, true,
-                                             false,         "use_expert_bias", true};
-// (huggingface inclusionAI/Ring-mini-sparse-2.0-exp, github inclusionAI/Ling-V2
-// models/modeling_bailing_moe_v2.py; transformers:afmoe/modeling_afmoe.py, huggingface
-// arcee-ai/Trinity-Nano-Preview)
-inline constexpr FamilyRouter kLingRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .bias_key = "moe_router_enable_expert_bias",
-    .score_key = "score_function",
-};
-inline constexpr FamilyRouter kAfmoeRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .groups = false,
-    .bias_key = nullptr,
-    .scale = true,
-    .score_key = "score_func",
-    .scale_key = "route_scale",
-    .norm_key = "route_norm",
-};
-// (transformers:hy_v3/modeling_hy_v3.py, huggingface tencent/Hy3)
-inline constexpr FamilyRouter kHy3Router = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .groups = false,
-    .bias_key = "moe_router_enable_expert_bias",
-    .scale = true,
-    .score_key = "moe_router_use_sigmoid",
-    .scale_key = "router_scaling_factor",
-    .norm_key = "route_norm",
-    .score_flag = true,
-};
-// (huggingface moonshotai/Kimi-Linear-48B-A3B-Instruct)
-inline constexpr FamilyRouter kKimiRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "noaux_tc",
-    .greedy = false,
-    .renormalises = true,
-    .score_key = "moe_router_activation_func",
-    .norm_key = "moe_renormalize",
-    .groups_key = "num_expert_group",
-};
-// (transformers:bailing_hybrid/modeling_bailing_hybrid.py; published configs have Ling 2.0's words)
-inline constexpr FamilyRouter kLing3Router = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .bias_key = "moe_router_enable_expert_bias",
-    .score_key = "score_function",
-    .other_groups_key = "num_expert_group",
-    .other_norm_key = "moe_renormalize",
-};
-// (transformers:nemotron_h/modeling_nemotron_h.py, NemotronHMoE)
-inline constexpr FamilyRouter kNemotronHRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .bias_key = nullptr,
-};
-// (transformers:mimo_v2_flash/modeling_mimo_v2_flash.py, MiMoV2FlashTopkRouter)
-inline constexpr FamilyRouter kMimoRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "noaux_tc",
-    .greedy = false,
-    .renormalises = true,
-    .scale_or_one = true,
-};
-// (transformers:laguna/modeling_laguna.py, LagunaTopKRouter)
-inline constexpr FamilyRouter kLagunaRouter = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .groups = false,
-    .bias_key = nullptr,
-    .scale = true,
-    .scale_key = "moe_routed_scaling_factor",
-};
-// (transformers:axk2/modeling_axk2.py, AXK2TopkRouter)
-inline constexpr FamilyRouter kAxK2Router = {
-    .recipe = "deepseek-v3",
-    .score = "sigmoid",
-    .method = "",
-    .greedy = false,
-    .renormalises = true,
-    .groups = false,
-    .bias_key = nullptr,
-    .scale = true,
-};
-inline constexpr FamilyRouter kMiniMaxRouter = {"deepseek-v3", "sigmoid", "", false, true, false};
 
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
 inline constexpr FamilyKey kQwen3MoeKeys[] = {
@@ -335,39 +220,37 @@ inline constexpr const char* kHunYuanUnread[] = {
     "xdrope_section",   "eod_token_id", "image_token_id", "pad_id",           "mask_init_id",
     "im_start_id",      "im_end_id",    "im_newline_id",  "text_start_id",    "text_end_id",
     "video_start_id",   "video_end_id"};
-inline constexpr Family kMixtral = {.window = FamilyWindow::mistral,
-                                    .experts = FamilyExperts::mixtral};
+inline constexpr Family kMixtral = {.window = FamilyWindow::mistral, .experts = &kMixtralExperts};
 inline constexpr Family kPhiMoe = {.biases = FamilyBiases::flag,
                                    .window = FamilyWindow::mistral,
                                    .layer_norms = true,
                                    .phimoe = true,
-                                   .experts = FamilyExperts::phimoe};
-inline constexpr Family kQwen2Moe = {.biases = FamilyBiases::qkv_bias,
-                                     .window = FamilyWindow::never,
-                                     .experts = FamilyExperts::qwen2};
+                                   .experts = &kPhiMoeExperts};
+inline constexpr Family kQwen2Moe = {
+    .biases = FamilyBiases::qkv_bias, .window = FamilyWindow::never, .experts = &kQwen2Experts};
 inline constexpr Family kQwen3Moe = {.biases = FamilyBiases::flag_or_none,
                                      .window = FamilyWindow::never,
                                      .qk_norm = QkNorm::head,
-                                     .experts = FamilyExperts::qwen3,
+                                     .experts = &kQwen3Experts,
                                      .keys = kQwen3MoeKeys};
 inline constexpr Family kDeepSeek = {.biases = FamilyBiases::flag,
-                                     .experts = FamilyExperts::deepseek,
+                                     .experts = &kFirstDeepSeekExperts,
                                      .keys = kDeepSeekKeys,
                                      .unread = kDeepSeekUnread};
 inline constexpr Family kDeepSeekV2 = {.biases = FamilyBiases::flag,
                                        .head_width = HeadWidth::latent,
-                                       .experts = FamilyExperts::deepseek,
+                                       .experts = &kDeepSeekExperts,
                                        .router = &kDeepSeekV2Router};
 inline constexpr Family kDeepSeekV3 = {.biases = FamilyBiases::flag,
                                        .head_width = HeadWidth::latent,
-                                       .experts = FamilyExperts::deepseek,
+                                       .experts = &kDeepSeekExperts,
                                        .router = &kDeepSeekV3Router};
 // DeepSeek-V3.2 and GLM-5 (transformers:deepseek_v32/modeling_deepseek_v32.py, glm_moe_dsa/
 // modeling_glm_moe_dsa.py). They differ in their indexers alone.
 inline constexpr Family kDeepSeekV32 = {.biases = FamilyBiases::flag,
                                         .head_width = HeadWidth::latent,
                                         .indexed = true,
-                                        .experts = FamilyExperts::glm_lite,
+                                        .experts = &kIndexedExperts,
                                         .router = &kDeepSeekV3Router,
                                         .keys = kDeepSeekV32Keys,
                                         .unread = kIndexedUnread};
@@ -375,7 +258,7 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::latent,
                                    .indexed = true,
                                    .shared_indexers = true,
-                                   .experts = FamilyExperts::glm_lite,
+                                   .experts = &kIndexedExperts,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
@@ -385,7 +268,7 @@ inline constexpr Family kAxK2 = {.biases = FamilyBiases::flag,
                                  .attention_gate = true,
                                  .indexed = true,
                                  .axk2 = true,
-                                 .experts = FamilyExperts::glm_lite,
+                                 .experts = &kIndexedExperts,
                                  .router = &kAxK2Router,
                                  .may_lack_balance = true,
                                  .keys = kAxK2Keys};
@@ -397,7 +280,7 @@ inline constexpr Family kHy4 = {.biases = FamilyBiases::flag,
                                 .indexed = true,
                                 .shared_indexers = true,
                                 .streams = true,
-                                .experts = FamilyExperts::glm_lite,
+                                .experts = &kIndexedExperts,
                                 .router = &kDeepSeekV3Router,
                                 .unread = kHy4Unread};
 // (transformers:kolibri1/modeling_kolibri1.py)
@@ -407,7 +290,7 @@ inline constexpr Family kKolibri = {.head_width = HeadWidth::must,
                                     .qk_norm = QkNorm::head,
                                     .rotary = FamilyRotary::windowed_or_all,
                                     .placement = NormPlacement::both,
-                                    .experts = FamilyExperts::kolibri,
+                                    .experts = &kKolibriExperts,
                                     .may_lack_balance = true,
                                     .keys = kKolibriKeys};
 // (transformers:llama4/modeling_llama4.py)
@@ -418,13 +301,13 @@ inline constexpr Family kLlama4 = {.biases = FamilyBiases::flag,
                                    .rotary = FamilyRotary::by_layer,
                                    .llama4 = true,
                                    .norm_turned = true,
-                                   .experts = FamilyExperts::llama4,
+                                   .experts = &kLlama4Experts,
                                    .unread = kLlama4Unread};
 // DeepSeek-V3 with a norm behind experts (transformers:axk1/modeling_axk1.py).
 inline constexpr Family kAxK1 = {.biases = FamilyBiases::flag_or_none,
                                  .head_width = HeadWidth::latent,
                                  .moe_out_norm = true,
-                                 .experts = FamilyExperts::glm_lite,
+                                 .experts = &kGlmExperts,
                                  .router = &kDeepSeekV3Router,
                                  .keys = kAxK1Keys};
 // (transformers:mistral4/modeling_mistral4.py)
@@ -432,7 +315,7 @@ inline constexpr Family kMistral4 = {.biases = FamilyBiases::flag_or_none,
                                      .head_width = HeadWidth::latent,
                                      .query_growth = true,
                                      .part_of_head = true,
-                                     .experts = FamilyExperts::deepseek_like,
+                                     .experts = &kMistral4Experts,
                                      .may_lack_balance = true,
                                      .keys = kMistral4Keys};
 
@@ -441,34 +324,34 @@ inline constexpr Family kGlm4Moe = {.biases = FamilyBiases::qkv_flag,
                                     .qk_norm = QkNorm::head,
                                     .qk_norm_flag = true,
                                     .rotary = FamilyRotary::half,
-                                    .experts = FamilyExperts::deepseek,
+                                    .experts = &kDeepSeekExperts,
                                     .router = &kDeepSeekV3Router,
                                     .unread = kGlm4MoeUnread};
 inline constexpr Family kSolarOpen = {.biases = FamilyBiases::qkv_flag,
                                       .head_width = HeadWidth::must,
-                                      .experts = FamilyExperts::solar,
+                                      .experts = &kSolarExperts,
                                       .router = &kDeepSeekV3Router,
                                       .keys = kSolarKeys,
                                       .unread = kSolarUnread};
 inline constexpr Family kGlm4MoeLite = {.biases = FamilyBiases::flag,
                                         .head_width = HeadWidth::latent,
-                                        .experts = FamilyExperts::glm_lite,
+                                        .experts = &kGlmExperts,
                                         .router = &kDeepSeekV3Router,
                                         .keys = kGlm4MoeLiteKeys};
 inline constexpr Family kDots1 = {.biases = FamilyBiases::flag,
                                   .window = FamilyWindow::dots,
                                   .qk_norm = QkNorm::head,
-                                  .experts = FamilyExperts::deepseek,
+                                  .experts = &kDeepSeekExperts,
                                   .router = &kDots1Router};
 inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::full,
                                       .rotary = FamilyRotary::dim,
-                                      .experts = FamilyExperts::mixtral,
+                                      .experts = &kMixtralExperts,
                                       .router = &kMiniMaxRouter,
                                       .may_lack_balance = true,
                                       .keys = kMiniMaxKeys,
                                       .unread = kMiniMaxUnread};
-inline constexpr Family kErnie45Moe = {.experts = FamilyExperts::ernie,
+inline constexpr Family kErnie45Moe = {.experts = &kErnieExperts,
                                        .may_lack_balance = true,
                                        .keys = kErnieKeys,
                                        .unread = kErnieUnread};
@@ -482,18 +365,18 @@ inline constexpr Family kGemma4 = {.biases = FamilyBiases::flag,
                                    .placement = NormPlacement::both,
                                    .gemma = FamilyGemma::gemma4,
                                    .tied_unless_said = true,
-                                   .experts = FamilyExperts::gemma4,
+                                   .experts = &kGemma4Experts,
                                    .may_lack_balance = true};
 inline constexpr Family kQwen3Next = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
                                       .linear = true,
-                                      .experts = FamilyExperts::qwen3_next};
+                                      .experts = &kQwen3NextExperts};
 inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
                                       .linear = true,
-                                      .experts = FamilyExperts::qwen3_5,
+                                      .experts = &kQwen35Experts,
                                       .keys = kQwen35Keys};
 inline constexpr Family kQwen35 = {.head_width = HeadWidth::must,
                                    .qk_norm = QkNorm::head,
@@ -507,21 +390,22 @@ inline constexpr Family kMellum = {.biases = FamilyBiases::flag,
                                    .window_every = 1,
                                    .window_rope = WindowRope::listed,
                                    .qk_norm = QkNorm::head,
-                                   .experts = FamilyExperts::mellum,
+                                   .experts = &kMellumExperts,
                                    .keys = kMellumKeys,
                                    .unread = kMellumUnread};
 inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
                                     .eps_key = "norm_eps",
+                                    .silu = true,
                                     .lfm2 = true,
                                     .tied_unless_said = true,
-                                    .experts = FamilyExperts::lfm2,
+                                    .experts = &kLfm2Experts,
                                     .router = &kLfm2Router,
                                     .may_lack_balance = true};
 inline constexpr Family kHunYuanMoe = {.biases = FamilyBiases::flag,
                                        .qk_norm = QkNorm::head,
                                        .norm_turned = true,
                                        .head_width_too = "attention_head_dim",
-                                       .experts = FamilyExperts::hunyuan,
+                                       .experts = &kHunYuanExperts,
                                        .may_lack_balance = true,
                                        .keys = kHunYuanKeys,
                                        .unread = kHunYuanUnread};
@@ -529,7 +413,7 @@ inline constexpr Family kLing2 = {.head_width = HeadWidth::must,
                                   .qk_norm = QkNorm::head,
                                   .qk_norm_flag = true,
                                   .rotary = FamilyRotary::said,
-                                  .experts = FamilyExperts::ling,
+                                  .experts = &kLingExperts,
                                   .router = &kLingRouter,
                                   .keys = kLingKeys,
                                   .unread = kLingUnread};
@@ -538,7 +422,7 @@ inline constexpr Family kLing2 = {.head_width = HeadWidth::must,
 inline constexpr Family kSarvamMoe = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .qk_norm_flag = true,
-                                      .experts = FamilyExperts::ling,
+                                      .experts = &kLingExperts,
                                       .router = &kLingRouter,
                                       .keys = kSarvamKeys,
                                       .unread = kLingUnread};
@@ -550,7 +434,7 @@ inline constexpr Family kAfmoe = {.head_width = HeadWidth::must,
                                   .placement = NormPlacement::both,
                                   .mup = true,
                                   .attention_gate = true,
-                                  .experts = FamilyExperts::afmoe,
+                                  .experts = &kAfmoeExperts,
                                   .router = &kAfmoeRouter,
                                   .may_lack_balance = true,
                                   .keys = kAfmoeKeys,
@@ -559,12 +443,12 @@ inline constexpr Family kExaoneMoe = {.window = FamilyWindow::listed,
                                       .every_key = "sliding_window_pattern",
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::windowed,
-                                      .experts = FamilyExperts::exaone,
+                                      .experts = &kExaoneExperts,
                                       .router = &kDeepSeekV3Router};
 inline constexpr Family kHy3 = {.biases = FamilyBiases::flag_or_none,
                                 .head_width = HeadWidth::must,
                                 .qk_norm = QkNorm::head,
-                                .experts = FamilyExperts::hy3,
+                                .experts = &kHy3Experts,
                                 .router = &kHy3Router,
                                 .may_lack_balance = true,
                                 .keys = kHy3Keys,
@@ -572,13 +456,13 @@ inline constexpr Family kHy3 = {.biases = FamilyBiases::flag_or_none,
 inline constexpr Family kFlexOlmo = {.biases = FamilyBiases::flag,
                                      .qk_norm = QkNorm::full,
                                      .placement = NormPlacement::output,
-                                     .experts = FamilyExperts::olmo};
+                                     .experts = &kOlmoExperts};
 // Its experts are clamped SwiGLU whatever "hidden_act" says, and have biases.
 inline constexpr Family kGptOss = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::must,
                                    .window = FamilyWindow::listed,
                                    .sinks = true,
-                                   .experts = FamilyExperts::gpt_oss};
+                                   .experts = &kGptOssExperts};
 // (transformers:mimo_v2_flash/modeling_mimo_v2_flash.py)
 inline constexpr Family kMimoV2Flash = {.biases = FamilyBiases::qkv_flag,
                                         .head_width = HeadWidth::must,
@@ -587,7 +471,7 @@ inline constexpr Family kMimoV2Flash = {.biases = FamilyBiases::qkv_flag,
                                         .older_eps_key = "layernorm_epsilon",
                                         .sinks = true,
                                         .mimo = true,
-                                        .experts = FamilyExperts::mimo,
+                                        .experts = &kMimoExperts,
                                         .router = &kMimoRouter,
                                         .keys = kMimoKeys,
                                         .unread = kMimoUnread};
@@ -600,7 +484,7 @@ inline constexpr Family kLaguna = {.biases = FamilyBiases::flag,
                                    .qk_norm = QkNorm::head,
                                    .attention_gate = true,
                                    .laguna = true,
-                                   .experts = FamilyExperts::laguna,
+                                   .experts = &kLagunaExperts,
                                    .router = &kLagunaRouter,
                                    .may_lack_balance = true,
                                    .keys = kLagunaKeys};
@@ -613,11 +497,11 @@ inline constexpr Family kFlint = {.biases = FamilyBiases::flag,
                                   .qk_norm = QkNorm::head,
                                   .rotary = FamilyRotary::windowed,
                                   .sinks = true,
-                                  .experts = FamilyExperts::flint};
+                                  .experts = &kFlintExperts};
 inline constexpr Family kGraniteMoe = {
-    .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite};
+    .biases = FamilyBiases::flag, .multipliers = true, .experts = &kMixtralExperts};
 inline constexpr Family kGraniteMoeShared = {
-    .biases = FamilyBiases::flag, .multipliers = true, .experts = FamilyExperts::granite_shared};
+    .biases = FamilyBiases::flag, .multipliers = true, .experts = &kGraniteSharedExperts};
 inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
                                           .window = FamilyWindow::listed,
                                           .window_every = 4,
@@ -625,12 +509,13 @@ inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
                                           .rotary = FamilyRotary::bases,
                                           .multipliers = true,
                                           .sinks = true,
-                                          .experts = FamilyExperts::granite_shared};
+                                          .experts = &kGraniteSharedExperts};
 // Granite 4 (transformers:granitemoehybrid/modeling_granitemoehybrid.py).
 inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
+                                             .silu = true,
                                              .multipliers = true,
                                              .states = true,
-                                             .experts = FamilyExperts::granite_shared,
+                                             .experts = &kGraniteHybridExperts,
                                              .keys = kGraniteHybridKeys,
                                              .unread = kGraniteHybridUnread};
 // Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano (transformers:nemotron_h/modeling_nemotron_h.py).
@@ -639,12 +524,13 @@ inline constexpr Family kNemotronH = {.eps_key = "layer_norm_epsilon",
                                       .plain_ffn = true,
                                       .halves = true,
                                       .head_width_too = "attention_head_dim",
-                                      .experts = FamilyExperts::nemotron_h,
+                                      .experts = &kNemotronHExperts,
                                       .router = &kNemotronHRouter,
                                       .keys = kNemotronHKeys,
                                       .unread = kNemotronHUnread};
 inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
-                                 .experts = FamilyExperts::aria,
+                                 .silu = true,
+                                 .experts = &kAriaExperts,
                                  .may_lack_balance = true,
                                  .keys = kAriaKeys,
                                  .unread = kAriaUnread};
@@ -691,24 +577,26 @@ inline constexpr Family kCohere2Moe = {.biases = FamilyBiases::flag,
                                        .norm_biases = false,
                                        .logit_factor = "logit_scale",
                                        .tied_unless_said = true,
-                                       .experts = FamilyExperts::cohere,
+                                       .experts = &kCohereExperts,
                                        .may_lack_balance = true,
                                        .keys = kCohereKeys,
                                        .unread = kCohereUnread};
 // (transformers:kimi_linear/modeling_kimi_linear.py)
 inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
+                                       .silu = true,
                                        .kimi = true,
-                                       .experts = FamilyExperts::kimi,
+                                       .experts = &kKimiExperts,
                                        .router = &kKimiRouter,
                                        .keys = kKimiKeys,
                                        .unread = kKimiUnread};
 // Kimi Linear whose latent attention turns and has gates (transformers:bailing_hybrid/
 // modeling_bailing_hybrid.py).
 inline constexpr Family kLing3 = {.head_width = HeadWidth::latent,
+                                  .silu = true,
                                   .ling3 = true,
                                   .attention_gate = true,
                                   .head_gates = true,
-                                  .experts = FamilyExperts::ling3,
+                                  .experts = &kLing3Experts,
                                   .router = &kLing3Router,
                                   .keys = kLing3Keys,
                                   .unread = kLing3Unread};

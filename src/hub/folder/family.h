@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "hub/folder/family_experts.h"
 #include "model/config.h"
 
 namespace moe {
@@ -60,64 +61,6 @@ enum class FamilyRotary {
   bases
 };
 
-// The keys of the experts' sizes, and of the layers that route.
-enum class FamilyExperts {
-  none,
-  mixtral,
-  qwen2,
-  qwen3,
-  qwen3_next,
-  qwen3_5,
-  mellum,
-  deepseek,
-  deepseek_like,  // the same, all layers behind the dense ones route
-  solar,
-  glm_lite,
-  olmo,
-  granite,
-  granite_shared,
-  gpt_oss,
-  ernie,
-  lfm2,
-  hunyuan,
-  gemma4,
-  phimoe,
-  ling,
-  afmoe,
-  exaone,
-  hy3,
-  cohere,
-  kolibri,
-  aria,
-  kimi,
-  ling3,
-  nemotron_h,
-  llama4,
-  mimo,
-  laguna,
-  flint
-};
-
-// A router that scores by more than a softmax: what the family's code does where its config says
-// nothing, and the words of the configs that were published.
-struct FamilyRouter {
-  const char *recipe, *score;
-  const char* method;  // empty: there is no key of it
-  bool greedy;         // it may also choose among all, by the method "greedy"
-  bool renormalises;   // weights are divided by their sum
-  bool groups = true;  // the config has the keys of groups of experts, and a factor of the weights
-  // Where there is no key of a method; null: nor one of this.
-  const char* bias_key = "use_routing_bias";
-  bool scale = false;  // then a factor of the weights all the same
-  const char *score_key = "scoring_func", *scale_key = "routed_scaling_factor",
-             *norm_key = "norm_topk_prob";
-  bool score_flag = false;  // the key of the score holds no word: true is this one
-  const char* groups_key = "n_group";
-  // Under which transformers saves them; null: under the same.
-  const char *other_groups_key = nullptr, *other_norm_key = nullptr;
-  bool scale_or_one = false;  // there may be no factor, which is 1 then
-};
-
 // A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
 // it of every layer.
 struct FamilyKey {
@@ -159,6 +102,7 @@ struct Family {
   bool plain_ffn = false;              // FFNs have no gates
   bool relu2 = false;                  // their activation is the square of ReLU and no other
   bool xielu = false;                  // or xIELU and no other
+  bool silu = false;                   // or SiLU, whatever their configs may say
   // Norms have no weights, and the embedding has one; logits are held back.
   bool nanochat = false;
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
@@ -210,7 +154,7 @@ struct Family {
   // before and behind their norm.
   bool axk2 = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
-  FamilyExperts experts = FamilyExperts::none;
+  const FamilyExperts* experts = nullptr;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
   // Its published configs have no "router_aux_loss_coef": then there is no balance loss.
   bool may_lack_balance = false;
@@ -222,25 +166,6 @@ struct Family {
            biases == FamilyBiases::flag_later || biases == FamilyBiases::use_all;
   }
   bool latent() const { return head_width == HeadWidth::latent; }
-  // Whether the experts' number is "num_experts".
-  bool num_experts() const {
-    return qwen() || experts == FamilyExperts::olmo || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || experts == FamilyExperts::lfm2 ||
-           experts == FamilyExperts::gemma4 || experts == FamilyExperts::kolibri ||
-           experts == FamilyExperts::laguna || num_shared();
-  }
-  // Whether its shared experts' number is "num_shared_experts".
-  bool num_shared() const {
-    return experts == FamilyExperts::ling || experts == FamilyExperts::afmoe ||
-           experts == FamilyExperts::exaone || experts == FamilyExperts::hy3 ||
-           experts == FamilyExperts::cohere || experts == FamilyExperts::kimi ||
-           experts == FamilyExperts::ling3;
-  }
-  // Whether there is one shared expert with a gate.
-  bool gated_shared() const {
-    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3_next ||
-           experts == FamilyExperts::qwen3_5;
-  }
   bool norm_offset() const {
     return linear || from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
   }
@@ -252,49 +177,6 @@ struct Family {
   }
   // Whether "rotary_dim" may say it too.
   bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
-  // Whether its experts are those of the first DeepSeek, of which a text within another model lists
-  // which layers are dense (transformers:deepseek_ocr2/configuration_deepseek_ocr2.py).
-  bool first_deepseek() const { return experts == FamilyExperts::deepseek && !router; }
-  // Whether "mlp_layer_types" may say which layers are dense.
-  bool mlp_types() const {
-    return experts == FamilyExperts::glm_lite || experts == FamilyExperts::exaone ||
-           experts == FamilyExperts::hy3 || experts == FamilyExperts::cohere ||
-           experts == FamilyExperts::kimi || experts == FamilyExperts::ling3 ||
-           experts == FamilyExperts::mimo || experts == FamilyExperts::laguna;
-  }
-  // Whether its shared experts are counted, each as wide as a routed one.
-  bool counted_shared() const {
-    return (dense_first() && experts != FamilyExperts::laguna) || experts == FamilyExperts::solar ||
-           experts == FamilyExperts::aria;
-  }
-  // Whether dense layers stand before those that route; if not, and not qwen(), all route.
-  bool dense_first() const {
-    return experts == FamilyExperts::deepseek || experts == FamilyExperts::deepseek_like ||
-           experts == FamilyExperts::glm_lite || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::lfm2 || experts == FamilyExperts::mimo ||
-           experts == FamilyExperts::laguna || num_shared();
-  }
-  // Whether a softmax router's weights are divided by their sum without a key that says so.
-  bool always_renormalises() const {
-    return experts == FamilyExperts::mixtral || experts == FamilyExperts::granite ||
-           experts == FamilyExperts::granite_shared || experts == FamilyExperts::qwen3_5 ||
-           experts == FamilyExperts::hunyuan || experts == FamilyExperts::aria || own_recipe();
-  }
-  // Whether its router is, always or by a word, stages of no published recipe.
-  bool own_stages() const {
-    return experts == FamilyExperts::cohere || experts == FamilyExperts::kolibri ||
-           experts == FamilyExperts::llama4 || experts == FamilyExperts::flint;
-  }
-  // Whether its router is a recipe that no other family has.
-  bool own_recipe() const {
-    return experts == FamilyExperts::gpt_oss || experts == FamilyExperts::ernie ||
-           experts == FamilyExperts::gemma4 || experts == FamilyExperts::phimoe;
-  }
-  bool qwen() const {
-    return experts == FamilyExperts::qwen2 || experts == FamilyExperts::qwen3 ||
-           experts == FamilyExperts::qwen3_next || experts == FamilyExperts::mellum ||
-           experts == FamilyExperts::flint;
-  }
 };
 
 }  // namespace moe

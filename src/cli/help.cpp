@@ -14,6 +14,7 @@
 #include "cli/elsewhere.h"
 #include "cli/examples.h"
 #include "cli/flags.h"
+#include "cli/screen.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/nearest.h"
@@ -148,7 +149,7 @@ Action add_help(CLI::App& app) {
       above = path;
       path += " " + word;
     }
-    fmt::print("{}", at->help(above));
+    print_help(at->help(above));
     return 0;
   };
 }

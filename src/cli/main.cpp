@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -95,7 +96,10 @@ int run_command(int argc, char** argv) {
       if (sub->parsed()) return run();
     return 2;
   } catch (const CLI::Success& done) {
-    return app.exit(done);
+    std::ostringstream text;
+    const int code = app.exit(done, text);
+    moe::cli::print_help(text.str());
+    return code;
   } catch (const CLI::ParseError& error) {
     moe::cli::tell("moe: {}\n", moe::one_line(explain(app, error)));
     return 2;

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/flags.h"
 #include "cli/verbs.h"
@@ -21,11 +22,26 @@ namespace {
 constexpr int kBarWidth = 20;
 // columns that have room for a bar of that width beside a training step's figures
 constexpr size_t kWide = 100;
+// what help is folded to, however wide the terminal is
+constexpr size_t kNarrowHelp = 60, kWideHelp = 120;
+// where CLI11 begins what it says of a flag
+constexpr size_t kHelpColumn = 30;
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10;  // seconds
 
-size_t columns() {
+size_t columns(int stream) {
   winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
+  return ioctl(stream, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
+}
+
+// Where a line of help is said to go on: under what is told of a flag or a verb, else under its
+// first letter.
+size_t told_column(const std::string& line) {
+  const size_t first = line.find_first_not_of(' ');
+  if (first != 2) return first == std::string::npos ? 0 : first;
+  const size_t gap = line.find("  ", first);
+  if (gap < kHelpColumn) return std::min(line.find_first_not_of(' ', gap), line.size());
+  // the longest flags leave a single blank before the column
+  return line.size() > kHelpColumn && line[kHelpColumn - 1] == ' ' ? kHelpColumn : first;
 }
 
 }  // namespace
@@ -38,6 +54,25 @@ std::string human_seconds(double s) {
 }
 
 void print_json(const Json& json) { fmt::print("{}\n", one_line_json(json)); }
+
+std::string folded_help(const std::string& help, size_t width) {
+  std::string out;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line); out += '\n') {
+    const size_t column = told_column(line);
+    if (line.size() <= width || line.starts_with("  moe ")) out += line;
+    else out += line.substr(0, column) + wrapped(line.substr(column), column, width);
+  }
+  return out;
+}
+
+void print_help(const std::string& help) {
+  const size_t width = columns(STDOUT_FILENO) - 1;  // the last column stays free
+  const std::string text = isatty(STDOUT_FILENO) == 0
+                               ? help
+                               : folded_help(help, std::clamp(width, kNarrowHelp, kWideHelp));
+  std::fwrite(text.data(), 1, text.size(), stdout);  // main says where it could not be written
+}
 
 std::string PeakShare::describe(double rate) {
   if (rate > peak_) peak_ = 0;
@@ -75,7 +110,7 @@ void ProgressLine::show(int64_t done, int64_t total, const std::vector<std::stri
     tell("{}/{}  {}\n", done, total, fmt::join(parts, "  "));
     return;
   }
-  tell("\r{}\x1b[K", progress_text(done, total, parts, columns()));
+  tell("\r{}\x1b[K", progress_text(done, total, parts, columns(STDERR_FILENO)));
   std::fflush(stderr);
   open_ = true;
 }

@@ -30,6 +30,14 @@ std::string human_seconds(double s);  // 2m05s
 // may hold, become U+FFFD.
 void print_json(const Json&);
 
+// `help` in lines of at most `width` columns, what is said of a flag under the column that it
+// begins in. Examples, which are there to be copied, stay whole.
+std::string folded_help(const std::string& help, size_t width);
+
+// On standard output, folded where that is a terminal: through a pipe a flag stays one line, for
+// grep.
+void print_help(const std::string& help);
+
 // What training computes beside what the processor can compute at most.
 class PeakShare {
  public:

@@ -25,6 +25,38 @@ TEST(ProgressText, FitsTheTerminal) {
   EXPECT_EQ(progress_text(0, 0, {}, 80), "[##########] 0/0");
 }
 
+TEST(Help, IsFoldedUnderTheColumnItBeginsIn) {
+  const std::string help =
+      "talk with a model in the terminal, and what else one line may say of a verb, to its end\n"
+      "\n"
+      "Options:\n"
+      "  --system TEXT               what stands before the dialogue, in all of it, from its start "
+      "on\n"
+      "  --chat-template-kwargs TEXT variables of the model's chat template as a JSON object\n"
+      "  --capacity-factor-eval FLOAT\n"
+      "                              the same when evaluated as-trained, with drops if it has any\n"
+      "  league       routing recipes against a dense twin, matched, and what papers claim\n"
+      "  moe generate smollm2 -p \"The capital of France is\" -n 8 --temperature 0\n";
+  EXPECT_EQ(folded_help(help, 60),
+            "talk with a model in the terminal, and what else one line\n"
+            "may say of a verb, to its end\n"
+            "\n"
+            "Options:\n"
+            "  --system TEXT               what stands before the\n"
+            "                              dialogue, in all of it, from\n"
+            "                              its start on\n"
+            "  --chat-template-kwargs TEXT variables of the model's chat\n"
+            "                              template as a JSON object\n"
+            "  --capacity-factor-eval FLOAT\n"
+            "                              the same when evaluated\n"
+            "                              as-trained, with drops if it\n"
+            "                              has any\n"
+            "  league       routing recipes against a dense twin,\n"
+            "               matched, and what papers claim\n"
+            "  moe generate smollm2 -p \"The capital of France is\" -n 8 --temperature 0\n");
+  EXPECT_EQ(folded_help(help, 100), help) << "what fits stays as it is";
+}
+
 TEST(Peak, AShareStandsOnlyBesideAPeakThatIsOne) {
   PeakShare peak(100e9);
   EXPECT_EQ(peak.describe(47e9), "47 GFLOP/s, 47% of peak");

@@ -1,5 +1,5 @@
-// What people who come from other programs type (llama.cpp, transformers, nanoGPT, Ollama), and
-// what does it here.
+// What people who come from other programs type (llama.cpp, vLLM, transformers, nanoGPT, Ollama),
+// and what does it here.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace moe::cli {
 
-// "; moe calls it --tokens", for a flag that none of `known` is: what is called so elsewhere, else
-// the nearest.
+// "; moe calls it --tokens", for a flag that none of `known` is: what is called so elsewhere, why
+// nothing has to be, else the nearest.
 std::string suggested_flag(const std::string& given, const std::vector<std::string>& known);
 // Whether it is one of llama.cpp's flags of several letters behind one '-', as "-ngl", which would
 // else be read as a flag of one letter and its value.

@@ -375,6 +375,17 @@ TEST_F(Command, OffersTheNearestName) {
   expect_refused({"serve", "-hf", "a/b"}, 2, {"'-hf'", "MODEL stands without a flag"});
   expect_refused({"generate", "m", "-p", "x", "-ngl", "9"}, 2, {"'-ngl'", "it --device cuda;"});
   expect_refused({"generate", "m", "-p", "x", "-ngl"}, 2, {"'-ngl'"});
+  // What is called otherwise in another verb, and what nobody has to ask for.
+  refused({"--out_dir=x"}, 2, {"moe calls it --out;"});
+  refused({"-f", "x"}, 2, {"'-f'", "moe calls it --data;"});
+  expect_refused({"score", "m", "-f", "x"}, 2, {"'-f'", "moe calls it --text;"});
+  expect_refused({"score", "m", "--chunks", "4"}, 2, {"moe calls it --windows;"});
+  expect_refused({"serve", "m", "--max-model-len=9"}, 2, {"moe calls it --context;"});
+  expect_refused({"chat", "m", "-c", "512"}, 2, {"moe calls it --context;"});
+  expect_refused({"generate", "m", "-p", "x", "-c", "512"}, 2, {"'-c'", "leave it out: room is"});
+  expect_refused({"generate", "m", "-p", "x", "-fa"}, 2, {"'-fa'", "leave it out: there is no"});
+  expect_refused({"serve", "m", "--jinja"}, 2, {"leave it out: the chat template"});
+  expect_refused({"-v"}, 2, {"moe calls it --version"});
   expect_refused({"--verison"}, 2, {"\"--version\""});
   expect_refused({"generate", folder_.path(), "-p", "x", "--temp", "0"}, 2, {"\"--temperature\""});
   expect_refused({"trian"}, 2, {"trian", "\"train\""});

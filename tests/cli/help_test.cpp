@@ -21,6 +21,10 @@ TEST(Help, AVerbThatIsNoneIsRefusedWhateverFollowsIt) {
   expect_refused({"help", "train", "peak"}, 2, {"moe train has no verb 'peak'"});
   expect_refused({"quantize", "m", "m.gguf"}, 2, {"moe convert MODEL OUT.gguf --quant TYPE"});
   expect_refused({"ls"}, 2, {"what it does is moe get"});
+  expect_refused({"llama-cli", "-m", "m.gguf"}, 2, {"what it does is moe generate, moe chat"});
+  expect_refused({"llama-bench"}, 2, {"what it does is moe bench"});
+  expect_refused({"convert_hf_to_gguf.py", "m"}, 2, {"what it does is moe convert MODEL OUT.gguf"});
+  expect_refused({"llama-nothing"}, 2, {"no verb 'llama-nothing'", "moe --help lists"});
   for (const char* model : {"m.gguf", "some/model"})
     expect_refused({"-m", model, "-p", "x"}, 2, {std::string(model) + " is no verb", "moe chat"});
   expect_refused({}, 2, {"moe --help"});

@@ -2,6 +2,7 @@
 // `moe help`, `moe man`, `moe completion`.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +39,7 @@ constexpr const char* kFirstSteps =
 
 A MODEL is a folder as Hugging Face lays it out, a .gguf file, or a name that `moe get` lists:
 also OWNER/NAME, or OWNER/NAME:Q4_K_M, of what is in Hugging Face's cache already.
-`moe help VERB` tells the options of a verb, `moe man` all of it.)";
+`moe help VERB` tells the options of a verb, `moe man | man -l -` all of it.)";
 
 std::string version() {
   const std::string isa = ops::isa_name();  // Highway's name, which calls AVX-512 AVX3
@@ -170,16 +171,15 @@ Action add_man(CLI::App& app) {
   add_flags(app, std::move(list), f->given);
   return [f, names, &app] {
     const CommandInfo root = describe(*app.get_parent(), "moe");
-    if (f->verb.empty()) {
-      fmt::print("{}", manual_page(root, true, MOE_VERSION));
-      return 0;
-    }
-    for (const CommandInfo& verb : root.verbs)
-      if (verb.name == f->verb) {
-        fmt::print("{}", manual_page(verb, false, MOE_VERSION));
-        return 0;
-      }
-    fail_usage("moe has no verb '{}'{}", f->verb, suggestion(f->verb, names));
+    const auto verb = std::find_if(root.verbs.begin(), root.verbs.end(),
+                                   [&](const CommandInfo& v) { return v.name == f->verb; });
+    const bool whole = f->verb.empty();
+    if (!whole && verb == root.verbs.end())
+      fail_usage("moe has no verb '{}'{}", f->verb, suggestion(f->verb, names));
+    fmt::print("{}", manual_page(whole ? root : *verb, whole, MOE_VERSION));
+    if (isatty(STDOUT_FILENO) != 0)
+      tell("note: man makes a page of this: moe man{}{} | man -l -\n", whole ? "" : " ", f->verb);
+    return 0;
   };
 }
 

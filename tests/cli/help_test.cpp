@@ -72,8 +72,9 @@ TEST(Help, ExamplesUseWhatThereIs) {
 TEST(Help, TheFirstScreenIsForANewcomer) {
   const std::string screen = ok({"--help"}).out;
   for (const Verb& verb : verbs()) has(screen, std::string("\n  ") + verb.name + " ");
-  for (const char* part : {"moe train --preset tiny", "moe generate", "moe help VERB",
-                           "MODEL is a folder", ".gguf", "show this help, or VERB's"})
+  for (const char* part :
+       {"moe train --preset tiny", "moe generate", "moe help VERB", "moe man | man -l -",
+        "MODEL is a folder", ".gguf", "show this help, or VERB's"})
     has(screen, part);
   EXPECT_EQ(screen.find("build/"), std::string::npos)
       << "the usage line names the command, not where it lies";

@@ -22,10 +22,11 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What log-probabilities of one row of logits [V] are made of.
+// What log-probabilities of one row of logits [V] are made of. `texts`: ids that texts have; a
+// model may have rows behind them, which stand for no token and are nobody's alternative.
 class LogSoftmax {
  public:
-  explicit LogSoftmax(std::span<const float> logits) : logits_(logits) {
+  LogSoftmax(std::span<const float> logits, int64_t texts) : logits_(logits), texts_(texts) {
     const float most = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (const float x : logits) sum += std::exp(static_cast<double>(x - most));
@@ -35,7 +36,7 @@ class LogSoftmax {
     return {id, static_cast<float>(logits_[static_cast<size_t>(id)] - shift_)};
   }
   std::vector<TokenLogprob> top(int64_t count) const {
-    std::vector<int32_t> ids(logits_.size());
+    std::vector<int32_t> ids(static_cast<size_t>(texts_));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
     const auto end = ids.begin() + std::min<int64_t>(count, std::ssize(ids));
     std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
@@ -49,11 +50,12 @@ class LogSoftmax {
 
  private:
   std::span<const float> logits_;
+  int64_t texts_;
   double shift_;
 };
 
-TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int64_t top) {
-  const LogSoftmax softmax(logits);
+TokenLogprobs logprobs_of(std::span<const float> logits, int64_t texts, int32_t id, int64_t top) {
+  const LogSoftmax softmax(logits, texts);
   return {softmax.of(id), softmax.top(top)};
 }
 
@@ -466,13 +468,14 @@ void Batcher::draw(const Part& part) const {
   const size_t before = text.generation.written().ids.size();
   text.ends = !text.generation.take(logits_of(part, first, rows));
   const auto& ids = text.generation.written().ids;
+  const int64_t texts = text_vocab(runner_.model().config(), tokenizer_);
   // Each token that was read brought one that was drawn, but for guesses that came to nothing.
   if (writes) text.progress.routing.drop_last(read - static_cast<int64_t>(ids.size() - before));
   for (size_t i = before; i < ids.size(); ++i) {
     text.progress.ids.push_back(ids[i]);
     if (text.request.top_logprobs >= 0)
       text.progress.logprobs.push_back(
-          logprobs_of(logits_of(part, first + static_cast<int64_t>(i - before), 1), ids[i],
+          logprobs_of(logits_of(part, first + static_cast<int64_t>(i - before), 1), texts, ids[i],
                       text.request.top_logprobs));
   }
 }
@@ -500,15 +503,16 @@ void Batcher::show_prompt_logprobs(const Part& part) {
   const int64_t first = text.read,
                 rows = std::min(std::ssize(part.rows.ids), std::ssize(prompt) - 1 - first);
   const int64_t asked = text.request.prompt_alternatives,
-                top = asked >= 0 ? asked : text.request.top_logprobs;
+                top = asked >= 0 ? asked : text.request.top_logprobs,
+                texts = text_vocab(runner_.model().config(), tokenizer_);
   auto& to = text.progress.prompt_logprobs;
   to.resize(static_cast<size_t>(rows));
   parallel_for(runner_.threads(), rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
       const std::span<const float> logits = logits_of(part, n, 1);
       const int32_t id = prompt[static_cast<size_t>(first + n + 1)];
-      TokenLogprobs& token = to[static_cast<size_t>(n)] = logprobs_of(logits, id, top);
-      if (asked >= 0) token.rank = rank_of(logits, id);
+      TokenLogprobs& token = to[static_cast<size_t>(n)] = logprobs_of(logits, texts, id, top);
+      if (asked >= 0) token.rank = rank_of(logits.first(static_cast<size_t>(texts)), id);
     }
   });
 }

@@ -26,7 +26,8 @@ struct TokenLogprob {
 };
 
 // A token as the model saw it come, and those that were likelier than others in its place, most
-// likely first. Of the logits as they are, before temperature, penalties and cuts.
+// likely first, of the ids that texts have. Of the logits as they are, before temperature,
+// penalties and cuts.
 struct TokenLogprobs {
   TokenLogprob token;
   std::vector<TokenLogprob> top;

@@ -605,6 +605,22 @@ TEST(Server, KnowsNoTokensBeyondTheTokenizers) {
   // Whatever their logits are, none of them is drawn.
   for (int seed = 0; seed < 4; ++seed)
     s.ask("/v1/completions", with(kOnce, {{"max_tokens", 64}, {"seed", seed}, {"n", 2}}));
+  // Nor is one an alternative of what was.
+  s.ask("/v1/completions", with(kOnce, {{"logprobs", 20}, {"echo", true}}));
+  s.ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+                                 {"max_tokens", 12},
+                                 {"seed", 7},
+                                 {"logprobs", true},
+                                 {"top_logprobs", 20}});
+  const Json told = s.ask("/v1/completions", with(kOnce, {{"prompt_logprobs", 20}}));
+  for (const Json& by_id : told["choices"][0]["prompt_logprobs"]) {
+    if (by_id.is_null()) continue;  // the first token's
+    EXPECT_GE(by_id.size(), 20u);
+    for (const auto& [id, each] : by_id.items()) {
+      EXPECT_LT(std::stoi(id), 256);
+      EXPECT_LE(each["rank"], 256);
+    }
+  }
 }
 
 // A small body must not become a large request.

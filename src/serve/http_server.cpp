@@ -91,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Parser = http::request_parser<http::string_body>;
 
   void allow(std::chrono::seconds time);
+  void allow_any_time();
   void read_body();
   void hand_over();
   void refuse(int status, const std::string& message);
@@ -189,6 +190,12 @@ void Connection::allow(std::chrono::seconds time) {
   });
 }
 
+// A handler takes as long as it takes. Not a mere cancel(): what was due already looks at the time
+// when it comes.
+void Connection::allow_any_time() {
+  deadline_.expires_at(std::chrono::steady_clock::time_point::max());
+}
+
 void Connection::read_request() {
   parser_.emplace();
   parser_->header_limit(kMaxHeader);
@@ -258,7 +265,7 @@ void Connection::hand_over() {
   request.client = client_;
   counted_ = true;
   ++host_.open_requests;
-  deadline_.cancel();
+  allow_any_time();
   watch_for_end();
   host_.handler(std::make_shared<Answer>(shared_from_this(), std::move(request)));
 }
@@ -310,6 +317,8 @@ void Connection::write_next() {
   if (gone_) return close();
   if (out_.empty()) {
     writing_ = false;
+    // Until the next piece there is only the watch, which must not end with the time of this one.
+    if (!answered_ && counted_) allow_any_time();
     if (!answered_) return;
     if (std::exchange(counted_, false)) --host_.open_requests;
     if (!keep_alive_ || host_.closing) return close();

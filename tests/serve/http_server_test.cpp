@@ -173,6 +173,21 @@ TEST_F(HttpServerTest, NoticesWhoGoes) {
   EXPECT_TRUE(soon([&] { return server_.open_requests() == 0; }));
 }
 
+// A stream may be silent for longer than a piece may take to be sent.
+TEST_F(HttpServerTest, NoticesWhoGoesLongAfterTheLastPiece) {
+  HttpClient c = client();
+  c.send("GET /keep HTTP/1.1\r\nHost: a\r\n\r\n");
+  const std::shared_ptr<Exchange> e = kept();
+  ASSERT_TRUE(e);
+  e->begin(200, "text/plain", {});
+  e->write("one ");
+  EXPECT_TRUE(c.more());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(e->gone());
+  c.close();
+  EXPECT_TRUE(soon([&] { return e->gone(); }));
+}
+
 TEST_F(HttpServerTest, AnAnswerThatIsForgottenIsAnError) {
   HttpClient c = client();
   EXPECT_EQ(c.ask("GET", "/forget").status, 500);

@@ -136,7 +136,8 @@ class Answer : public Exchange {
   const HttpRequest& request() const override { return request_; }
 
   void send(int status, std::string_view type, std::string body, Headers headers) override {
-    headers.emplace_back("Content-Length", std::to_string(body.size()));
+    // An answer of no content has no length either (RFC 9110, 8.6).
+    if (status != 204) headers.emplace_back("Content-Length", std::to_string(body.size()));
     std::string bytes = head(status, type, headers);
     if (request_.method != "HEAD") bytes += body;
     state_ = State::done;

@@ -53,7 +53,7 @@ class HttpClient {
       if (!more()) return reply;
     reply.head = take(end + 4);
     reply.status = std::atoi(reply.head.c_str() + sizeof("HTTP/1.1 ") - 1);
-    if (bodiless || reply.status == 100) return reply;
+    if (bodiless || reply.status == 100 || reply.status == 204) return reply;
     if (reply.head.find("Transfer-Encoding: chunked") != std::string::npos) {
       for (;;) {
         while ((end = buffer_.find("\r\n")) == std::string::npos)

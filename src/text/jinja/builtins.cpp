@@ -1,6 +1,7 @@
 #include "text/jinja/builtins.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -11,8 +12,9 @@
 namespace moe::jinja {
 namespace {
 
-// ---- what several need
-// ---------------------------------------------------------------------------
+// ---- what several need --------------------------------------------------------------------------
+
+constexpr int64_t kSortingOfDicts = 16;  // times that it goes through their keys
 
 // A part of a path: digits are a place.
 Value key_in_path(std::string_view part) {
@@ -56,20 +58,20 @@ Arguments behind(const Arguments& given, size_t first) {
 
 Value trim(const Call& c) {
   c.only(1, {"chars"});
-  const std::string text = to_text(c.on);
+  const std::string text = written(c.host, c.on);
   const Value set = c.get(0, "chars", {});
   if (set.none()) return std::string(stripped(text));
   return text_methods().at("strip")({c.host, "strip", Value(text), c.given});
 }
 
 Value through_method(const Call& c) {
-  const Value text = to_text(c.on);
+  const Value text = written(c.host, c.on);
   return text_methods().at(c.name)({c.host, c.name, text, c.given});
 }
 
 // Every word's first letter large, the others small; words end where Jinja's do.
 Value title(const Call& c) {
-  std::string out = lowered(to_text(c.on));
+  std::string out = lowered(written(c.host, c.on));
   bool begins = true;
   for (char& x : out) {
     if (begins && x >= 'a' && x <= 'z') x = static_cast<char>(x - 32);
@@ -80,7 +82,7 @@ Value title(const Call& c) {
 
 Value escape(const Call& c) {
   if (c.on.safe()) return c.on;
-  return Value::marked_safe(escaped(c.host, to_text(c.on)));
+  return Value::marked_safe(escaped(c.host, written(c.host, c.on)));
 }
 
 Value indent(const Call& c) {
@@ -92,7 +94,7 @@ Value indent(const Call& c) {
           ? *width.text()
           : std::string(static_cast<size_t>(std::max<int64_t>(0, integer_of(c, width))), ' ');
   const bool first = c.flag(1, "first", false), blank = c.flag(2, "blank", false);
-  const std::string text = to_text(c.on);
+  const std::string text = written(c.host, c.on);
   std::string out = first ? by : "";
   for (const char x : text) {
     out += x;
@@ -113,10 +115,10 @@ Value indent(const Call& c) {
 }
 
 Value replace(const Call& c) {
-  const Value text = to_text(c.on);
+  const Value text = written(c.host, c.on);
   Arguments given = c.given;
   for (Value& x : given.positional)
-    if (!x.number()) x = to_text(x);
+    if (!x.number()) x = written(c.host, x);
   return text_methods().at("replace")({c.host, "replace", text, given});
 }
 
@@ -130,15 +132,15 @@ Value to_json_filter(const Call& c) {
     style.item.pop_back();  // the space: the line ends there
   }
   if (const Value by = c.get(2, "separators", {}); !by.none()) {
-    const List parts = items_of(by);
+    const List parts = items_of(c.host, by);
     if (parts.size() != 2) fail("tojson(): separators are two texts");
     style.item = text_of(c, parts[0]);
     style.colon = text_of(c, parts[1]);
   }
   style.sorted = c.flag(3, "sort_keys", false);
-  std::string out = to_json(c.on, style);
-  c.host.spend(out.size());
-  return out;
+  if (style.sorted) c.host.work(product_of_weights(c.on.weight(), kSortingOfDicts));
+  style.spend = [&](size_t bytes) { c.host.spend(bytes); };
+  return to_json(c.on, style);
 }
 
 // ---- filters: numbers ---------------------------------------------------------------------------
@@ -149,7 +151,7 @@ Value to_int(const Call& c) {
   if (c.on.integer()) return c.on;
   if (c.on.real() && std::abs(*c.on.real()) < 9e18) return static_cast<int64_t>(*c.on.real());
   if (!c.get(1, "base", {}).none()) fail("int() of a base is not known here");
-  const std::string held = to_text(c.on);
+  const std::string held = written(c.host, c.on);
   std::string_view text = stripped(held);
   if (text.starts_with('+')) text.remove_prefix(1);
   int64_t whole = 0;
@@ -166,7 +168,7 @@ Value to_int(const Call& c) {
 Value to_float(const Call& c) {
   c.only(1, {"default"});
   if (c.on.number()) return c.on.as_double();
-  const std::string held = to_text(c.on);
+  const std::string held = written(c.host, c.on);
   const std::string_view text = stripped(held);
   double x = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), x);
@@ -205,7 +207,9 @@ Value or_default(const Call& c) {
 
 template <bool kLast>
 Value end_item(const Call& c) {
-  const List items = items_of(c.on);
+  if (const std::string* text = c.on.text(); text != nullptr && !text->empty())
+    return std::string(character_of(*text, kLast ? character_count(*text) - 1 : 0));
+  const List items = items_of(c.host, c.on);
   if (items.empty())
     return Undefined{kLast ? "the last item of nothing" : "the first item of nothing"};
   return kLast ? items.back() : items.front();
@@ -213,14 +217,14 @@ Value end_item(const Call& c) {
 
 Value join(const Call& c) {
   c.only(2, {"d", "attribute"});
-  const std::string by = to_text(c.get(0, "d", ""));
+  const std::string by = written(c.host, c.get(0, "d", ""));
   const Value attribute = c.get(1, "attribute", {});
   std::string out;
   bool first = true;
-  for (const Value& x : items_of(c.on)) {
+  for (const Value& x : items_of(c.host, c.on)) {
     if (!first) out += by;
     first = false;
-    const std::string text = to_text(key_of(c, x, attribute));
+    const std::string text = written(c.host, key_of(c, x, attribute));
     c.host.spend(text.size() + by.size());
     out += text;
   }
@@ -228,7 +232,7 @@ Value join(const Call& c) {
 }
 
 Value reverse(const Call& c) {
-  List items = items_of(c.on);
+  List items = items_of(c.host, c.on);
   std::reverse(items.begin(), items.end());
   if (!c.on.text()) return Value::stream(std::move(items));
   std::string out;
@@ -244,7 +248,10 @@ Value dict_items(const Call& c) {
   return out;
 }
 
-void sort_by(List& items, const std::vector<Value>& keys, bool reversed) {
+void sort_by(const Call& c, List& items, const std::vector<Value>& keys, bool reversed) {
+  int64_t all = 0;
+  for (const Value& key : keys) all = sum_of_weights(all, key.weight());
+  c.host.work(product_of_weights(all, std::bit_width(keys.size())));
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -258,32 +265,33 @@ void sort_by(List& items, const std::vector<Value>& keys, bool reversed) {
 
 Value sort(const Call& c) {
   c.only(3, {"reverse", "case_sensitive", "attribute"});
-  List items = items_of(c.on);
+  List items = items_of(c.host, c.on);
   std::vector<Value> keys;
   for (const Value& x : items)
     keys.push_back(key_of(c, x, c.get(2, "attribute", {}), !c.flag(1, "case_sensitive", false)));
-  sort_by(items, keys, c.flag(0, "reverse", false));
+  sort_by(c, items, keys, c.flag(0, "reverse", false));
   return items;
 }
 
 Value dictsort(const Call& c) {
   c.only(3, {"case_sensitive", "by", "reverse"});
-  List items = items_of(dict_items({c.host, c.name, c.on, {}}));
+  List items = items_of(c.host, dict_items({c.host, c.name, c.on, {}}));
   const Value by = c.get(1, "by", "key");
   std::vector<Value> keys;
   for (const Value& x : items)
     keys.push_back(
         key_of(c, x, int64_t{text_of(c, by) == "value"}, !c.flag(0, "case_sensitive", false)));
-  sort_by(items, keys, c.flag(2, "reverse", false));
+  sort_by(c, items, keys, c.flag(2, "reverse", false));
   return items;
 }
 
 Value unique(const Call& c) {
   c.only(2, {"case_sensitive", "attribute"});
   List kept, seen;
-  for (const Value& x : items_of(c.on)) {
+  for (const Value& x : items_of(c.host, c.on)) {
     const Value key = key_of(c, x, c.get(1, "attribute", {}), !c.flag(0, "case_sensitive", false));
     c.host.spend(seen.size());
+    work_of_finding(c.host, std::ssize(seen), key);
     if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
     seen.push_back(key);
     kept.push_back(x);
@@ -294,10 +302,12 @@ Value unique(const Call& c) {
 template <bool kMost>
 Value extreme(const Call& c) {
   c.only(2, {"case_sensitive", "attribute"});
-  const List items = items_of(c.on);
+  const List items = items_of(c.host, c.on);
   if (items.empty()) return Undefined{"the extreme of nothing"};
   const auto key = [&](const Value& x) {
-    return key_of(c, x, c.get(1, "attribute", {}), !c.flag(0, "case_sensitive", false));
+    Value of = key_of(c, x, c.get(1, "attribute", {}), !c.flag(0, "case_sensitive", false));
+    c.host.work(of.weight());
+    return of;
   };
   const Value* best = &items[0];
   for (const Value& x : items) {
@@ -312,7 +322,7 @@ Value sum(const Call& c) {
   const Value start = c.get(1, "start", int64_t{0});
   double total = start.number() ? start.as_double() : 0;
   bool whole = start.integer() != nullptr;
-  for (const Value& x : items_of(c.on)) {
+  for (const Value& x : items_of(c.host, c.on)) {
     const Value term = key_of(c, x, c.get(0, "attribute", {}));
     if (!term.number()) fail("sum of {}", term.type());
     whole = whole && !term.real();
@@ -328,7 +338,7 @@ Value map(const Call& c) {
   if (!c.on.truth()) return Value::stream({});
   const Value* attribute = c.find(99, "attribute");
   const Value otherwise = c.get(99, "default", Undefined{"an attribute"});
-  for (const Value& x : items_of(c.on)) {
+  for (const Value& x : items_of(c.host, c.on)) {
     c.host.spend(sizeof(Value));
     if (attribute == nullptr) {
       out.push_back(c.host.filter(text_of(c, c.need(0, "filter")), x, behind(c.given, 1)));
@@ -345,7 +355,7 @@ Value select(const Call& c) {
   List out;
   if (!c.on.truth()) return Value::stream({});  // None has nothing to choose from, either
   const size_t at = kByAttribute ? 1 : 0;
-  for (const Value& x : items_of(c.on)) {
+  for (const Value& x : items_of(c.host, c.on)) {
     const Value looked = kByAttribute ? at_path(c, x, c.need(0, "attribute")) : x;
     const Value* test = c.find(at, "test");
     const bool holds = test == nullptr
@@ -357,7 +367,7 @@ Value select(const Call& c) {
   return Value::stream(std::move(out));
 }
 
-Value to_list(const Call& c) { return items_of(c.on); }
+Value to_list(const Call& c) { return items_of(c.host, c.on); }
 
 // ---- tests --------------------------------------------------------------------------------------
 
@@ -366,10 +376,18 @@ bool is_iterable(const Value& x) { return x.text() || x.sequence() || x.dict() |
 template <class Fits>
 Value by_sign(const Call& c, Fits&& fits) {
   c.only(1, {"other"});
-  return fits(c.on, c.need(0, "other"));
+  const Value other = c.need(0, "other");
+  work_of_comparing(c.host, c.on, other);
+  return fits(c.on, other);
 }
 
 bool odd(const Call& c) { return integer_of(c, c.on) % 2 != 0; }
+
+// Whether a text's letters are all as `change` makes them.
+Value is_cased(const Call& c, std::string (*change)(std::string_view)) {
+  const std::string text = written(c.host, c.on);
+  return change(text) == text;
+}
 
 }  // namespace
 
@@ -387,7 +405,7 @@ const Table& filters() {
       {"float", to_float},
       {"indent", indent},
       {"int", to_int},
-      {"items", [](const Call& c) { return Value::stream(items_of(dict_items(c))); }},
+      {"items", [](const Call& c) { return Value::stream(items_of(c.host, dict_items(c))); }},
       {"join", join},
       {"last", end_item<true>},
       {"length", [](const Call& c) { return length_of(c.on); }},
@@ -401,11 +419,11 @@ const Table& filters() {
       {"replace", replace},
       {"reverse", reverse},
       {"round", round},
-      {"safe", [](const Call& c) { return Value::marked_safe(to_text(c.on)); }},
+      {"safe", [](const Call& c) { return Value::marked_safe(written(c.host, c.on)); }},
       {"select", select<true, false>},
       {"selectattr", select<true, true>},
       {"sort", sort},
-      {"string", [](const Call& c) { return c.on.safe() ? c.on : Value(to_text(c.on)); }},
+      {"string", [](const Call& c) { return c.on.safe() ? c.on : Value(written(c.host, c.on)); }},
       {"sum", sum},
       {"title", title},
       {"tojson", to_json_filter},
@@ -456,12 +474,12 @@ const Table& tests() {
       {">", kMore},
       {"gt", kMore},
       {"greaterthan", kMore},
-      {"in", [](const Call& c) -> Value { return contains(c.need(0, "seq"), c.on); }},
+      {"in", [](const Call& c) -> Value { return contains(c.host, c.need(0, "seq"), c.on); }},
       {"integer", [](const Call& c) -> Value { return c.on.integer() != nullptr; }},
       {"iterable", [](const Call& c) -> Value { return is_iterable(c.on); }},
       {"<=", kAtMost},
       {"le", kAtMost},
-      {"lower", [](const Call& c) -> Value { return lowered(to_text(c.on)) == to_text(c.on); }},
+      {"lower", [](const Call& c) { return is_cased(c, lowered); }},
       {"<", kLess},
       {"lt", kLess},
       {"lessthan", kLess},
@@ -475,7 +493,7 @@ const Table& tests() {
       {"string", [](const Call& c) -> Value { return c.on.text() != nullptr; }},
       {"true", [](const Call& c) -> Value { return c.on.boolean() && *c.on.boolean(); }},
       {"undefined", [](const Call& c) -> Value { return c.on.undefined() != nullptr; }},
-      {"upper", [](const Call& c) -> Value { return raised(to_text(c.on)) == to_text(c.on); }},
+      {"upper", [](const Call& c) { return is_cased(c, raised); }},
   };
   return table;
 }
@@ -493,7 +511,9 @@ const Table& dict_methods() {
       {"get",
        [](const Call& c) -> Value {
          c.only(2, {});
-         const Value* found = c.on.dict()->find(c.need(0, "key"));
+         const Value key = c.need(0, "key");
+         work_of_finding(c.host, std::ssize(c.on.dict()->entries), key);
+         const Value* found = c.on.dict()->find(key);
          return found != nullptr ? *found : c.get(1, "default", {});
        }},
   };
@@ -505,14 +525,18 @@ const Table& sequence_methods() {
       {"index",
        [](const Call& c) -> Value {
          const List& items = c.on.sequence()->items;
-         const auto found = std::find(items.begin(), items.end(), c.need(0, "value"));
+         const Value value = c.need(0, "value");
+         work_of_finding(c.host, std::ssize(items), value);
+         const auto found = std::find(items.begin(), items.end(), value);
          if (found == items.end()) fail("index() finds nothing");
          return static_cast<int64_t>(found - items.begin());
        }},
       {"count",
        [](const Call& c) -> Value {
          const List& items = c.on.sequence()->items;
-         return static_cast<int64_t>(std::count(items.begin(), items.end(), c.need(0, "value")));
+         const Value value = c.need(0, "value");
+         work_of_finding(c.host, std::ssize(items), value);
+         return static_cast<int64_t>(std::count(items.begin(), items.end(), value));
        }},
   };
   return table;
@@ -560,25 +584,56 @@ std::string escaped(Host& host, std::string_view text) {
   return out;
 }
 
-List items_of(const Value& x) {
+List items_of(Host& host, const Value& x) {
   if (x.undefined()) return {};
   if (x.sequence()) return x.sequence()->items;
-  if (x.text()) return characters(*x.text());
+  if (x.text()) {
+    host.spend(x.text()->size() * sizeof(Value));  // a value each
+    return characters(*x.text());
+  }
   if (!x.dict()) fail("{} has no items to go through", x.type());
   List keys;
   for (const auto& entry : x.dict()->entries) keys.push_back(entry.first);
   return keys;
 }
 
-bool contains(const Value& all, const Value& x) {
+std::string written(Host& host, const Value& x) {
+  if (x.sequence() || x.dict()) host.spend(static_cast<size_t>(x.weight()));
+  return to_text(x);
+}
+
+// Of others than lists and dicts the first look tells; texts are gone through by what holds them.
+void work_of_comparing(Host& host, const Value& a, const Value& b) {
+  if ((a.sequence() && b.sequence()) || (a.dict() && b.dict()))
+    host.work(std::min(a.weight(), b.weight()));
+}
+
+void work_of_finding(Host& host, int64_t count, const Value& x) {
+  host.work(product_of_weights(count, x.weight()));
+}
+
+// Where a text begins as what is looked for does, over and over, each place is looked at for long.
+void work_of_searching(Host& host, std::string_view text, std::string_view what) {
+  constexpr size_t kShort = 64;
+  if (what.size() > kShort)
+    host.work(product_of_weights(std::ssize(text), std::ssize(what)) /
+              static_cast<int64_t>(kShort));
+}
+
+bool contains(Host& host, const Value& all, const Value& x) {
   if (all.undefined()) return false;
-  if (all.dict()) return all.dict()->find(x) != nullptr;
+  if (all.dict()) {
+    work_of_finding(host, std::ssize(all.dict()->entries), x);
+    return all.dict()->find(x) != nullptr;
+  }
   if (all.text()) {
     if (!x.text()) fail("a text holds texts only, not {}", x.type());
+    work_of_searching(host, *all.text(), *x.text());
     return all.text()->find(*x.text()) != std::string::npos;
   }
   if (!all.sequence()) fail("{} has no items to look through", all.type());
   const List& items = all.sequence()->items;
+  work_of_finding(host, std::ssize(items), x);
   return std::find(items.begin(), items.end(), x) != items.end();
 }
 

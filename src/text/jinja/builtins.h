@@ -23,6 +23,8 @@ class Host {
   virtual Value item(const Value& x, const Value& key) = 0;
   // Before so many bytes are made; throws where a template has made too many.
   virtual void spend(size_t bytes) = 0;
+  // Before so many are gone through; likewise.
+  virtual void work(int64_t bytes) = 0;
 };
 
 struct Call {
@@ -50,9 +52,15 @@ const Table& dict_methods();
 const Table& sequence_methods();
 
 // What a loop goes through: items, keys, characters, nothing where undefined.
-List items_of(const Value&);
+List items_of(Host&, const Value&);
+// to_text(), within what a template may make.
+std::string written(Host&, const Value&);
+// Before two values are compared, or one with each of `count`, or a text is looked for in another.
+void work_of_comparing(Host&, const Value& a, const Value& b);
+void work_of_finding(Host&, int64_t count, const Value&);
+void work_of_searching(Host&, std::string_view text, std::string_view what);
 // Python's x in all.
-bool contains(const Value& all, const Value& x);
+bool contains(Host&, const Value& all, const Value& x);
 Value length_of(const Value&);
 // As Python's str.lower() and upper(); fails for letters that are not ASCII.
 std::string lowered(std::string_view text);

@@ -30,10 +30,13 @@ struct Scope : std::enable_shared_from_this<Scope> {
   std::vector<std::pair<std::string, Value>> names;
   bool is_kept = false;
 
-  const Value* find(std::string_view name) const {
+  // `looked`: the names that were looked at are added to it.
+  const Value* find(std::string_view name, int64_t& looked) const {
     for (const Scope* s = this; s != nullptr; s = s->outside)
-      for (const auto& entry : s->names)
+      for (const auto& entry : s->names) {
+        ++looked;
         if (entry.first == name) return &entry.second;
+      }
     return nullptr;
   }
   void set(const std::string& name, Value value) {
@@ -107,17 +110,24 @@ class Renderer final : public Host {
                           return row.second({*this, row.first, x, given});
                         },
                         x.depth()};
-    if (x.dict())
-      if (const Value* found = x.dict()->find(name)) return *found;
-    if (x.space())
+    if (x.dict()) {
+      const Value key = name;
+      work_of_finding(*this, std::ssize(x.dict()->entries), key);
+      if (const Value* found = x.dict()->find(key)) return *found;
+    }
+    if (x.space()) {
+      work_on_names(std::ssize(x.space()->fields));
       for (const auto& field : x.space()->fields)
         if (field.first == name) return field.second;
+    }
     return Undefined{name};
   }
   Value item(const Value& x, const Value& key) override {
     if (x.undefined()) fail("{} is undefined, and so has no items", x.undefined()->name);
-    if (x.dict())
+    if (x.dict()) {
+      work_of_finding(*this, std::ssize(x.dict()->entries), key);
       if (const Value* found = x.dict()->find(key)) return *found;
+    }
     if ((x.sequence() || x.text()) && key.integer()) {
       if (x.text()) work_on(x);
       const int64_t size = *length_of(x).integer(),
@@ -128,12 +138,18 @@ class Renderer final : public Host {
                       : x.sequence()->items[index];
     }
     if (key.text()) return attribute(x, *key.text());
+    spend(static_cast<size_t>(key.weight()));
     return Undefined{fmt::format("item {}", to_repr(key))};
   }
   void spend(size_t bytes) override {
-    spent_ += bytes;
-    if (spent_ > options_.most_bytes)
+    if (bytes > options_.most_bytes - spent_)
       fail("the template makes more than {} MiB", options_.most_bytes >> 20);
+    spent_ += bytes;
+  }
+  // As many steps as it takes time.
+  void work(int64_t bytes) override {
+    constexpr int64_t kBytesOfStep = 256;
+    step(bytes / kBytesOfStep);
   }
 
  private:
@@ -148,10 +164,19 @@ class Renderer final : public Host {
     if (steps_ > options_.most_steps)
       fail("the template takes more than {} steps", options_.most_steps);
   }
-  // A long text takes as many steps as it takes time.
   void work_on(const Value& x) {
-    constexpr size_t kBytesOfStep = 256;
-    if (x.text()) step(static_cast<int64_t>(x.text()->size() / kBytesOfStep));
+    if (x.text()) work(std::ssize(*x.text()));
+  }
+  // Names are looked for one after the other.
+  void work_on_names(int64_t count) {
+    constexpr int64_t kBytesOfName = 4;
+    work(count * kBytesOfName);
+  }
+  const Value* find(std::string_view name, const Scope& scope) {
+    int64_t looked = 0;
+    const Value* found = scope.find(name, looked);
+    work_on_names(looked);
+    return found;
   }
 
   // A failure inside names the innermost line.
@@ -213,6 +238,7 @@ class Renderer final : public Host {
   Entries entries_of(const Arguments& given) {
     Entries out;
     const auto put = [&](const Value& key, const Value& value) {
+      work_of_finding(*this, std::ssize(out), key);
       for (auto& entry : out)
         if (entry.first == key) {
           entry.second = value;
@@ -224,8 +250,8 @@ class Renderer final : public Host {
       if (x.dict())
         for (const auto& [key, value] : x.dict()->entries) put(key, value);
       else
-        for (const Value& pair : items_of(x)) {
-          const List two = items_of(pair);
+        for (const Value& pair : items_of(*this, x)) {
+          const List two = items_of(*this, pair);
           if (two.size() != 2) fail("a dict is made of pairs");
           put(two[0], two[1]);
         }
@@ -238,12 +264,13 @@ class Renderer final : public Host {
     Namespace& made = spaces_.emplace_back();
     spend(sizeof(Namespace));
     for (const auto& [key, value] : entries_of(given))
-      made.fields.emplace_back(to_text(key), value);
+      made.fields.emplace_back(written(*this, key), value);
     return Value(&made);
   }
 
   Value raise_exception(const Arguments& given) {
-    fail("the template refuses: {}", to_text(call_of("raise_exception", given).need(0, "message")));
+    fail("the template refuses: {}",
+         written(*this, call_of("raise_exception", given).need(0, "message")));
   }
 
   Value strftime_now(const Arguments& given) {
@@ -275,7 +302,7 @@ class Renderer final : public Host {
   Flow statement(const Statement& s, Scope& scope, std::string& out) {
     switch (s.kind) {
       case SKind::data: write(out, s.text); return Flow::on;
-      case SKind::print: write(out, to_text(value(*s.expr, scope))); return Flow::on;
+      case SKind::print: write(out, written(*this, value(*s.expr, scope))); return Flow::on;
       case SKind::choose:
         for (const Statement::Branch& branch : s.branches)
           if (!branch.condition || value(*branch.condition, scope).truth())
@@ -299,8 +326,9 @@ class Renderer final : public Host {
 
   void assign(const std::vector<std::string>& targets, const Value& x, Scope& scope) {
     if (scope.is_kept) spend(targets.size() * sizeof(scope.names[0]));
+    work_on_names(std::ssize(targets) * std::ssize(scope.names));
     if (targets.size() == 1) return scope.set(targets[0], x);
-    const List items = items_of(x);
+    const List items = items_of(*this, x);
     if (items.size() != targets.size())
       fail("{} values for {} names", items.size(), targets.size());
     for (size_t i = 0; i < items.size(); ++i) scope.set(targets[i], items[i]);
@@ -322,10 +350,11 @@ class Renderer final : public Host {
       }
     }
     if (s.field.empty()) return assign(s.targets, x, scope);
-    const Value* found = scope.find(s.targets[0]);
+    const Value* found = find(s.targets[0], scope);
     Namespace* space = found == nullptr ? nullptr : found->space();
     if (space == nullptr)
       fail("{} is no namespace, so its {} cannot be set", s.targets[0], s.field);
+    work_on_names(std::ssize(space->fields));
     for (auto& field : space->fields)
       if (field.first == s.field) {
         field.second = std::move(x);
@@ -360,7 +389,7 @@ class Renderer final : public Host {
 
   Flow loop(const Statement& s, Scope& scope, std::string& out) {
     const Value over = value(*s.expr, scope);
-    List items = items_of(over);
+    List items = items_of(*this, over);
     spend(items.size() * sizeof(Value));
     if (s.filter) {
       List kept;
@@ -408,6 +437,7 @@ class Renderer final : public Host {
     const Call c = call_of(s.text.c_str(), given);
     if (given.positional.size() > s.targets.size())
       fail("{} has {} arguments at most", s.text, s.targets.size());
+    work_on_names(std::ssize(given.named) * std::ssize(s.targets));
     for (const auto& entry : given.named)
       if (std::find(s.targets.begin(), s.targets.end(), entry.first) == s.targets.end())
         fail("{} has no argument {}", s.text, entry.first);
@@ -435,7 +465,7 @@ class Renderer final : public Host {
     switch (e.kind) {
       case EKind::constant: return e.value;
       case EKind::name: {
-        const Value* found = scope.find(e.text);
+        const Value* found = find(e.text, scope);
         return found != nullptr ? *found : Value(Undefined{e.text});
       }
       case EKind::attribute: return attribute(value(*e.of[0], scope), e.text);
@@ -496,11 +526,10 @@ class Renderer final : public Host {
     if (!x.text() && (!x.sequence() || x.sequence()->form == Sequence::Form::stream))
       fail("{} has no slices", x.type());
     work_on(x);
-    const List items = items_of(x);
     const auto part = [&](size_t i) { return e.of[i] ? value(*e.of[i], scope) : Value(); };
     const Value from = part(1), to = part(2), by_given = part(3);
     const Call c = call_of("a slice", none_given_);
-    const int64_t size = static_cast<int64_t>(items.size()),
+    const int64_t size = *length_of(x).integer(),
                   by = by_given.none() ? 1 : integer_of(c, by_given);
     if (by == 0 || by == std::numeric_limits<int64_t>::min()) fail("a slice by steps of {}", by);
     const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;
@@ -510,6 +539,14 @@ class Renderer final : public Host {
       return std::clamp(at < 0 ? at + size : at, low, high);
     };
     const int64_t begin = bound(from, by > 0 ? low : high), end = bound(to, by > 0 ? high : low);
+    if (x.text() && by == 1) {
+      const std::string_view between =
+          characters_between(*x.text(), static_cast<size_t>(begin), static_cast<size_t>(end));
+      spend(between.size());
+      return std::string(between);
+    }
+    const List made = x.text() ? items_of(*this, x) : List();
+    const List& items = x.text() ? made : x.sequence()->items;
     List out;
     for (int64_t i = begin; by > 0 ? i < end : i > end;) {
       out.push_back(items[static_cast<size_t>(i)]);
@@ -537,7 +574,7 @@ class Renderer final : public Host {
 
   Value binary(const std::string& sign, const Value& a, const Value& b) {
     if (sign == "~") {
-      std::string text = to_text(a) + to_text(b);
+      std::string text = written(*this, a) + written(*this, b);
       spend(text.size());
       return text;
     }
@@ -545,7 +582,7 @@ class Renderer final : public Host {
     defined(b);
     if (sign == "+" && a.text() && b.text() && (a.safe() || b.safe())) {
       const auto part = [&](const Value& x) {
-        return x.safe() ? *x.text() : escaped(*this, to_text(x));
+        return x.safe() ? *x.text() : escaped(*this, *x.text());
       };
       spend(part(a).size() + part(b).size());
       return Value::marked_safe(part(a) + part(b));
@@ -612,10 +649,11 @@ class Renderer final : public Host {
   bool holds(const std::string& sign, const Value& a, const Value& b) {
     work_on(a);
     work_on(b);
+    if (sign == "in") return contains(*this, b, a);
+    if (sign == "not in") return !contains(*this, b, a);
+    work_of_comparing(*this, a, b);
     if (sign == "==") return a == b;
     if (sign == "!=") return !(a == b);
-    if (sign == "in") return contains(b, a);
-    if (sign == "not in") return !contains(b, a);
     const int order = compare(defined(a), defined(b));
     return sign == "<"    ? order < 0
            : sign == ">"  ? order > 0

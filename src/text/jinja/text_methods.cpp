@@ -1,5 +1,6 @@
 // Methods of Python's str as templates call them.
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
 #include "text/jinja/builtins.h"
@@ -15,18 +16,31 @@ void need_ascii(std::string_view text, std::string_view what) {
     fail("{} of letters beyond ASCII is not known here", what);
 }
 
+// f(character) of a text, one after the other.
+template <class F>
+void each_character(std::string_view text, F&& f) {
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view one = character_of(text.substr(at), 0);
+    f(one);
+    at += one.size();
+  }
+}
+
 // Without the characters of `set` at its ends.
 std::string without(std::string_view text, std::string_view set, bool left, bool right) {
-  const List in = characters(text), drop = characters(set);
-  const auto dropped = [&](const Value& x) {
-    return std::find(drop.begin(), drop.end(), x) != drop.end();
-  };
-  size_t begin = 0, end = in.size();
-  while (left && begin < end && dropped(in[begin])) ++begin;
-  while (right && end > begin && dropped(in[end - 1])) --end;
-  std::string out;
-  for (size_t i = begin; i < end; ++i) out += *in[i].text();
-  return out;
+  std::set<std::string_view> drop;
+  each_character(set, [&](std::string_view one) { drop.insert(one); });
+  size_t at = 0, begin = text.size(), end = 0;  // of what is not dropped
+  each_character(text, [&](std::string_view one) {
+    if (!drop.contains(one)) {
+      begin = std::min(begin, at);
+      end = at + one.size();
+    }
+    at += one.size();
+  });
+  if (!left) begin = 0;
+  if (!right) end = text.size();
+  return std::string(text.substr(begin, begin < end ? end - begin : 0));
 }
 
 template <bool kLeft, bool kRight>
@@ -34,7 +48,9 @@ Value strip(const Call& c) {
   c.only(1, {"chars"});
   const Value set = c.get(0, "chars", {});
   if (set.none()) return std::string(stripped(self(c), kLeft, kRight));
-  return without(self(c), text_of(c, set), kLeft, kRight);
+  const std::string drop = text_of(c, set);
+  c.host.work(std::ssize(drop));
+  return without(self(c), drop, kLeft, kRight);
 }
 
 List split_spaces(std::string_view text, int64_t most) {
@@ -61,6 +77,7 @@ Value split(const Call& c) {
   if (separator.none()) return split_spaces(self(c), most);
   const std::string by = text_of(c, separator);
   if (by.empty()) fail("split() by an empty text");
+  work_of_searching(c.host, self(c), by);
   List parts;
   size_t at = 0;
   for (size_t end; (most < 0 || static_cast<int64_t>(parts.size()) < most) &&
@@ -76,11 +93,13 @@ Value rsplit(const Call& c) {
   const std::string by = text_of(c, c.need(0, "sep"));
   int64_t most = integer_of(c, c.get(1, "maxsplit", int64_t{-1}));
   if (by.empty()) fail("rsplit() by an empty text");
+  work_of_searching(c.host, self(c), by);
   List parts;
   size_t end = self(c).size();
   for (; most != 0; --most) {
     const size_t at = end < by.size() ? std::string::npos : self(c).rfind(by, end - by.size());
     if (at == std::string::npos) break;
+    c.host.spend(sizeof(Value) + end - at);
     parts.emplace_back(self(c).substr(at + by.size(), end - at - by.size()));
     end = at;
   }
@@ -95,6 +114,7 @@ Value splitlines(const Call& c) {
   const std::string& text = self(c);
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
+    c.host.spend(sizeof(Value) + end - at);
     lines.emplace_back(text.substr(at, end - at));
     at = end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1);
   }
@@ -129,6 +149,7 @@ Value replace_in_text(const Call& c) {
   std::string out;
   size_t at = 0;
   if (from.empty()) fail("replace() of an empty text is not known here");
+  work_of_searching(c.host, self(c), from);
   for (size_t found; most != 0 && (found = self(c).find(from, at)) != std::string::npos; --most) {
     c.host.spend(found - at + to.size());
     out.append(self(c), at, found - at) += to;
@@ -142,6 +163,7 @@ template <bool kLast, bool kMustBe>
 Value find(const Call& c) {
   c.only(1, {});
   const std::string what = text_of(c, c.need(0, "sub"));
+  work_of_searching(c.host, self(c), what);
   const size_t at = kLast ? self(c).rfind(what) : self(c).find(what);
   if (at == std::string::npos && kMustBe) fail("{}() finds nothing", c.name);
   if (at == std::string::npos) return int64_t{-1};
@@ -153,6 +175,7 @@ Value count(const Call& c) {
   const std::string what = text_of(c, c.need(0, "sub"));
   int64_t found = 0;
   if (what.empty()) return Value::of_size(character_count(self(c)) + 1);
+  work_of_searching(c.host, self(c), what);
   for (size_t at = 0; (at = self(c).find(what, at)) != std::string::npos; at += what.size())
     ++found;
   return found;
@@ -162,7 +185,7 @@ Value join_texts(const Call& c) {
   c.only(1, {});
   std::string out;
   bool first = true;
-  for (const Value& x : items_of(c.need(0, "iterable"))) {
+  for (const Value& x : items_of(c.host, c.need(0, "iterable"))) {
     if (!first) out += self(c);
     first = false;
     out += text_of(c, x);
@@ -192,7 +215,7 @@ Value format(const Call& c) {
     const bool by_place = std::all_of(name.begin(), name.end(), ascii_digit) && name.size() < 4;
     const Value* found = by_place ? c.find(std::stoul(name), "") : c.find(~size_t{0}, name);
     if (found == nullptr) fail("format(): {{{}}} is not known here", name);
-    out += to_text(*found);
+    out += written(c.host, *found);
     c.host.spend(out.size());
     i = end;
   }

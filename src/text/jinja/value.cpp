@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 #include "text/utf8.h"
@@ -11,7 +12,10 @@
 namespace moe::jinja {
 namespace {
 
-constexpr int kDeepestValue = 64;  // of values inside values
+constexpr int kDeepestValue = 64;    // of values inside values
+constexpr int64_t kLeastWeight = 8;  // of one
+// Keys of a dict are looked for one after the other: those of two with n each take n^2 comparisons.
+constexpr int64_t kKeysOfAByte = 16;
 
 std::string real_text(double x) {
   if (std::isnan(x)) return "nan";
@@ -103,33 +107,39 @@ struct JsonWriter {
   const JsonStyle& style;
   std::string out;
 
+  void add(std::string_view text) {
+    if (style.spend) style.spend(text.size());
+    out += text;
+  }
   void line(int depth) {
     if (style.indent < 0) return;
+    const auto spaces = static_cast<size_t>(style.indent * depth);
+    if (style.spend) style.spend(spaces + 1);
     out += '\n';
-    out.append(static_cast<size_t>(style.indent * depth), ' ');
+    out.append(spaces, ' ');
   }
   template <class Range, class Write>
   void within(char open, char close, const Range& range, int depth, Write&& one) {
-    out += open;
+    add({&open, 1});
     bool first = true;
     for (const auto& x : range) {
-      if (!first) out += style.item;
+      if (!first) add(style.item);
       first = false;
       line(depth + 1);
       one(x);
     }
     if (!first) line(depth);
-    out += close;
+    add({&close, 1});
   }
   void write(const Value& x, int depth) {
-    if (x.none()) out += "null";
-    else if (x.boolean()) out += *x.boolean() ? "true" : "false";
-    else if (x.integer()) out += std::to_string(*x.integer());
+    if (x.none()) add("null");
+    else if (x.boolean()) add(*x.boolean() ? "true" : "false");
+    else if (x.integer()) add(std::to_string(*x.integer()));
     else if (x.real())
-      out += std::isnan(*x.real())   ? "NaN"
-             : std::isinf(*x.real()) ? (*x.real() < 0 ? "-Infinity" : "Infinity")
-                                     : real_text(*x.real());
-    else if (x.text()) out += json_string(*x.text(), style.ascii);
+      add(std::isnan(*x.real())   ? "NaN"
+          : std::isinf(*x.real()) ? (*x.real() < 0 ? "-Infinity" : "Infinity")
+                                  : real_text(*x.real()));
+    else if (x.text()) add(json_string(*x.text(), style.ascii));
     else if (x.sequence() && x.sequence()->form != Sequence::Form::stream)
       within('[', ']', x.sequence()->items, depth, [&](const Value& y) { write(y, depth + 1); });
     else if (x.dict()) write_dict(*x.dict(), depth);
@@ -141,10 +151,10 @@ struct JsonWriter {
       std::stable_sort(entries.begin(), entries.end(),
                        [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
     within('{', '}', entries, depth, [&](const auto& entry) {
-      out +=
-          json_string(entry.first.text() ? *entry.first.text() : to_json(entry.first, JsonStyle{}),
-                      style.ascii);
-      out += style.colon;
+      add(json_string(entry.first.text() ? *entry.first.text()
+                                         : to_json(entry.first, JsonStyle{.spend = style.spend}),
+                      style.ascii));
+      add(style.colon);
       write(entry.second, depth + 1);
     });
   }
@@ -160,14 +170,22 @@ const Value* Dict::find(const Value& key) const {
 
 Value::Value(Sequence x) {
   int deepest = 0;
-  for (const Value& item : x.items) deepest = std::max(deepest, item.depth());
+  x.weight = kLeastWeight;
+  for (const Value& item : x.items) {
+    deepest = std::max(deepest, item.depth());
+    x.weight = sum_of_weights(x.weight, item.weight());
+  }
   set_depth(deepest);
   held_ = std::make_shared<const Sequence>(std::move(x));
 }
 Value::Value(Dict x) {
   int deepest = 0;
-  for (const auto& [key, item] : x.entries)
+  const auto keys = std::ssize(x.entries);
+  x.weight = kLeastWeight + product_of_weights(keys, keys) / kKeysOfAByte;
+  for (const auto& [key, item] : x.entries) {
     deepest = std::max({deepest, key.depth(), item.depth()});
+    x.weight = sum_of_weights(x.weight, sum_of_weights(key.weight(), item.weight()));
+  }
   set_depth(deepest);
   held_ = std::make_shared<const Dict>(std::move(x));
 }
@@ -179,6 +197,11 @@ Value::Value(Function x) {
 void Value::set_depth(int of_held) {
   if (of_held >= kDeepestValue) fail("values lie more than {} deep in each other", kDeepestValue);
   depth_ = of_held + 1;
+}
+
+int64_t Value::weight() const {
+  if (text()) return kLeastWeight + std::ssize(*text());
+  return sequence() ? sequence()->weight : dict() ? dict()->weight : kLeastWeight;
 }
 
 double Value::as_double() const {
@@ -285,6 +308,24 @@ std::string_view character_of(std::string_view text, size_t place) {
     at += c.size();
   }
   return {};
+}
+
+std::string_view characters_between(std::string_view text, size_t begin, size_t end) {
+  size_t from = text.size(), to = 0;
+  for (size_t place = 0; place < end && to < text.size(); ++place) {
+    if (place == begin) from = to;
+    to += character_at(text, to).size();
+  }
+  return from < to ? text.substr(from, to - from) : std::string_view();
+}
+
+int64_t sum_of_weights(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
+}
+int64_t product_of_weights(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
 }
 
 }  // namespace moe::jinja

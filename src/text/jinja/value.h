@@ -30,9 +30,11 @@ struct Sequence {
   enum class Form { list, tuple, stream };
   List items;
   Form form = Form::list;
+  int64_t weight = 0;  // Value::weight(), by who makes a value of it
 };
 struct Dict {
   Entries entries;
+  int64_t weight = 0;  // likewise
   const Value* find(const Value& key) const;
 };
 struct Namespace {
@@ -83,6 +85,10 @@ class Value {
   bool safe() const { return safe_; }
   // How many lists, dicts and functions lie in each other here.
   int depth() const { return depth_; }
+  // About how many bytes are written, or compared, where this is. What lies in lists and dicts
+  // several times counts each time, though it is held once: in 64 lists of two that lie in each
+  // other that is more than there are bytes.
+  int64_t weight() const;
   const std::string* text() const { return shared<std::string>(); }
   const Sequence* sequence() const { return shared<Sequence>(); }
   const Dict* dict() const { return shared<Dict>(); }
@@ -128,6 +134,7 @@ struct JsonStyle {
   int64_t indent = -1;
   bool sorted = false, ascii = false;
   std::string item = ", ", colon = ": ";
+  std::function<void(size_t bytes)> spend = {};  // asked before so many are written
 };
 std::string to_json(const Value&, const JsonStyle&);
 
@@ -136,6 +143,12 @@ List characters(std::string_view text);
 size_t character_count(std::string_view text);
 // The `place`-th one, empty behind the last.
 std::string_view character_of(std::string_view text, size_t place);
+// Those from one place up to another.
+std::string_view characters_between(std::string_view text, size_t begin, size_t end);
+
+// Of weights, no more than 64 bits hold.
+int64_t sum_of_weights(int64_t a, int64_t b);
+int64_t product_of_weights(int64_t a, int64_t b);
 
 [[noreturn]] void fail_overflow();  // a whole number beyond 64 bits
 

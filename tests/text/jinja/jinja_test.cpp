@@ -88,6 +88,83 @@ TEST(Jinja, WhatATemplateMayTakeIsBounded) {
   EXPECT_FAILS(render(std::string(2 << 20, 'a')), "1 MiB");
 }
 
+// Two lists of two lists of two lists ...: few bytes to hold, and more to write or to go through
+// than any machine has.
+TEST(Jinja, WhatIsHeldManyTimesCountsEachTime) {
+  const std::string twice =
+      "{% set ns = namespace(l=['a'], m=['a']) %}{% for i in range(60) %}"
+      "{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}";
+  for (const char* written :
+       {"{{ ns.l }}", "{{ ns.l ~ '' }}", "{{ ns.l | tojson }}", "{{ ns.l | tojson(indent=4) }}",
+        "{{ ns.l | string }}", "{{ [ns.l] | join }}", "{{ '{}'.format(ns.l) }}",
+        "{{ 'a' | replace(ns.l, 'b') }}", "{{ ns.l is lower }}", "{{ raise_exception(ns.l) }}",
+        "{{ {'a': 1}[ns.l] }}"})
+    EXPECT_FAILS(render(twice + written), "more than") << written;
+  for (const char* compared :
+       {"{{ ns.l == ns.m }}", "{{ ns.l != ns.m }}", "{{ ns.l < ns.m }}", "{{ ns.l in [ns.m] }}",
+        "{{ ns.l is eq(ns.m) }}", "{{ [ns.l, ns.m] | sort }}", "{{ [ns.l, ns.m] | max }}",
+        "{{ [ns.l, ns.m] | unique | list }}", "{{ [ns.l].index(ns.m) }}",
+        "{{ [ns.l].count(ns.m) }}", "{{ {ns.l: 1, ns.m: 2} | length }}",
+        "{{ {ns.l: 1}.get(ns.m) }}"})
+    EXPECT_FAILS(render(twice + compared), "steps") << compared;
+  // to hold them is not much, and others tell at the first look
+  EXPECT_EQ(render(twice + "{{ ns.l | length }}{{ ns.l == 'a' }}{{ ns.l[1:] | length }}"),
+            "2False1");
+}
+
+TEST(Jinja, TextsTakeNoMoreThanTheirLength) {
+  const jinja::Variables texts = {{"t", std::string(8 << 20, 'a')},
+                                  {"u", std::string(4 << 20, 'a') + "b"},
+                                  {"lines", std::string(8 << 20, '\n')}};
+  EXPECT_EQ(render("{{ t[:3] }}{{ t[-2:] | length }}{{ t | first }}{{ t | last }}", texts),
+            "aaa2aa");
+  EXPECT_EQ(render("{{ t.strip('ab') }}{{ t.find('ab') }}", texts), "-1");
+  for (const char* made : {"{{ t | list }}", "{{ t | reverse }}", "{{ t[::2] }}",
+                           "{% for c in t %}{% endfor %}", "{{ lines.splitlines() }}"})
+    EXPECT_FAILS(render(made, texts), "MiB") << made;
+  for (const char* searched : {"{{ t.find(u) }}", "{{ t.rfind(u) }}", "{{ t.count(u) }}",
+                               "{{ u in t }}", "{{ t.replace(u, '') }}"})
+    EXPECT_FAILS(render(searched, texts), "steps") << searched;
+  EXPECT_FAILS(render("{{ [[[[[[[[[[[x]]]]]]]]]]] | tojson(indent=100) }}",
+                      {{"x", jinja::List(100'000, jinja::Value(int64_t{1}))}}),
+               "MiB");
+}
+
+TEST(Jinja, NamesAreLookedForWithinTheSteps) {
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += "{% set a" + std::to_string(i) + " = 0 %}";
+  EXPECT_FAILS(render(many), "steps");
+  std::string dict = "{{ {";
+  for (int i = 0; i < 20'000; ++i) dict += std::to_string(i) + ":1,";
+  EXPECT_FAILS(render(dict + "} | length }}"), "steps");
+}
+
+// As Python's slices and strip(): by characters.
+TEST(Jinja, PartsOfTextsAreOfCharacters) {
+  for (const auto& [piece, text] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"'äöüß'[1:3]", "öü"},
+           {"'äöüß'[-2:]", "üß"},
+           {"'äöüß'[:99]", "äöüß"},
+           {"'äöüß'[3:1]", ""},
+           {"'äöüß'[99:]", ""},
+           {"'äöüß'[::-1]", "ßüöä"},
+           {"'äöüß'[::2]", "äü"},
+           {"'äö' | first", "ä"},
+           {"'äö' | last", "ö"},
+           {"'ääbää'.strip('ä')", "b"},
+           {"'ääbää'.lstrip('äx')", "bää"},
+           {"'ääbää'.rstrip('xä')", "ääb"},
+           {"'ab ba'.strip('ab')", " "},
+           {"'abab'.strip('ab')", ""},
+           {"'abab'.lstrip('ab')", ""},
+           {"'abab'.rstrip('ba')", ""},
+           {"''.strip('a')", ""},
+           {"'a,b,c'.rsplit(',', 1) | join(';')", "a,b;c"},
+           {"'a\\nb\\r\\nc'.splitlines() | join(';')", "a;b;c"}})
+    EXPECT_EQ(render(std::string("{{ ") + piece + " }}"), text) << piece;
+  EXPECT_EQ(render("{{ '' | first is defined }}"), "False");
+}
+
 // Beside the pieces of jinja2's own (EveryPieceAsJinja2): names of a macro's body are looked up
 // when it is called, around it and then at the top of the template.
 TEST(Jinja, MacrosSeeWhatIsSetBehindThem) {

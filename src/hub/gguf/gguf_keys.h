@@ -76,6 +76,7 @@ class GgufKeys {
 };
 
 inline constexpr const char* kKvHeads = "attention.head_count_kv";
+inline constexpr const char* kGgufGating = "expert_gating_func";
 
 // Layers that have something else in place of attention (gguf_mixers.cpp).
 void read_kimi_layers(GgufKeys&, ModelConfig&);
@@ -90,6 +91,13 @@ std::string why_not_state_sizes(const GgufArchitecture&, const ModelConfig&);
 void add_linear(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 // Those of n layers that are not every `every`th.
 std::vector<int64_t> layers_between(int64_t every, int64_t n);
+// Experts, and FFNs of a model without any (gguf_experts.cpp).
+void read_gguf_experts(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
+void read_gguf_dense(GgufKeys&, const GgufArchitecture&, ModelConfig&);
+void add_gguf_experts(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                      const ModelConfig&);
+void add_gguf_dense(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                    const ModelConfig&);
 // What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
 // of a head that turns; nothing of any other row.
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);

@@ -36,7 +36,8 @@ struct RopeScaling {
     none,
     linear,        // f / factor
     llama3,        // f where the wavelength is under original / high_freq_factor, f / factor over
-                   // original / low_freq_factor, between them a blend
+                   // original / low_freq_factor, between them a blend; of equal factors (Llama 4)
+                   // one or the other
     yarn,          // f and f / factor blended over the c whose rotations in `original` lie between
                    // beta_fast and beta_slow; scores grow (arXiv 2309.00071)
     proportional,  // f / factor of the first `share` of pairs, 0 of the others (Gemma 4)

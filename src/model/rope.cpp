@@ -14,13 +14,13 @@
 namespace moe {
 namespace {
 
-// Long waves are stretched by `factor`, short ones stay; between them the share of the stretched
-// one grows with the wavelength.
+// Long waves are stretched by `factor`, short ones stay; between them, where there is anything
+// between them, the share of the stretched one grows with the wavelength.
 double llama3(double f, const RopeScaling& s) {
   // within the original context
   const double turns = static_cast<double>(s.original_context) * f / (2 * std::numbers::pi);
   if (turns < s.low_freq_factor) return f / s.factor;
-  if (turns > s.high_freq_factor) return f;
+  if (turns >= s.high_freq_factor) return f;
   const double kept =
       (turns - s.low_freq_factor) / (static_cast<double>(s.high_freq_factor) - s.low_freq_factor);
   return (1 - kept) * f / s.factor + kept * f;
@@ -188,11 +188,13 @@ void validate(const RopeScaling& s) {
   if (s.original_context < 1)
     fail_usage("the rotary scaling's original context is {}; it must be at least 1",
                s.original_context);
-  if (s.kind == Kind::llama3 && !(s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
-                                  std::isfinite(s.high_freq_factor)))
+  if (s.kind == Kind::llama3 &&
+      !(s.low_freq_factor > 0 && s.high_freq_factor >= s.low_freq_factor &&
+        std::isfinite(s.high_freq_factor)))
     fail_usage(
-        "the rotary scaling goes from low_freq_factor {} to high_freq_factor {}; it must rise from "
-        "above 0",
+        "the rotary scaling goes from low_freq_factor {} to high_freq_factor {}; the second must "
+        "be "
+        "at least the first, and that above 0",
         s.low_freq_factor, s.high_freq_factor);
   if (s.kind == Kind::longrope) return validate_longrope(s);
   if (s.kind != Kind::yarn) return;

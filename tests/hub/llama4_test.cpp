@@ -34,7 +34,7 @@ Json scout() {
     "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
     "num_local_experts": 16, "output_router_logits": false, "pad_token_id": 200018,
     "rms_norm_eps": 1e-05,
-    "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
                      "original_max_position_embeddings": 8192, "rope_type": "llama3"},
     "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0,
     "tie_word_embeddings": false, "use_cache": true, "use_qk_norm": true,
@@ -65,6 +65,7 @@ TEST(Llama4, Scout) {
   EXPECT_EQ(c.query_growth.beta, 0.1f);
   EXPECT_EQ(c.query_growth.context, 8192);
   EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_EQ(c.rope_scaling.high_freq_factor, c.rope_scaling.low_freq_factor);
   const RoutingSpec spec = eval_spec(c.routing);
   EXPECT_TRUE(std::holds_alternative<RawScore>(spec.score));
   EXPECT_FALSE(std::get<ChosenSigmoids>(spec.weigh).renormalise);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -57,6 +58,22 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
       expect_frequencies(rope_frequencies(c.at("head_width"), c.at("theta"), scaling, true),
                          "long_frequencies");
   }
+}
+
+// Llama 4's: equal factors leave nothing to blend.
+TEST(Rope, Llama3MayJump) {
+  RopeScaling jump{.kind = Kind::llama3, .factor = 16, .original_context = 64};
+  jump.high_freq_factor = jump.low_freq_factor = 1;
+  EXPECT_NO_THROW(validate(jump));
+  const ops::RopeFrequencies plain = rope_frequencies(32, 1e4f, {}),
+                             got = rope_frequencies(32, 1e4f, jump);
+  int stretched = 0;
+  for (size_t c = 0; c < 16; ++c) {
+    const bool is_long = 2 * std::numbers::pi / plain.frequency[c] > 64;
+    EXPECT_EQ(got.frequency[c], is_long ? plain.frequency[c] / 16 : plain.frequency[c]) << c;
+    stretched += is_long ? 1 : 0;
+  }
+  EXPECT_EQ(stretched, 11);  // 2 pi 10000^(c / 16) is 63 at c = 4 and 112 at 5
 }
 
 TEST(Rope, AShareOfPairsTurnsAndTheOthersStand) {
@@ -230,7 +247,8 @@ TEST(Rope, ScalingsWithoutMeaningAreRefused) {
   }
   refused(yarn, [](RopeScaling& s) { s.original_context = 0; });
   refused(llama3, [](RopeScaling& s) { s.original_context = 0; });
-  refused(llama3, [](RopeScaling& s) { s.low_freq_factor = 4; });
+  refused(llama3, [](RopeScaling& s) { s.low_freq_factor = 4.5f; });
+  refused(llama3, [](RopeScaling& s) { s.low_freq_factor = 0; });
   refused(yarn, [](RopeScaling& s) { s.beta_slow = 33; });
   EXPECT_NO_THROW(validate(longrope()));
   refused(longrope(), [](RopeScaling& s) { s.long_factors.pop_back(); });

@@ -124,9 +124,9 @@ RopeScaling scaling_of(const JsonReader& reader, const JsonReader* contexts = nu
   if (s.kind == Kind::llama3) {
     s.low_freq_factor = number(reader, "low_freq_factor");
     s.high_freq_factor = number(reader, "high_freq_factor");
-    if (s.high_freq_factor <= s.low_freq_factor)
-      fail("{}: \"high_freq_factor\" is {}, it must be above \"low_freq_factor\"", reader.where(),
-           text_of(reader, "high_freq_factor"));
+    if (s.high_freq_factor < s.low_freq_factor)
+      fail("{}: \"high_freq_factor\" is {}, it must be at least \"low_freq_factor\"",
+           reader.where(), text_of(reader, "high_freq_factor"));
     return s;
   }
   s.beta_fast = number_or(reader, "beta_fast", s.beta_fast);

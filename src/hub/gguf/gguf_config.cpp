@@ -508,7 +508,7 @@ std::vector<float> llama3_factors(const RopeScaling& s, float theta, int64_t hea
         std::pow(static_cast<double>(theta),
                  2.0 * static_cast<double>(c) / static_cast<double>(head_width));
     double divisor = s.factor;
-    if (wavelength < original / s.high_freq_factor) divisor = 1;
+    if (wavelength <= original / s.high_freq_factor) divisor = 1;
     else if (wavelength <= original / s.low_freq_factor) {
       const double smooth = (original / wavelength - s.low_freq_factor) /
                             (static_cast<double>(s.high_freq_factor) - s.low_freq_factor);

@@ -517,7 +517,46 @@ inline void add_configs_of_own_attention(std::vector<NamedConfig>& all) {
   all.push_back({"mellum", mellum});
 }
 
+// Llama 4's, by the numbers that stand in llama.cpp's code.
+inline ModelConfig chunked_config() {
+  ModelConfig c = dense_config();
+  c.model_type = "llama4_text";
+  c.layers = 6;
+  c.moe_layers = {1, 3, 5};
+  c.head_width = 16;
+  c.expert_width = c.shared_width = 32;
+  c.shared_experts = 1;
+  c.routing = default_options(find_recipe(kCustom), 4, 2, 3);
+  route_as_llama4(c.routing);
+  c.weigh_inputs = c.window_chunks = c.qk_norm_turned = true;
+  c.qk_norm = QkNorm::bare;
+  c.attention_window = 8192;
+  c.window_layers = {0, 1, 2, 4, 5};
+  c.nope_layers = {3};
+  c.query_growth = {.beta = 0.1f, .context = 8192, .where_still = true};
+  c.rope_theta = 500000;
+  c.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8192};
+  return c;
+}
+
+// As it is, with norms of Maverick's, and with numbers that llama.cpp's code has otherwise.
+inline void add_chunked_configs(std::vector<NamedConfig>& all) {
+  ModelConfig c = chunked_config();
+  all.push_back({"llama4", c});
+  c.query_growth.beta = 0.2f;
+  all.push_back({"moe_cpp", c});
+  c = chunked_config();
+  c.moe_layers.clear();
+  c.qk_norm = QkNorm::none;
+  c.rope_scaling = {};
+  c.tied = true;
+  all.push_back({"moe_cpp", c});
+  c.routing.experts = 128;
+  all.push_back({"llama4", c});
+}
+
 inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
+  add_chunked_configs(all);
   add_configs_like_deepseek(all);
   add_configs_of_own_attention(all);
   ModelConfig hunyuan = moe_config("mixtral");

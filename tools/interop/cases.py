@@ -617,6 +617,19 @@ CASES = {
         ),
     ),
     "llama4_text": ("Llama4TextConfig", dict(LLAMA4, rope_parameters=LLAMA3)),
+    # With the numbers that stand in llama.cpp's code.
+    "llama4_text-scout": (
+        "Llama4TextConfig",
+        dict(
+            LLAMA4,
+            attention_chunk_size=8192,
+            floor_scale=8192,
+            attn_scale=0.1,
+            no_rope_layer_interval=4,
+            interleave_moe_layer_step=2,
+            rope_parameters=dict(LLAMA3, high_freq_factor=1.0),
+        ),
+    ),
     "llama4_text-sparse": (
         "Llama4TextConfig",
         dict(
@@ -756,8 +769,8 @@ NOT_FOR_LLAMA_CPP = {
     "kolibri1-normed": "weighs experts as recipe 'custom' does",
     "dbrx": "some of its layers route",
     "dbrx-plain": "some of its layers route",
-    "llama4_text": "weighs experts as recipe 'custom' does",
-    "llama4_text-sparse": "weighs experts as recipe 'custom' does",
+    "llama4_text": "chunks of 128 tokens, not of 8192",
+    "llama4_text-sparse": "chunks of 128 tokens, not of 8192",
     "cohere2_moe": "some of its layers route",
     "cohere2_moe-sigmoid": "its FFNs stand beside attention",
     "cohere2_moe-raw": "some of its layers route",

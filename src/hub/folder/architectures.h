@@ -44,6 +44,10 @@ const Architecture& architecture_of(const ModelConfig&, std::string_view model_t
 // Fails, offering the nearest, when there is no such model_type.
 const Architecture& find_model_type(std::string_view model_type, const std::string& where);
 
+// The stages by which Llama 4's routers are read: sigmoids of chosen logits, divided by nothing
+// (family_experts.cpp).
+std::string llama4_stages();
+
 // What of a routing is not dropless top-k of a softmax, its weights scaled by nothing; empty when
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);

@@ -563,6 +563,8 @@ void read_shared_experts(ModelConfig& c, const FamilyExperts& e) {
 
 }  // namespace
 
+std::string llama4_stages() { return chosen_sigmoid_stages(false); }
+
 void read_experts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   const FamilyExperts& e = *f.experts;
   FieldReader fields(reader);

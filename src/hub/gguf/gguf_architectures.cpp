@@ -225,6 +225,23 @@ constexpr GgufArchitecture kRows[] = {
      .dense_first = true,
      .step = "interleave_moe_layer_step",
      .expert_width = "expert_feed_forward_length"},
+    {.name = "llama4",
+     .title = "Llama 4",
+     .recipe = kCustom,
+     .tensors = &kGgufLlamaTensors,
+     .qk_norm = QkNorm::bare,
+     .may_lack_qk_norm = true,
+     .free_head_width = true,
+     .nope_every = 4,
+     .window_every = 4,
+     .usual_window = 8192,
+     .norm_turned = true,
+     .llama4 = true,
+     .gating = GgufGating::sigmoid,
+     .shared = SharedExperts::same,
+     .step = "interleave_moe_layer_step",
+     .expert_width = "expert_feed_forward_length",
+     .llama3_scaling = true},
     {.name = "olmo2",
      .title = "OLMo 2",
      .tensors = &kGgufOutputNormTensors,
@@ -627,10 +644,11 @@ float gemma_score_factor(const GgufArchitecture& row, const ModelConfig& c) {
 GgufForm gguf_form_of(const ModelConfig& config) {
   // Its graph of Phi-3.5-MoE takes RMSNorms for LayerNorms and a softmax of the chosen (github
   // ggml-org/llama.cpp, src/models/phi3.cpp), which is another model; sigmoids it takes of all
-  // experts, and a bias of theirs chooses.
+  // experts, and a bias of theirs chooses; Llama 4's of the chosen multiply what experts are given.
   const WeighStage weigh =
       config.moe_layer_count() > 0 ? eval_spec(config.routing).weigh : WeighStage{};
-  if (std::holds_alternative<NearSoftmax>(weigh) || std::holds_alternative<ChosenSigmoids>(weigh))
+  if (std::holds_alternative<NearSoftmax>(weigh) ||
+      (std::holds_alternative<ChosenSigmoids>(weigh) && !config.weigh_inputs))
     return {&kOwn, fmt::format("none of its graphs weighs experts as recipe '{}' does",
                                config.routing.recipe)};
   const GgufArchitecture* nearest_row = nullptr;

@@ -21,6 +21,7 @@ enum class SharedExperts {
   gated,    // one, expert_shared_feed_forward_length wide, weighed by the sigmoid of a token
   sized,    // none, or one expert_shared_feed_forward_length wide, weighing 1
   one,      // the same, and never none
+  same,     // one, as wide as a routed one, which no key says, weighing 1
   beside,   // one, feed_forward_length wide, weighing 1, behind norms of its own
   summed,   // none, or as many as a routed one goes into that width, weighing 1
 };
@@ -103,6 +104,7 @@ struct GgufArchitecture {
   bool caps = false;         // scores of attention and logits are held below what keys say
   bool mup = false;          // the embedding times sqrt(D), nothing else
   bool gemma4 = false;       // all of what only Gemma 4 has (gguf_gemma4.cpp)
+  bool llama4 = false;       // all of what only Llama 4 has (gguf_llama4.cpp)
   bool sinks = false;        // of attention
   bool multipliers = false;  // Granite's
   // What its converter says since Granite 4: whether anything turns, key/value heads by layers, and
@@ -123,7 +125,8 @@ struct GgufArchitecture {
   SharedWidth shared_width = SharedWidth::unsaid;
   bool dense_first = false;       // leading_dense_block_count dense layers come first
   bool dense_by_tensors = false;  // as many as have no router; no key says how many
-  std::string_view step = {};  // a key that must stand there and be 1: how far apart MoE layers are
+  // A key that must stand there and, but for Llama 4, be 1: how far apart MoE layers are.
+  std::string_view step = {};
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
   // Of no others than these, whose files are read as the first; empty: of whatever model the row
   // can say.

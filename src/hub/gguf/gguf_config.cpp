@@ -36,24 +36,27 @@ std::span<const float> stored_factors(const Gguf& file, const char* tensor, int6
 }
 
 // Llama 3 files store what its four numbers make of each frequency and not the numbers: they are
-// found again by making the factors anew. Only the original context differs between models; every
-// published one has 1 and 4 for the other two.
+// found again by making the factors anew. Beside the factor the original context differs between
+// models; every published one has 1 and 4 for the other two, or, Llama 4, 1 and 1.
 RopeScaling recognised_llama3(const Gguf& file, const ModelConfig& c) {
   const std::span<const float> factors = stored_factors(file, kFactors, c.head_width / 2);
   if (std::ranges::all_of(factors, [](float x) { return x == 1; })) return {};
   const float largest = *std::ranges::max_element(factors);
-  for (int64_t original = 16; original <= int64_t{1} << 20; original *= 2) {
-    // A short head may have no frequency that is divided by the whole factor.
-    for (const float factor : {largest, 2.0f, 4.0f, 8.0f, 16.0f, 32.0f, 64.0f}) {
-      RopeScaling scaling{
-          .kind = RopeScaling::Kind::llama3, .factor = factor, .original_context = original};
-      if (!(factor >= 1)) continue;
-      const std::vector<float> made = llama3_factors(scaling, c.rope_theta, c.head_width);
-      if (std::equal(made.begin(), made.end(), factors.begin(),
-                     [](float a, float b) { return std::fabs(a - b) <= 1e-5f * a; }))
-        return scaling;
+  for (const float high : {4.0f, 1.0f})
+    for (int64_t original = 16; original <= int64_t{1} << 20; original *= 2) {
+      // A short head may have no frequency that is divided by the whole factor.
+      for (const float factor : {largest, 2.0f, 4.0f, 8.0f, 16.0f, 32.0f, 64.0f}) {
+        RopeScaling scaling{.kind = RopeScaling::Kind::llama3,
+                            .factor = factor,
+                            .original_context = original,
+                            .high_freq_factor = high};
+        if (!(factor >= 1)) continue;
+        const std::vector<float> made = llama3_factors(scaling, c.rope_theta, c.head_width);
+        if (std::equal(made.begin(), made.end(), factors.begin(),
+                       [](float a, float b) { return std::fabs(a - b) <= 1e-5f * a; }))
+          return scaling;
+      }
     }
-  }
   fail(
       "{}: tensor \"{}\" divides the rotary frequencies in another way than Llama 3's scaling, "
       "which is not supported",
@@ -344,6 +347,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.attention_sinks = row.sinks;
   check_windows_by_layers(keys, row, c);
   if (row.unheeded_window) c.attention_window = keys.size_or(kWindow, 0, 0);
+  if (row.llama4) read_gguf_llama4(keys, c);
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;

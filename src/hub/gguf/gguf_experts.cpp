@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "hub/folder/architectures.h"
 #include "hub/gguf/gguf_keys.h"
 
 namespace moe {
@@ -58,7 +59,8 @@ void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
                 used = keys.size("expert_used_count", 1, experts);
   c.expert_width = keys.size(row.expert_width, 1);
   if (row.dense_first) c.dense_first = read_dense_first(file, keys, row, c);
-  c.dense_width = c.dense_first > 0 ? keys.size("feed_forward_length", 1) : c.expert_width;
+  c.dense_width =
+      c.dense_first > 0 || row.llama4 ? keys.size("feed_forward_length", 1) : c.expert_width;
   keys.ignore("feed_forward_length");
   keys.need_number("expert_feed_forward_length", static_cast<double>(c.expert_width),
                    "experts are as wide as \"feed_forward_length\"");
@@ -84,17 +86,23 @@ void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
     const int64_t all = keys.size_or(kSharedWidth, 0, 0);
     c.shared_experts = all % c.expert_width == 0 ? all / c.expert_width : 1;
     c.shared_width = c.shared_experts > 0 ? all / c.shared_experts : 0;
+  } else if (row.shared == SharedExperts::same) {
+    c.shared_experts = 1;
+    c.shared_width = c.expert_width;
   } else {  // converters copy it where a config says that there are none
     keys.need_number(kSharedWidth, 0, "it has no shared experts");
   }
   keys.need_number("expert_shared_count", static_cast<double>(c.shared_experts),
                    "its shared experts are so many");
-  if (!row.step.empty()) {
+  if (row.llama4) read_gguf_llama4_layers(keys, row, c);
+  else if (!row.step.empty()) {
     keys.number(row.step, 0);
     keys.need_number(row.step, 1, "every layer behind the dense ones routes");
   }
-  c.routing = default_options(find_recipe(row.recipe), experts, used,
-                              row.halves ? std::ssize(c.moe_layers) : c.layers - c.dense_first);
+  c.routing =
+      default_options(find_recipe(row.recipe), experts, used,
+                      c.moe_layers.empty() ? c.layers - c.dense_first : std::ssize(c.moe_layers));
+  if (row.llama4) c.routing.stages = llama4_stages();
   keys.need_number(kGgufGating, static_cast<double>(row.gating),
                    row.gating == GgufGating::softmax ? "the router is a softmax (1)"
                                                      : "the router is sigmoids (2)");
@@ -136,7 +144,7 @@ void add_gguf_experts(std::vector<GgufEntry>& out, const std::string& prefix,
     out.push_back({prefix + std::string(key), Type::f32, static_cast<double>(x)});
   };
   if (row.expert_width != "feed_forward_length" && !row.halves)
-    size("feed_forward_length", row.dense_first                       ? c.dense_width
+    size("feed_forward_length", row.dense_first || row.llama4         ? c.dense_width
                                 : row.shared == SharedExperts::beside ? c.shared_width
                                                                       : c.expert_width);
   size(row.expert_width, c.expert_width);
@@ -146,7 +154,7 @@ void add_gguf_experts(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.shared == SharedExperts::counted)
     size("expert_shared_count", c.shared_experts * c.shared_width / c.expert_width);
   if (row.shared_width != SharedWidth::unsaid) size(kSharedWidth, said_shared_width(row, c));
-  if (!row.step.empty()) size(row.step, 1);
+  if (!row.step.empty()) size(row.step, row.llama4 ? llama4_step(c) : 1);
   if (row.shared == SharedExperts::gated || row.shared == SharedExperts::one ||
       (row.may_lack_shared() && c.shared_experts > 0))
     size(kSharedWidth, c.shared_experts * c.shared_width);

@@ -104,6 +104,12 @@ void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);
 void add_gemma4(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 std::string why_not_gemma4(const ModelConfig&);
 std::vector<float> gemma4_factors(const ModelConfig&);
+// What sets Llama 4 apart (gguf_llama4.cpp): its attention, which layers route, and how far apart
+// these are by the first of them.
+void read_gguf_llama4(GgufKeys&, ModelConfig&);
+void read_gguf_llama4_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);
+int64_t llama4_step(const ModelConfig&);
+std::string why_not_llama4(const ModelConfig&);
 // Factors of the rotary frequencies that stand in tensors.
 struct GgufRopeFactors {
   std::string tensor;

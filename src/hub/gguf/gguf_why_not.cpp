@@ -47,6 +47,12 @@ std::string why_not_routing(const GgufArchitecture& row, const ModelConfig& c) {
                       std::holds_alternative<SoftmaxScore>(spec.score);
     return same ? "" : recipe("has a factor of each expert's weight, or has none");
   }
+  if (row.llama4) {
+    const auto* sigmoids = std::get_if<ChosenSigmoids>(&spec.weigh);
+    return sigmoids != nullptr && !sigmoids->renormalise
+               ? ""
+               : recipe("does not weigh by sigmoids of chosen logits alone");
+  }
   bool divides = std::holds_alternative<RawScore>(spec.score) &&
                  std::holds_alternative<ChosenSoftmax>(spec.weigh);
   if (!divides) {
@@ -74,9 +80,10 @@ std::string why_not_half_layers(const GgufArchitecture& row, const ModelConfig& 
 }
 
 std::string why_not_layers(const GgufArchitecture& row, const ModelConfig& c) {
-  const int64_t dense = row.dense_first ? c.layers - c.moe_layer_count() : 0;
+  const int64_t dense = row.dense_first ? c.layers - c.moe_layer_count() : 0,
+                step = row.llama4 ? llama4_step(c) : 1;
   for (int64_t i = 0; i < c.layers; ++i)
-    if (c.has_ffn(i) && c.is_moe(i) != (row.routes() && i >= dense))
+    if (c.has_ffn(i) && c.is_moe(i) != (row.routes() && i >= dense && (i + 1) % step == 0))
       return fmt::format("layer {} {}", i, c.is_moe(i) ? "routes" : "is dense");
   return "";
 }
@@ -86,6 +93,9 @@ std::string why_not_shared(const GgufArchitecture& row, const ModelConfig& c) {
   if (c.shared_experts == 0) return row.may_lack_shared() ? "" : "it has no shared expert";
   if (c.shared_gate != (row.shared == SharedExperts::gated))
     return c.shared_gate ? "its shared experts are weighed" : "its shared experts are not weighed";
+  if (row.shared == SharedExperts::same &&
+      (c.shared_experts != 1 || c.shared_width != c.expert_width))
+    return "it has not one shared expert as wide as the others";
   if (row.shared == SharedExperts::counted &&
       c.shared_experts * c.shared_width % c.expert_width != 0)
     return fmt::format("{} shared experts of width {} are not a number of experts of width {}",
@@ -289,14 +299,16 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       why_not_norms(row, c),
       what_few_have(c, {.gemma4 = row.gemma4,
                         .longrope = row.longrope,
-                        .query_growth = row.query_growth && !c.query_growth.where_still,
+                        .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
                         .caps = row.caps,
-                        .halves = row.halves}),
+                        .halves = row.halves,
+                        .llama4 = row.llama4}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),
             "its queries do not grow with their positions"),
       row.gemma4 ? why_not_gemma4(c) : "",
+      row.llama4 ? why_not_llama4(c) : "",
       needs(row.latent() == c.latent.present(),
             row.latent() ? "its attention is not latent" : "its attention is latent"),
       why_not_positions(row, c),

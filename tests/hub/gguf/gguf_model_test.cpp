@@ -102,7 +102,7 @@ TEST(GgufModel, RowsOfQueriesAndKeysArePaired) {
     const bool paired =
         std::set<std::string>{"llama",        "deepseek",      "smollm3", "granite",   "granitemoe",
                               "ernie4_5-moe", "glm4",          "arcee",   "command-r", "cohere2",
-                              "mistral3",     "granitehybrid", "chatglm"}
+                              "mistral3",     "granitehybrid", "chatglm", "llama4"}
             .contains(name);
     const bool fused = name == "bailingmoe2" || name == "phi3";  // queries, keys and values in one
     const auto check = [&, config = config](const char* theirs, const char* ours,

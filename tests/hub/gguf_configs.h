@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hub/configs.h"
+#include "hub/gguf_later_configs.h"
 
 namespace moe::test {
 
@@ -680,6 +681,7 @@ inline std::vector<NamedConfig> gguf_configs() {
   add_configs_of_2025(all);
   add_dense_configs(all);
   add_other_dense_configs(all);
+  add_configs_with_listed_windows(all, moe_config("deepseek-v3"));
   add_own_configs(all);
   return all;
 }

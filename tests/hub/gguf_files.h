@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "hub/convert.h"
 #include "hub/gather.h"
 #include "hub/gguf/gguf_config.h"
 #include "hub/gguf/gguf_model.h"
@@ -111,6 +112,20 @@ inline void save_as(const std::string& path, Model& model, const GgufArchitectur
   for (const FileTensor& tensor : map_tensors(*row.tensors, model))
     if (!tensor.pieces.empty() && !tensor.alias) target.tensors.push_back(tensor);
   save_target(path, model, std::move(target), DType::f32);
+}
+
+// The file as a folder of the family, and that as a file of the same architecture.
+inline void expect_back_from_folder(const std::string& path, const TempFolder& to, Model& model,
+                                    const std::string& model_type) {
+  LoadedModel bound = open_model(path, {});
+  const std::string folder = to / "folder";
+  std::filesystem::create_directory(folder);
+  convert_model(bound, path, folder, {});
+  LoadedModel of_folder = open_model(folder, {});
+  EXPECT_EQ(of_folder.model->config().model_type, model_type);
+  EXPECT_EQ(logits_of(*of_folder.model), logits_of(model));
+  EXPECT_EQ(convert_model(of_folder, folder, to / "c.gguf", {}).why_own, "");
+  EXPECT_EQ(logits_of(*load_model(to / "c.gguf").model), logits_of(model));
 }
 
 // A file of one architecture whose entries and tensors can be changed.

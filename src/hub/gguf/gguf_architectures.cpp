@@ -1,11 +1,13 @@
 #include "hub/gguf/gguf_architectures.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/gguf/gguf_later_rows.h"
 
 namespace moe {
 namespace {
@@ -15,7 +17,7 @@ constexpr GgufArchitecture kOwn = {.name = "moe_cpp", .title = "moe.cpp", .tenso
 
 // In order of preference when a model is written; the last are read only: what they say others say
 // too, which have been written for longer.
-constexpr GgufArchitecture kRows[] = {
+constexpr GgufArchitecture kFirstRows[] = {
     {.name = "gpt2",
      .title = "GPT-2",
      .tensors = &kGgufFusedTensors,
@@ -616,6 +618,13 @@ constexpr GgufArchitecture kRows[] = {
      .expert_width = "expert_feed_forward_length",
      .model_type = "hy_v3"},
 };
+
+// Each of the later ones is of its own models alone: in front they are the nearest of these.
+constexpr auto kRows = [] {
+  std::array<GgufArchitecture, std::size(kLaterGgufRows) + std::size(kFirstRows)> all{};
+  std::ranges::copy(kFirstRows, std::ranges::copy(kLaterGgufRows, all.begin()).out);
+  return all;
+}();
 
 // Files of models of pictures and text hold the model of text, which is another's.
 struct TextOf {

@@ -86,6 +86,10 @@ struct GgufArchitecture {
   bool parallel_key = false;
   bool linear = false;  // linear attention but in each so-many-th layer, whose attention has
                         // a gate
+  // Windows and numbers of heads are said layer by layer (gguf_windows.cpp). Of MiMo values have a
+  // width and a factor of their own and layers sinks where the file has some; of Laguna layers with
+  // a window, where there are such, turn a part of a head of their own, and gates are softplus.
+  bool mimo = false, laguna = false;
   // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
   // attention in which nothing turns in the others.
   bool kimi = false;
@@ -135,7 +139,8 @@ struct GgufArchitecture {
   bool longrope = false;        // and two, of factors for short and for long texts
 
   bool routes() const { return !recipe.empty(); }
-  bool windows() const { return window_every > 0 || gemma4; }
+  bool listed() const { return mimo || laguna; }
+  bool windows() const { return window_every > 0 || gemma4 || (listed() && window_local); }
   bool stands() const { return kimi || halves; }  // nothing turns in any layer
   bool latent() const { return older_latents != nullptr || kimi; }
   bool may_lack_shared() const {

@@ -22,10 +22,6 @@ constexpr const char *kFactors = "rope_freqs.weight", *kShortFactors = "rope_fac
 constexpr const char* kFusedAttention = "blk.0.attn_qkv.weight";
 constexpr const char* kOwnConfig = "config";  // moe_cpp.config
 
-// llama.cpp multiplies cosines and sines of YaRN by 1 + 0.1 ln(factor) beside its key of a further
-// factor (ggml, ggml_rope_yarn).
-float yarn_growth(float factor) { return 1 + 0.1f * std::log(factor); }
-
 // The factors of frequencies that a tensor holds, as many as pairs turn.
 std::span<const float> stored_factors(const Gguf& file, const char* tensor, int64_t pairs) {
   const Tensor stored = file.get(tensor);
@@ -323,9 +319,10 @@ void check_norms_apart(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
 }
 
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
-  c.heads = keys.size("attention.head_count", 1);
+  if (row.listed()) read_listed(file, keys, row, c);
+  else c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, row, c);
-  else if (!row.gemma4) read_heads(keys, row, c);
+  else if (!row.gemma4 && !row.listed()) read_heads(keys, row, c);
   if (row.indexed) read_indexers(file, keys, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
@@ -344,7 +341,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.ffn_bias = biases(row.ffn_bias, "blk.0.ffn_up.bias");
   if (row.parallel_key) check_norms_apart(file, keys, row);
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
-  c.attention_sinks = row.sinks;
+  if (!row.mimo) c.attention_sinks = row.sinks;
   check_windows_by_layers(keys, row, c);
   if (row.unheeded_window) c.attention_window = keys.size_or(kWindow, 0, 0);
   if (row.llama4) read_gguf_llama4(keys, c);
@@ -377,10 +374,13 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   c.rope_scaling = read_scaling(file, keys, row, c);
   if (row.query_growth) read_temperature(keys, c);
   if (!row.window_plain && !row.window_local) return;
-  const float base =
-      keys.number_or("rope.freq_base_swa", FLT_MIN, row.window_plain ? c.rope_theta : 10000);
-  if (base != c.rope_theta || c.rope_scaling.kind != RopeScaling::Kind::none)
+  const float base = keys.number_or("rope.freq_base_swa", FLT_MIN,
+                                    row.window_plain || row.laguna ? c.rope_theta : 10000);
+  if (base != c.rope_theta || c.rope_scaling.kind != RopeScaling::Kind::none ||
+      c.window_rotary_width > 0)
     c.window_rope_theta = row.window_plain ? c.rope_theta : base;
+  if (const std::string why = why_not_listed(row, c); !why.empty())
+    fail("{}: {}, which is not supported", keys.where(), why);
 }
 
 void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix,
@@ -432,12 +432,13 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   const auto number = [&](const char* key, float x) {
     out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
   };
-  size("attention.head_count", c.heads);
+  if (row.listed()) add_listed(out, prefix, row, c);
+  else size("attention.head_count", c.heads);
   if (row.gemma4) {
     number(kRmsEps, c.norm_eps);
     return add_gemma4(out, prefix, c);
   }
-  add_kv_heads(out, prefix, row, c);
+  if (!row.listed()) add_kv_heads(out, prefix, row, c);
   number(row.norm == NormKind::rms ? kRmsEps : kEps, c.norm_eps);
   if (row.halves) number(kEps, c.norm_eps);  // which llama.cpp asks for, though its norms are RMS
   if (row.window_every > 0) size(kWindow, c.attention_window);
@@ -468,7 +469,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     if (row.indexed) add_indexers(out, prefix, row, c);
   } else {
     size(kKeyWidth, c.head_width);
-    size(kValueWidth, c.head_width);
+    size(kValueWidth, c.value_width > 0 ? c.value_width : c.head_width);
   }
   const int64_t turning = c.rotary_width > 0 ? c.rotary_width : c.head_width, pairs = turning / 2;
   size(kTurning, turning);

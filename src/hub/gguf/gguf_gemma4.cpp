@@ -11,10 +11,7 @@
 namespace moe {
 namespace {
 
-constexpr const char *kGemma4Pattern = "attention.sliding_window_pattern",
-                     *kGemma4Window = "attention.sliding_window",
-                     *kGemma4KvHeads = "attention.head_count_kv",
-                     *kGemma4Keys = "attention.key_length",
+constexpr const char *kGemma4Keys = "attention.key_length",
                      *kGemma4Values = "attention.value_length",
                      *kGemma4WindowKeys = "attention.key_length_swa",
                      *kGemma4WindowValues = "attention.value_length_swa",
@@ -27,42 +24,6 @@ constexpr const char *kGemma4Pattern = "attention.sliding_window_pattern",
                      *kGemma4Factors = "rope_freqs.weight";
 constexpr float kGemma4UsualCap = 30;   // of files that do not say one, as llama.cpp has it
 constexpr float kGemma4Stands = 1e30f;  // the factor of a pair that does not turn
-
-void read_window_layers(GgufKeys& keys, ModelConfig& c) {
-  c.attention_window = keys.size(kGemma4Window, 1);
-  const std::vector<bool>& pattern = keys.flags(kGemma4Pattern);
-  if (std::ssize(pattern) != c.layers)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kGemma4Pattern),
-         pattern.size(), c.layers);
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (pattern[static_cast<size_t>(i)]) c.window_layers.push_back(i);
-  if (c.window_layers.empty() || std::ssize(c.window_layers) == c.layers)
-    fail("{}: by key \"{}\" {} layers of {} have a window; some have one and some none",
-         keys.where(), keys.name(kGemma4Pattern), c.window_layers.size(), c.layers);
-}
-
-// One number, or one for each layer: of those with a window and those without.
-void read_kv_heads(GgufKeys& keys, ModelConfig& c) {
-  if (!keys.holds<std::vector<int64_t>>(kGemma4KvHeads)) {
-    c.kv_heads = keys.size(kGemma4KvHeads, 1);
-    return;
-  }
-  const std::vector<int64_t>& heads = keys.integers(kGemma4KvHeads);
-  if (std::ssize(heads) != c.layers)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kGemma4KvHeads),
-         heads.size(), c.layers);
-  int64_t of[2] = {0, 0};
-  for (int64_t i = 0; i < c.layers; ++i) {
-    int64_t& wanted = of[c.has_window(i) ? 1 : 0];
-    const int64_t n = heads[static_cast<size_t>(i)];
-    if (n < 1 || (wanted != 0 && n != wanted))
-      fail("{}: key \"{}\" has {} at layer {}; layers of a kind are alike here, and have some",
-           keys.where(), keys.name(kGemma4KvHeads), n, i);
-    wanted = n;
-  }
-  c.kv_heads = of[1];
-  if (of[0] != of[1]) c.full.kv_heads = of[0];
-}
 
 // The pairs whose factor is 1 turn, and stand before those that do not.
 RopeScaling read_factors(const Gguf& file, int64_t width) {
@@ -89,7 +50,9 @@ void read_gemma4(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
   keys.need_number(kGemma4PerLayer, 0, "embeddings of each layer are not supported");
   keys.need_number(kGemma4SharedLayers, 0, "every layer has keys of its own");
   read_window_layers(keys, c);
-  read_kv_heads(keys, c);
+  const HeadsByWindow kv = read_heads_by_window(keys, c, kKvHeads);
+  c.kv_heads = kv.heads;
+  c.full.kv_heads = kv.full;
   const int64_t width = keys.size(kGemma4Keys, 1);
   c.head_width = keys.size(kGemma4WindowKeys, 1);
   if (width != c.head_width) c.full.head_width = width;
@@ -118,18 +81,10 @@ void add_gemma4(std::vector<GgufEntry>& out, const std::string& prefix, const Mo
   const auto number = [&](const char* key, float x) {
     out.push_back({prefix + key, Type::f32, static_cast<double>(x)});
   };
-  std::vector<bool> pattern;
-  std::vector<int64_t> kv_heads;
-  for (int64_t i = 0; i < c.layers; ++i) {
-    pattern.push_back(c.has_window(i));
-    kv_heads.push_back(c.attention(i).kv_heads);
-  }
   size(kGemma4PerLayer, 0);
   size(kGemma4SharedLayers, 0);
-  size(kGemma4Window, c.attention_window);
-  out.push_back({prefix + kGemma4Pattern, Type::booleans, pattern});
-  if (c.full.kv_heads > 0) out.push_back({prefix + kGemma4KvHeads, Type::u32s, kv_heads});
-  else size(kGemma4KvHeads, c.kv_heads);
+  add_window_layers(out, prefix, c);
+  add_heads_by_layers(out, prefix + kKvHeads, c, &AttentionShape::kv_heads);
   const int64_t width = c.full.head_width > 0 ? c.full.head_width : c.head_width;
   for (const char* key : {kGemma4Keys, kGemma4Values, kGemma4Turning}) size(key, width);
   for (const char* key : {kGemma4WindowKeys, kGemma4WindowValues, kGemma4WindowTurning})

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cfloat>
+#include <cmath>
 #include <set>
 #include <string>
 #include <variant>
@@ -78,6 +79,19 @@ class GgufKeys {
 inline constexpr const char* kKvHeads = "attention.head_count_kv";
 inline constexpr const char* kGgufGating = "expert_gating_func";
 
+// llama.cpp multiplies cosines and sines of YaRN by it beside its key of a further factor (ggml,
+// ggml_rope_yarn).
+inline float yarn_growth(float factor) { return 1 + 0.1f * std::log(factor); }
+
+// A list has something for each layer, those that predict further tokens behind the others.
+template <class T>
+const std::vector<T>& listed_by_layers(const std::vector<T>& list, GgufKeys& keys,
+                                       const char* key) {
+  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(list) != blocks)
+    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(key), list.size(), blocks);
+  return list;
+}
+
 // Layers that have something else in place of attention (gguf_mixers.cpp).
 void read_kimi_layers(GgufKeys&, ModelConfig&);
 void read_convolutions(GgufKeys&, ModelConfig&);
@@ -98,6 +112,22 @@ void add_gguf_experts(std::vector<GgufEntry>&, const std::string& prefix, const 
                       const ModelConfig&);
 void add_gguf_dense(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
                     const ModelConfig&);
+// Windows and heads that are said layer by layer (gguf_windows.cpp). Where a file has no list of
+// windows, all layers have one but each `every`th from the first on; 0: a list has to be there.
+void read_window_layers(GgufKeys&, ModelConfig&, int64_t every = 0);
+// Heads of layers with a window, and of those without where these have another number, else 0.
+struct HeadsByWindow {
+  int64_t heads = 0, full = 0;
+};
+HeadsByWindow read_heads_by_window(GgufKeys&, const ModelConfig&, const char* key);
+void read_listed(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
+void add_window_layers(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+// One number where all layers have as many.
+void add_heads_by_layers(std::vector<GgufEntry>&, const std::string& key, const ModelConfig&,
+                         int64_t AttentionShape::*heads);
+void add_listed(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                const ModelConfig&);
+std::string why_not_listed(const GgufArchitecture&, const ModelConfig&);
 // What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
 // of a head that turns; nothing of any other row.
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);

@@ -15,15 +15,6 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
                      *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
 
-// A list has something for each layer, those that predict further tokens behind the others.
-template <class T>
-const std::vector<T>& listed_by_layers(const std::vector<T>& list, GgufKeys& keys,
-                                       const char* key) {
-  if (const int64_t blocks = keys.size("block_count", 1); std::ssize(list) != blocks)
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(key), list.size(), blocks);
-  return list;
-}
-
 // The number that is of all layers but those that have 0, and these.
 struct SameOrNone {
   int64_t number = 1;

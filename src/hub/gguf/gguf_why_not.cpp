@@ -122,6 +122,13 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
 
 std::string why_not_windows(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.gemma4) return "";
+  if (row.listed() && row.window_local) {
+    int64_t windows = 0;
+    for (int64_t i = 0; i < c.layers; ++i) windows += c.has_window(i);
+    return windows == 0          ? "its attention has no windows"
+           : windows == c.layers ? "all of its layers have a window"
+                                 : "";
+  }
   const bool all = c.attention_window == 0 || c.attention_window >= c.context;
   if (row.window_every == 0)
     return all ? "" : "its attention sees a window of the last tokens only";
@@ -302,7 +309,13 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
                         .caps = row.caps,
                         .halves = row.halves,
-                        .llama4 = row.llama4}),
+                        .head_gates = row.laguna,
+                        .llama4 = row.llama4,
+                        .values_apart = row.mimo,
+                        .kv_heads_apart = row.listed(),
+                        .heads_apart = row.listed(),
+                        .parts_apart = row.laguna,
+                        .softplus_gates = row.laguna}),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),
@@ -314,10 +327,11 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       why_not_positions(row, c),
       why_not_linear(row, c),
       why_not_multipliers(row, c),
-      needs(row.sinks == c.attention_sinks,
+      needs(row.mimo || row.sinks == c.attention_sinks,
             c.attention_sinks ? "its attention has sinks" : "its attention has no sinks"),
       why_not_windows(row, c),
       why_not_window_rope(row, c),
+      why_not_listed(row, c),
       needs(row.act == c.act, "its activation is another"),
       needs(row.gated == c.gated, c.gated ? "its FFNs have gates" : "its FFNs have no gates"),
       comparable ? why_not_shared(row, c) : "",
@@ -343,13 +357,13 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
                         c.layers)),
       row.scan ? why_not_state_sizes(row, c) : "",
-  };
-  passed = 0;
-  for (const std::string& reason : answers) {
-    if (!reason.empty()) return reason;
-    ++passed;
-  }
-  return "";
+};
+passed = 0;
+for (const std::string& reason : answers) {
+  if (!reason.empty()) return reason;
+  ++passed;
+}
+return "";
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // must be for one to say it.
 #include <set>
 
-#include "hub/convert.h"
 #include "hub/gguf_files.h"
 
 namespace moe::test::gguf_rows_test {
@@ -10,22 +9,9 @@ namespace {
 
 using gguf_files::ChangedGguf;
 using gguf_files::drawn_model;
+using gguf_files::expect_back_from_folder;
 using gguf_files::logits_of;
 using gguf_files::save;
-
-// The file as a folder of the family, and that as a file of the same architecture.
-void expect_back_from_folder(const std::string& path, const TempFolder& to, Model& model,
-                             const std::string& model_type) {
-  LoadedModel bound = open_model(path, {});
-  const std::string folder = to / "folder";
-  std::filesystem::create_directory(folder);
-  convert_model(bound, path, folder, {});
-  LoadedModel of_folder = open_model(folder, {});
-  EXPECT_EQ(of_folder.model->config().model_type, model_type);
-  EXPECT_EQ(logits_of(*of_folder.model), logits_of(model));
-  EXPECT_EQ(convert_model(of_folder, folder, to / "c.gguf", {}).why_own, "");
-  EXPECT_EQ(logits_of(*load_model(to / "c.gguf").model), logits_of(model));
-}
 
 // Its layers of linear attention have no key/value heads. The converter writes convolutions and
 // decays in four dimensions, of which llama-quantize leaves out the first ones.

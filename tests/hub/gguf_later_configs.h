@@ -1,0 +1,84 @@
+// Configs of families that llama.cpp came to have words for later than for those of gguf_configs.h,
+// for its list; each is made of a small one that routes as DeepSeek-V3.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "hub/configs.h"
+
+namespace moe::test {
+
+// Layers with a window have other heads than those without, and values are narrower than keys.
+inline ModelConfig mimo_config(ModelConfig c) {
+  c.model_type = "mimo_v2_flash";
+  c.routing.expert_groups = c.routing.groups_kept = 1;
+  c.routing.routed_scale = 1;
+  c.dense_first = 1;
+  c.dense_width = 96;
+  c.kv_heads = 4;
+  c.full = {.kv_heads = 2};
+  c.head_width = 16;
+  c.rotary_width = 8;
+  c.value_width = 8;
+  c.value_factor = 0.707f;
+  c.attention_sinks = c.window_sinks = true;
+  c.attention_window = 5;
+  c.window_layers = {0, 2};
+  c.window_rope_theta = 500;
+  return c;
+}
+
+inline ModelConfig laguna_config(ModelConfig c) {
+  c.model_type = "laguna";
+  c.routing.expert_groups = c.routing.groups_kept = 1;
+  c.routing.routed_scale = 2.5f;
+  c.dense_first = 1;
+  c.dense_width = 96;
+  c.shared_experts = 1;
+  c.shared_width = 96;
+  c.qk_norm = QkNorm::head;
+  c.attention_gate = c.head_gates = c.gate_softplus = true;
+  c.full = {.heads = 2};
+  c.head_width = 16;
+  c.rotary_width = 8;
+  c.window_rotary_width = 16;
+  c.attention_window = 5;
+  c.window_layers = {1, 2};
+  c.window_rope_theta = 500;
+  c.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                    .factor = 4,
+                    .original_context = 8,
+                    .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  return c;
+}
+
+inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
+                                            const ModelConfig& routed) {
+  ModelConfig mimo = mimo_config(routed);
+  all.push_back({"mimo2", mimo});
+  mimo.value_width = 0;
+  mimo.value_factor = 1;
+  mimo.window_sinks = false;
+  mimo.full = {.heads = 2};
+  mimo.kv_heads = 2;
+  mimo.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                       .factor = 4,
+                       .original_context = 8,
+                       .attention_factor = 1 + 0.1f * std::log(4.0f)};
+  all.push_back({"mimo2", mimo});
+  mimo.window_rotary_width = 16;
+  all.push_back({"moe_cpp", mimo});
+  ModelConfig laguna = laguna_config(routed);
+  all.push_back({"laguna", laguna});
+  laguna.full = {};
+  laguna.window_layers.clear();
+  laguna.attention_window = laguna.window_rotary_width = 0;
+  laguna.window_rope_theta = 0;
+  laguna.rope_scaling = {};
+  laguna.head_gates = false;
+  laguna.tied = true;
+  all.push_back({"laguna", laguna});
+}
+
+}  // namespace moe::test

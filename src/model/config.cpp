@@ -534,8 +534,8 @@ void validate_norms(const ModelConfig& c) {
     fail_usage(
         "norms of layers without attention stand before sublayers apart from the others' only "
         "where these are of what sublayers give");
-  if (!c.norm_weights && (c.norm != NormKind::rms || c.norm_offset))
-    fail_usage("only an RMSNorm that adds nothing to its weight can be without one");
+  if (!c.norm_weights && (c.norm_bias || c.norm_offset))
+    fail_usage("only a norm without bias that adds nothing to its weight can be without one");
   if (!c.norm_weights && c.qk_norm == QkNorm::full)
     fail_usage("norms of queries and keys over all heads together have weights");
   if (c.qk_norm == QkNorm::bare && c.positions != Positions::rope)

@@ -281,7 +281,7 @@ struct ModelConfig {
   // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of
   // indexers)
   bool norm_offset = false;
-  // false: RMSNorms have no weights (but those of linear attention and of latents)
+  // false: norms have no weights (but those of linear attention and of latents)
   bool norm_weights = true;
   bool embedding_norm = false;  // what the embedding gives is divided by its root mean square
   Positions positions = Positions::rope;

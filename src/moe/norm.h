@@ -11,7 +11,7 @@ struct Norm {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
   float offset = 0;  // added to the weight
-  Param weight;      // [D]; absent of an RMSNorm that has none
+  Param weight;      // [D], absent of a norm that has none
   Param bias;        // [D], absent without bias
 
   // Views into run.saved.

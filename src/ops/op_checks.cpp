@@ -117,8 +117,9 @@ void check_layer_norm_forward(const Tensor& y, const Tensor& mean, const Tensor&
        {{"y", y}, {"x", x}});
   need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
        {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()) && (!bias.present() || is_weight(bias.value, x.cols())),
-       op, "weight [D], and bias [D] or none",
+  need((weight.value.empty() || is_weight(weight.value, x.cols())) &&
+           (!bias.present() || is_weight(bias.value, x.cols())),
+       op, "weight and bias [D], or none",
        {{"weight", weight.value}, {"bias", bias.value}, {"x", x}});
 }
 
@@ -130,7 +131,8 @@ void check_layer_norm_backward(const Tensor& dx, const Param& weight, const Para
        "dx, dy and x of one shape, f32 or bf16", {{"dx", dx}, {"dy", dy}, {"x", x}});
   need(is_vector(mean, x.rows()) && is_vector(rstd, x.rows()), op, "mean and rstd [N] f32",
        {{"mean", mean}, {"rstd", rstd}, {"x", x}});
-  need(is_weight(weight.value, x.cols()), op, "weight [D]", {{"weight", weight.value}, {"x", x}});
+  need(weight.value.empty() || is_weight(weight.value, x.cols()), op, "weight [D], or none",
+       {{"weight", weight.value}, {"x", x}});
   need((weight.grad.empty() || is_vector(weight.grad, x.cols())) &&
            (bias.grad.empty() || is_vector(bias.grad, x.cols())),
        op, "gradients of weight and bias [D] f32 or none",

@@ -113,7 +113,7 @@ void rms_norm_forward(Run&, Tensor y, Tensor rstd, Tensor x, const Param& weight
 // dx [N,D] f32|bf16; dy [N,D] f32|bf16 (each its own dtype)
 void rms_norm_backward(Run&, Tensor dx, Param& weight, Tensor dy, Tensor x, Tensor rstd,
                        float offset = 0);
-// y = (x - mean) * rstd * (offset + weight) + bias.  bias may be absent (empty value)
+// y = (x - mean) * rstd * (offset + weight) + bias.  weight may be absent (= 1 - offset), and bias
 void layer_norm_forward(Run&, Tensor y, Tensor mean, Tensor rstd, Tensor x, const Param& weight,
                         const Param& bias, float eps, float offset = 0);
 void layer_norm_backward(Run&, Tensor dx, Param& weight, Param& bias, Tensor dy, Tensor x,

@@ -222,6 +222,8 @@ TEST(Config, EveryChoiceSurvives) {
   bare.norm_bias = bare.norm_weights = false;
   bare.embedding_norm = true;
   expect_round_trip(bare, "norms without weights");
+  bare.norm = NormKind::layer;
+  expect_round_trip(bare, "LayerNorms without weights");
   ModelConfig weighed = base;
   weighed.weigh_inputs = true;
   expect_round_trip(weighed, "weights of what experts are given");

@@ -486,6 +486,11 @@ std::vector<Case> architectures() {
   c.qk_norm = QkNorm::head;
   c.multipliers.embedding = 3;
   list.push_back({.name = "norms without weights, one of the embedding", .config = c});
+  c.norm = NormKind::layer;
+  c.embedding_norm = c.qk_norm_turned = false;
+  c.qk_norm = QkNorm::none;
+  c.qkv_clip = 0.8f;
+  list.push_back({.name = "LayerNorms without weights, clipped queries", .config = c});
   if (device_of_tests == nullptr) {
     ModelConfig capped = routed("mixtral", 4, 2);
     capped.kv_heads = 1;

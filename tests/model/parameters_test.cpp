@@ -317,15 +317,18 @@ TEST(Parameters, OfXielu) {
   }
 }
 
-// Only RMSNorms of the model's width, or of a head's, can do without a weight.
+// Only norms of the model's width without biases, or of a head's, can do without a weight.
 TEST(Parameters, NormsMayHaveNone) {
   ModelConfig c = small();
   c.qk_norm = QkNorm::head;
   c.norm_weights = false;
   c.embedding_norm = true;
-  const Model model(c);
-  for (const Param* p : model.params()) EXPECT_NE(p->role, Role::norm) << p->name;
-  for (const auto change : {+[](ModelConfig& of) { of.norm = NormKind::layer; },
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    c.norm = kind;
+    const Model model(c);
+    for (const Param* p : model.params()) EXPECT_NE(p->role, Role::norm) << p->name;
+  }
+  for (const auto change : {+[](ModelConfig& of) { of.norm_bias = true; },
                             +[](ModelConfig& of) { of.norm_offset = true; },
                             +[](ModelConfig& of) { of.qk_norm = QkNorm::full; }}) {
     ModelConfig other = c;

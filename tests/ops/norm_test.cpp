@@ -27,16 +27,26 @@ TEST(Norm, WithoutAWeightIsOneOfOnes) {
   Param ones, none;
   ones.value = run.saved.alloc(DType::f32, {19});
   for (int64_t c = 0; c < 19; ++c) ones.value.as<float>()[c] = 1;
-  std::vector<Tensor> out;
-  for (Param* weight : {&ones, &none}) {
-    const Tensor y = run.saved.alloc(DType::f32, {5, 19}),
-                 dx = run.saved.alloc(DType::f32, {5, 19}), rstd = run.saved.alloc(DType::f32, {5});
-    ops::rms_norm_forward(run, y, rstd, x, *weight, kEps);
-    ops::rms_norm_backward(run, dx, *weight, dy, x, rstd);
-    out.insert(out.end(), {y, dx});
+  for (const bool layer : {false, true}) {
+    std::vector<Tensor> out;
+    for (Param* weight : {&ones, &none}) {
+      const Tensor y = run.saved.alloc(DType::f32, {5, 19}),
+                   dx = run.saved.alloc(DType::f32, {5, 19}),
+                   mean = run.saved.alloc(DType::f32, {5}), rstd = run.saved.alloc(DType::f32, {5});
+      Param bias;
+      if (layer) {
+        ops::layer_norm_forward(run, y, mean, rstd, x, *weight, bias, kEps);
+        ops::layer_norm_backward(run, dx, *weight, bias, dy, x, mean, rstd);
+      } else {
+        ops::rms_norm_forward(run, y, rstd, x, *weight, kEps);
+        ops::rms_norm_backward(run, dx, *weight, dy, x, rstd);
+      }
+      out.insert(out.end(), {y, dx});
+    }
+    EXPECT_TRUE(same_bits(out[0], out[2])) << layer;
+    EXPECT_TRUE(same_bits(out[1], out[3])) << layer;
+    EXPECT_GT(norm(values(out[1])), 0) << layer;
   }
-  EXPECT_TRUE(same_bits(out[0], out[2]));
-  EXPECT_TRUE(same_bits(out[1], out[3]));
   EXPECT_EQ(run.scratch.mark().used, 0u);
 }
 

@@ -244,7 +244,7 @@ void layer_norm_forward(Run& run, Tensor y, Tensor mean, Tensor rstd, Tensor x, 
   choose_isa();
   check_layer_norm_forward(y, mean, rstd, x, weight, bias);
   const ArenaScope scope(run.scratch);
-  const float *w = widened(run, weight.value, offset), *b = widened(run, bias.value);
+  const float *w = factors(run, weight.value, offset, x.cols()), *b = widened(run, bias.value);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(LayerNormRows)
     (y, mean.as<float>(), rstd.as<float>(), x, w, b, eps, begin, end);
@@ -256,7 +256,7 @@ void layer_norm_backward(Run& run, Tensor dx, Param& weight, Param& bias, Tensor
   choose_isa();
   check_layer_norm_backward(dx, weight, bias, dy, x, mean, rstd);
   const ArenaScope scope(run.scratch);
-  const float* w = widened(run, weight.value, offset);
+  const float* w = factors(run, weight.value, offset, x.cols());
   const GradPartials dw(run, weight), db(run, bias);
   parallel_for(run.threads, x.rows(), row_grain(x.cols()),
                [&](int64_t begin, int64_t end, int thread) {

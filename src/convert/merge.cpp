@@ -36,6 +36,7 @@ const char* placement_name(NormPlacement placement) {
     case NormPlacement::output: return "after each sublayer";
     case NormPlacement::both: return "before and after each sublayer";
     case NormPlacement::beside: return "before both sublayers";
+    case NormPlacement::beside_each: return "before either sublayer, beside one another";
   }
   return "";
 }

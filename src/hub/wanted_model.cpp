@@ -114,7 +114,8 @@ FieldList fields(WantedModel& w) {
       "where something turns");
   list.add_choice("norm_placement", w.norm_placement, kPlacementNames,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
-                  "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h))");
+                  "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h)); beside_each: the same "
+                  "with a norm for each");
   list.add("streams", w.streams,
            "residual streams beside one another, weighed by the token (hyper-connections); 0: one "
            "that is not weighed")

@@ -1,5 +1,6 @@
 #include "model/block.h"
 
+#include "model/norm_places.h"
 #include "tensor/on_host.h"
 
 namespace moe {
@@ -167,7 +168,7 @@ void Block::between_streams_backward(Run& run, Tensor dh, HyperConnection& strea
 }
 
 void Block::forward(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
-  if (placement == NormPlacement::beside) return forward_beside(run, out, h, pass, saved);
+  if (is_beside(placement)) return forward_beside(run, out, h, pass, saved);
   if (!mixes) return forward_ffn(run, out, h, pass, saved);
   if (!feeds) {
     forward_attention(run, out, h, pass, saved);
@@ -196,16 +197,20 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
   scale_layer(run, out);
 }
 
-// What attention sees the FFN sees too: it is kept once.
+// What attention sees the FFN sees too, unless it has a norm of its own: it is kept once.
 void Block::forward_beside(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
   const Tensor x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
   saved.attention_in.x = saved.ffn_in.x = x;
   attn_norm.forward(run, x, h, saved.attention_in.norm);
+  if (placement == NormPlacement::beside_each) {
+    saved.ffn_in.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+    ffn_norm.forward(run, saved.ffn_in.x, h, saved.ffn_in.norm);
+  }
   ArenaScope scope(run.scratch);
   const Tensor y = run.scratch.alloc(DType::f32, {h.rows(), h.cols()});
   mix_forward(run, y, x, pass, saved);
   add_dropped(run, out, h, y, pass.key_of(layer, Site::attention_dropout));
-  ffn.forward(run, y, x, h, pass, saved.ffn);
+  ffn.forward(run, y, saved.ffn_in.x, h, pass, saved.ffn);
   add_dropped(run, out, out, y, pass.key_of(layer, Site::ffn_dropout));
   scale_layer(run, out);
 }
@@ -217,21 +222,28 @@ void Block::backward_beside(Run& run, Tensor dh, const Pass& pass, const Routing
   const bool own = run.compute != DType::f32 || dropout > 0 || residual != 1;
   Tensor dy = dh;  // of one sublayer, then of the other
   if (own) dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
-  const Tensor dx = stream(), dother = stream(), x = saved.attention_in.x;
+  const Tensor dx = stream(), dother = stream();
   if (own) dropped_backward(run, dy, dh, pass.key_of(layer, Site::ffn_dropout));
-  ffn.backward(run, dx, {}, dy, x, pass, coef, saved.ffn);
+  ffn.backward(run, dx, {}, dy, saved.ffn_in.x, pass, coef, saved.ffn);
   if (own) dropped_backward(run, dy, dh, pass.key_of(layer, Site::attention_dropout));
-  mix_backward(run, dother, dy, x, pass, saved);
-  ops::add(run, dx, dx, dother);
-  attn_norm.backward(run, dother, dx, saved.attention_in.norm);
-  ops::add(run, dh, dh, dother);
+  mix_backward(run, dother, dy, saved.attention_in.x, pass, saved);
+  if (placement == NormPlacement::beside) {
+    ops::add(run, dx, dx, dother);
+    attn_norm.backward(run, dother, dx, saved.attention_in.norm);
+    return ops::add(run, dh, dh, dother);
+  }
+  const Tensor through = stream();  // a norm
+  attn_norm.backward(run, through, dother, saved.attention_in.norm);
+  ops::add(run, dh, dh, through);
+  ffn_norm.backward(run, through, dx, saved.ffn_in.norm);
+  ops::add(run, dh, dh, through);
 }
 
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
   ArenaScope scope(run.scratch);
   scale_layer(run, dh);
-  if (placement == NormPlacement::beside) return backward_beside(run, dh, pass, coef, saved);
+  if (is_beside(placement)) return backward_beside(run, dh, pass, coef, saved);
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm
   if (ffn.norms) du = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
   const RngKey ffn_key = pass.key_of(layer, Site::ffn_dropout),

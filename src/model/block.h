@@ -18,6 +18,7 @@ namespace moe {
 // output: u = h + s drop(attn_norm(attn(h)));  h' = u + s drop(ffn_norm(ffn(u)))
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
+// beside_each: the same, but ffn(ffn_norm(h))
 // Of pre the FFN alone may be as of both, in layers that route, and gates may stand behind norms.
 // Layers without attention may be as of pre where the others are as of output.
 // and, with a scale c of the layer, h' times c.
@@ -32,7 +33,7 @@ struct Block {
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
   float residual = 1;                               // s
-  Norm attn_norm, ffn_norm;                         // beside one another they have the first alone
+  Norm attn_norm, ffn_norm;                         // of beside both have the first alone
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
   std::optional<NormGate> attn_norm_gate, ffn_norm_gate;
   Attention attention;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "model/norm_places.h"
 #include "model/rope.h"
 
 namespace moe {
@@ -304,7 +305,7 @@ void validate_halves(const ModelConfig& c) {
   for (int64_t i = 0; i < c.layers; ++i) mixing += c.mixes(i);
   if (mixing == 0)
     fail_usage("all {} layers are FFNs alone; one at least has to mix tokens", c.layers);
-  if (c.norm_placement == NormPlacement::beside)
+  if (is_beside(c.norm_placement))
     fail_usage("a layer whose FFN stands beside its attention has both");
 }
 
@@ -556,7 +557,7 @@ void validate_experts(const ModelConfig& c) {
     fail_usage("@shared_experts is {}; it must be at least 0", c.shared_experts);
   if (c.moe_out_norm && c.norm_placement != NormPlacement::pre)
     fail_usage("norms behind experts alone stand where others are before sublayers");
-  if (c.branch_norms && c.norm_placement == NormPlacement::beside)
+  if (c.branch_norms && is_beside(c.norm_placement))
     fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
   if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
     fail_usage("branches with norms of their own have shared experts without a gate beside them");

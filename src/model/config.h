@@ -17,8 +17,8 @@ namespace moe {
 
 // h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h)),
 // h + out_norm(f(norm(h))); beside: h + attn(norm(h)) + ffn(norm(h)), one norm for both (GPT-J,
-// Cohere)
-enum class NormPlacement { pre, post, output, both, beside };
+// Cohere); beside_each: the same with a norm for each (GPT-NeoX)
+enum class NormPlacement { pre, post, output, both, beside, beside_each };
 enum class Positions { rope, learned };
 enum class QkNorm {
   none,

@@ -6,6 +6,11 @@
 
 namespace moe {
 
+// Whether attention and FFN see the same residual stream.
+inline bool is_beside(NormPlacement placement) {
+  return placement == NormPlacement::beside || placement == NormPlacement::beside_each;
+}
+
 // Whether a norm stands behind the layer's FFN beside the one before it.
 inline bool has_ffn_out_norm(const ModelConfig& c, int64_t layer) {
   return c.norm_placement == NormPlacement::both ? c.has_ffn(layer)

@@ -201,8 +201,9 @@ int64_t saved_block(const Sizes& s, int64_t layer) {
     return 2 * (2 * s.stream() + s.n * s.c.width * s.a + s.statistics() + 2 * s.weighed()) +
            s.streams() + saved_attention(s, layer) + saved_ffn(s, layer);
   const NormPlacement placement = s.c.placement(layer);
-  if (placement == NormPlacement::beside)  // what both sublayers see
-    return s.n * s.c.width * s.a + s.statistics() + saved_attention(s, layer) + saved_ffn(s, layer);
+  if (is_beside(placement))  // what both sublayers see, or each of them
+    return (placement == NormPlacement::beside ? 1 : 2) * (s.n * s.c.width * s.a + s.statistics()) +
+           saved_attention(s, layer) + saved_ffn(s, layer);
   int64_t bytes = saved_attention(s, layer) + saved_ffn(s, layer);
   if (s.c.mixes(layer)) bytes += saved_sublayer(s, placement, placement == NormPlacement::both);
   if (s.c.has_ffn(layer)) bytes += saved_sublayer(s, placement, has_ffn_out_norm(s.c, layer));
@@ -365,12 +366,15 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
                       ffn_out_norm,
              own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
-  const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0;
+  const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0,
+                // what comes of a norm, when the sublayers are done
+      through = placement == NormPlacement::beside_each ? s.stream() : 0;
   // three gradients as wide as the model, three of what gates are made of
   const int64_t gate = norm_gates(s, layer) == 0 ? 0
                                                  : 3 * s.n * (s.c.width + s.c.norm_gate) * s.a +
                                                        scratch_wave(s, s.n, s.c.width);
-  return sublayer + beside + std::max({scratch_ffn(s, layer), scratch_attention(s, layer), gate});
+  return sublayer + beside +
+         std::max({scratch_ffn(s, layer), scratch_attention(s, layer), gate, through});
 }
 
 // Of the head's loss: the logits [N,V] that are kept whole, and the numbers of those that are

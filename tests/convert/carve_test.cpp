@@ -486,9 +486,11 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o.layers.every = 0;
   has(refused(o), "every:0");
   ModelConfig beside = dense->config();
-  beside.norm_placement = NormPlacement::beside;
-  has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
-      "stand beside its attention");
+  for (const NormPlacement placement : {NormPlacement::beside, NormPlacement::beside_each}) {
+    beside.norm_placement = placement;
+    has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
+        "stand beside its attention");
+  }
   ModelConfig both = dense->config(), times = dense->config(), scaled = dense->config();
   both.norm_placement = NormPlacement::both;
   times.multipliers.residual = 0.5f;

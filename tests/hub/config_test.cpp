@@ -209,7 +209,8 @@ TEST(Config, EveryChoiceSurvives) {
      ...);
   };
   each(&ModelConfig::norm, NormKind::rms, NormKind::layer);
-  each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post);
+  each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post,
+       NormPlacement::beside_each);
   each(&ModelConfig::positions, Positions::rope, Positions::learned);
   each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full, QkNorm::bare);
   each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu,

@@ -179,6 +179,9 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c.dense_first = 1;
   c.multipliers = {.residual = 0.25f, .logits = 1.7f};
   list.push_back({.name = "FFNs beside attention, LayerNorms without bias", .config = c});
+  c.norm_placement = NormPlacement::beside_each;
+  list.push_back({.name = "FFNs beside attention, a norm each", .config = c});
+  c.norm_placement = NormPlacement::beside;
   c.shared_average = true;
   list.push_back({.name = "shared experts averaged with the others", .config = c});
   c.shared_average = false;
@@ -186,6 +189,9 @@ void add_variants_of_attention(std::vector<Case>& list) {
   c.dropout = 0.2f;
   c.layer_scale = true;
   list.push_back({.name = "FFNs beside attention, dropped", .config = c, .random = true});
+  c.norm_placement = NormPlacement::beside_each;
+  list.push_back(
+      {.name = "FFNs beside attention, a norm each, dropped", .config = c, .random = true});
   c = routed("mixtral", 4, 2);
   c.head_width = 6;
   c.rotary_width = 4;

@@ -95,6 +95,11 @@ std::vector<ModelConfig> configs() {
   behind.norm_placement = NormPlacement::output;
   behind.states_pre_norm = true;
   all.push_back(behind);
+  for (const NormPlacement beside : {NormPlacement::beside, NormPlacement::beside_each}) {
+    behind = small();
+    behind.norm_placement = beside;
+    all.push_back(behind);
+  }
   all.push_back(values_apart());
   ModelConfig norms = small();
   norms.norm_gate = 3;
@@ -433,6 +438,9 @@ TEST(Parameters, LayersOfOneSublayerHaveOne) {
         +[](ModelConfig& of) { of.ffn_only_layers = of.conv_layers = {2}, of.conv_width = 3; },
         +[](ModelConfig& of) {
           of.ffn_only_layers = {2}, of.norm_placement = NormPlacement::beside;
+        },
+        +[](ModelConfig& of) {
+          of.ffn_only_layers = {2}, of.norm_placement = NormPlacement::beside_each;
         }}) {
     ModelConfig other = plain;
     change(other);

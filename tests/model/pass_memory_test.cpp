@@ -83,6 +83,9 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   expect_estimated("dense", c, {.tokens = 1024, .loss = true});
   c.norm_placement = NormPlacement::beside;
   expect_estimated("an FFN beside attention", c, {.tokens = 1024, .loss = true});
+  c.norm_placement = NormPlacement::beside_each;
+  expect_estimated("an FFN beside attention, a norm each", c, {.tokens = 1024, .loss = true});
+  c.norm_placement = NormPlacement::beside;
   c.qk_norm = QkNorm::head;
   c.norm_weights = false;
   c.embedding_norm = c.qk_norm_turned = true;

@@ -207,13 +207,15 @@ class TwinModel {
         return ffn(norm(x, name + "norm2"), x, name + "ffn.", layer, site(2));
       });
     }
-    if (c_.norm_placement == NormPlacement::beside) {
+    if (is_beside(c_.norm_placement)) {
       const auto added = [&](const Matrix<T>& y, uint64_t s) {
         return scaled(drop(y, site(s)), c_.multipliers.residual);
       };
-      const Matrix<T> x = norm(h, name + "norm1"),
+      const bool each = c_.norm_placement == NormPlacement::beside_each;
+      const Matrix<T> x = norm(h, name + "norm1"), seen = each ? norm(h, name + "norm2") : x,
                       with_attention = add(h, added(mixed(x, name, layer), 0));
-      return layer_scaled(add(with_attention, added(ffn(x, h, name + "ffn.", layer, site(2)), 1)));
+      return layer_scaled(
+          add(with_attention, added(ffn(seen, h, name + "ffn.", layer, site(2)), 1)));
     }
     const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, bool own,
                             uint64_t s) {

@@ -79,9 +79,11 @@ TEST(Memory, IsEstimatedFromShapes) {
   c.shared_gate = true;
   c.norm_placement = NormPlacement::post;
   expect_estimated("shared, post-norm", c, DType::f32, false);
-  c.norm_placement = NormPlacement::beside;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    expect_estimated("experts beside attention", c, dtype, false);
+  for (const NormPlacement beside : {NormPlacement::beside, NormPlacement::beside_each}) {
+    c.norm_placement = beside;
+    for (const DType dtype : {DType::f32, DType::bf16})
+      expect_estimated("experts beside attention", c, dtype, false);
+  }
   c.norm_placement = NormPlacement::both;
   c.attention_gate = c.head_gates = true;
   for (const DType dtype : {DType::f32, DType::bf16})

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hub/later_configs.h"
+#include "hub/layer_norm_configs.h"
 #include "hub/llama4_config.h"
 #include "hub/state_configs.h"
 #include "hub/window_configs.h"
@@ -477,6 +478,7 @@ void add_later_families(Add&& add, std::vector<NamedConfig>& all) {
   });
   add_dense_families(add);
   add_other_dense_families(add);
+  add_layer_norm_families(add);
   add("aria_text", "mixtral", [&](ModelConfig& c) {
     shared(c);
     c.dense_width = c.expert_width;  // unused

@@ -682,6 +682,7 @@ inline std::vector<NamedConfig> gguf_configs() {
   add_dense_configs(all);
   add_other_dense_configs(all);
   add_configs_with_listed_windows(all, moe_config("deepseek-v3"));
+  add_layer_norm_ggufs(all, dense_config());
   add_own_configs(all);
   return all;
 }

@@ -1,5 +1,6 @@
 """The tiny models of architectures.py: for each the class of its config and what that says."""
 
+from dense_cases import DENSE_CASES, DENSE_NOT_FOR_LLAMA_CPP
 from sizes import (
     AFMOE,
     AXK1,
@@ -552,11 +553,7 @@ CASES = {
         ),
     ),
     "hunyuan_v1_dense": ("HunYuanDenseV1Config", dict(DENSE, head_dim=16)),
-    "stablelm": (
-        "StableLmConfig",
-        dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.5),
-    ),
-    "starcoder2": ("Starcoder2Config", dict(DENSE, sliding_window=None)),
+    **DENSE_CASES,
     "ministral3": (
         "Ministral3Config",
         dict(DENSE, head_dim=16, rope_parameters=GROWN_YARN),
@@ -575,15 +572,6 @@ CASES = {
         ),
     ),
     "helium": ("HeliumConfig", dict(DENSE, head_dim=12, attention_bias=True)),
-    "cohere": ("CohereConfig", dict(DENSE, pad_token_id=None, logit_scale=0.25)),
-    "cohere-bias": (
-        "CohereConfig",
-        dict(DENSE, pad_token_id=None, logit_scale=0.3, attention_bias=True),
-    ),
-    "cohere2": (
-        "Cohere2Config",
-        dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
-    ),
     "cohere2_moe": ("Cohere2MoeConfig", dict(COHERE_EXPERTS, first_k_dense_replace=2)),
     "cohere2_moe-sigmoid": (
         "Cohere2MoeConfig",
@@ -784,7 +772,7 @@ NOT_FOR_LLAMA_CPP = {
     "cohere2_moe": "some of its layers route",
     "cohere2_moe-sigmoid": "its FFNs stand beside attention",
     "cohere2_moe-raw": "some of its layers route",
-    "cohere-bias": "queries, keys and values have biases",
+    **DENSE_NOT_FOR_LLAMA_CPP,
     "nanochat": "norms have no weights",
     "nanochat-biases": "norms have no weights",
     "apertus": "factors of its activation are learned",

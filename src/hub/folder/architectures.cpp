@@ -147,6 +147,7 @@ constexpr Architecture kArchitectures[] = {
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
+    family<kOlmo>("olmo", "OlmoForCausalLM", kLlamaTensors),
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kOlmo3>("olmo3", "Olmo3ForCausalLM", kOlmo2Tensors),
     family<kGemma2>("gemma2", "Gemma2ForCausalLM", kGemma3Tensors),
@@ -451,7 +452,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.streams && c.sparse.norm_eps != 1e-6f) return "norms of its indexers are others";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
-  if (!known.nanochat && !c.norm_weights) return "its norms have no weights";
+  if (!known.bare_norms && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
   if (!known.norm_gates && c.norm_gate > 0) return "gates stand behind its norms";
   if (!known.norm_gates && c.latent.query_both)

@@ -56,9 +56,9 @@ std::string why_not_plain_routing(const RoutingOptions&);
 // when it has none.
 struct KnownParts {
   bool gemma4 = false, phimoe = false, longrope = false, query_growth = false, caps = false,
-       nanochat = false, moe_out_norm = false, shared_average = false, xielu = false,
-       halves = false, head_gates = false, streams = false, proportional = false, llama4 = false,
-       clips = false, olmo_hybrid = false, falcon_h1 = false, values_apart = false,
+       nanochat = false, bare_norms = false, moe_out_norm = false, shared_average = false,
+       xielu = false, halves = false, head_gates = false, streams = false, proportional = false,
+       llama4 = false, clips = false, olmo_hybrid = false, falcon_h1 = false, values_apart = false,
        kv_heads_apart = false, heads_apart = false, parts_apart = false, softplus_gates = false,
        norm_gates = false;
 };

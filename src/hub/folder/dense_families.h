@@ -84,6 +84,13 @@ inline constexpr Family kQwen3 = {.biases = FamilyBiases::flag,
                                   .head_width = HeadWidth::must,
                                   .window = FamilyWindow::qwen,
                                   .qk_norm = QkNorm::head};
+// (transformers:olmo/modeling_olmo.py)
+inline constexpr Family kOlmo = {.biases = FamilyBiases::flag,
+                                 .eps_key = nullptr,
+                                 .layer_norms = true,
+                                 .norm_biases = false,
+                                 .norm_weights = false,
+                                 .clip_key = "clip_qkv"};
 inline constexpr Family kOlmo2 = {
     .biases = FamilyBiases::flag, .qk_norm = QkNorm::full, .placement = NormPlacement::output};
 inline constexpr Family kOlmo3 = {.biases = FamilyBiases::flag,
@@ -211,6 +218,7 @@ inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
 // (transformers:nanochat/modeling_nanochat.py)
 inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
                                      .qk_norm = QkNorm::head,
+                                     .norm_weights = false,
                                      .plain_ffn = true,
                                      .relu2 = true,
                                      .nanochat = true,

@@ -83,13 +83,14 @@ struct Family {
   bool qk_norm_flag = false;  // "use_qk_norm" says whether
   FamilyRotary rotary = FamilyRotary::whole;
   NormPlacement placement = NormPlacement::pre;
-  const char* post_norm_key = nullptr;  // it says whether there are norms behind sublayers
-  const char* eps_key = "rms_norm_eps";
-  const char* older_eps_key = nullptr;  // where the other is missing
+  const char* post_norm_key = nullptr;   // it says whether there are norms behind sublayers
+  const char* eps_key = "rms_norm_eps";  // null: it is 1e-5
+  const char* older_eps_key = nullptr;   // where the other is missing
   const char* act_key = "hidden_act";
   bool layer_norms = false;   // norms are LayerNorms
   bool either_norm = false;   // or, where "rms_norm_eps" says an epsilon, RMSNorms
   bool norm_biases = true;    // with biases
+  bool norm_weights = true;   // norms have weights
   bool from_one = false;      // which multiply by 1 + their weight
   bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
   // Layers are cut into chunks, of which "layer_types" tells, those that turn where it is missing;
@@ -103,8 +104,9 @@ struct Family {
   bool relu2 = false;                  // their activation is the square of ReLU and no other
   bool xielu = false;                  // or xIELU and no other
   bool silu = false;                   // or SiLU, whatever their configs may say
-  // Norms have no weights, and the embedding has one; logits are held back.
-  bool nanochat = false;
+  bool nanochat = false;               // the embedding has a norm; logits are held back
+  // It says what queries, keys and values are held within, or null.
+  const char* clip_key = nullptr;
   bool phimoe = false;  // a bias of the head as "lm_head_bias" says, frequencies of two lengths
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;

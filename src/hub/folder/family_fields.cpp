@@ -76,7 +76,7 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
   if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
   else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
-  v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
+  if (f.eps_key) v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
   if (!clamped(f) && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma && !f.xielu)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
@@ -478,11 +478,13 @@ void read_keys(const JsonReader& reader, const Family& f) {
   }
 }
 
+constexpr float kUnsaidEps = 1e-5f;  // of norms whose epsilon no key says
 constexpr const char *kRmsNormEps = "rms_norm_eps", *kHiddenAct = "hidden_act", *kXielu = "xielu";
 
 // Biases, norms and what else of attention and FFNs is as the family has it.
 void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.layer_norms) c.norm = NormKind::layer;
+  if (!f.eps_key) c.norm_eps = kUnsaidEps;
   if (f.either_norm && reader.has(kRmsNormEps)) {
     c.norm = NormKind::rms;
     FieldReader(reader).number(kRmsNormEps, c.norm_eps, 0);
@@ -492,7 +494,8 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (f.post_norm_key && !reader.get<bool>(f.post_norm_key)) c.norm_placement = NormPlacement::pre;
   c.moe_out_norm = f.moe_out_norm;
   c.norm_offset = f.norm_offset();
-  c.norm_weights = !f.nanochat;
+  c.norm_weights = f.norm_weights;
+  if (f.clip_key) c.qkv_clip = read_cap(reader, f.clip_key);
   c.embedding_norm = f.nanochat;
   if (f.nanochat) {
     need_to_stand(reader, kLogitCap, "the number that logits are held below, or null");
@@ -617,6 +620,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.gate_key) json[f.gate_key] = c.attention_gate;
   if (f.post_norm_key) json[f.post_norm_key] = c.norm_placement == NormPlacement::both;
   if (f.nanochat) write_cap(json, kLogitCap, c.logit_cap);
+  if (f.clip_key) write_cap(json, f.clip_key, c.qkv_clip);
   if (f.qk_norm_flag) json["use_qk_norm"] = c.qk_norm != QkNorm::none;
   visit_extras(fields, c);
   write_rotary(json, c, f);
@@ -692,14 +696,16 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (const std::string reason = why_not_indexers(c, f); !reason.empty()) return reason;
   if (const std::string reason = why_not_streams(c, f); !reason.empty()) return reason;
   if (f.moe_out_norm && !c.moe_out_norm) return "what its experts give is not normalised";
-  if (f.nanochat && (c.norm_weights || !c.embedding_norm))
-    return c.norm_weights ? "its norms have weights" : "its embedding is not normalised";
+  if (!f.norm_weights && c.norm_weights) return "its norms have weights";
+  if (!f.eps_key && c.norm_eps != kUnsaidEps) return "its norms have another epsilon than 1e-5";
+  if (f.nanochat && !c.embedding_norm) return "its embedding is not normalised";
   const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
                             .phimoe = f.phimoe,
                             .longrope = f.phimoe || f.longrope,
                             .query_growth = c.query_growth.where_still ? f.llama4 : f.query_growth,
                             .caps = f.gemma == FamilyGemma::gemma2,
                             .nanochat = f.nanochat,
+                            .bare_norms = !f.norm_weights,
                             .moe_out_norm = f.moe_out_norm,
                             .shared_average = f.experts && f.experts->scores_said,
                             .xielu = f.xielu,
@@ -708,6 +714,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .streams = f.streams,
                             .proportional = f.lfm3,
                             .llama4 = f.llama4,
+                            .clips = f.clip_key != nullptr,
                             .olmo_hybrid = f.olmo_hybrid,
                             .falcon_h1 = f.falcon_h1,
                             .values_apart = f.mimo,

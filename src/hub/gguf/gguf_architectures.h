@@ -44,7 +44,8 @@ struct GgufArchitecture {
   bool read_only = false;   // such a model is written as another row has it
   const TensorNames* tensors;
   NormKind norm = NormKind::rms;
-  bool norm_bias = true;  // of LayerNorms
+  bool norm_bias = true;     // of LayerNorms
+  bool norm_weights = true;  // norms have weights
   NormPlacement placement = NormPlacement::pre;
   Positions positions = Positions::rope;
   QkNorm qk_norm = QkNorm::none;
@@ -105,6 +106,7 @@ struct GgufArchitecture {
   // The embedding times sqrt(D), scores over the root of a head's width, or in the largest model,
   // which has so many layers, of D / H; 0: as others have them.
   int64_t gemma = 0;
+  bool clips = false;        // a key may say what queries, keys and values are held within
   bool caps = false;         // scores of attention and logits are held below what keys say
   bool mup = false;          // the embedding times sqrt(D), nothing else
   bool gemma4 = false;       // all of what only Gemma 4 has (gguf_gemma4.cpp)

@@ -306,18 +306,6 @@ void read_caps(GgufKeys& keys, ModelConfig& c) {
   c.logit_cap = keys.number_or(kGgufLogitCap, FLT_MIN, kGgufUsualLogitCap);
 }
 
-// Where attention and FFN share a norm there is one tensor less, and queries and keys of the one
-// published model of that kind have LayerNorms (github ggml-org/llama.cpp src/models/stablelm.cpp).
-void check_norms_apart(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row) {
-  keys.ignore("use_parallel_residual");
-  if (!file.contains("blk.0.ffn_norm.weight"))
-    fail("{}: attention and FFN of this {} share a norm, which is not supported", keys.where(),
-         row.title);
-  if (file.contains("blk.0.attn_q_norm.weight"))
-    fail("{}: queries and keys of this {} have LayerNorms, which are not supported", keys.where(),
-         row.title);
-}
-
 void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (row.listed()) read_listed(file, keys, row, c);
   else c.heads = keys.size("attention.head_count", 1);
@@ -339,7 +327,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
       biases(row.attention_bias, fused ? "blk.0.attn_qkv.bias" : "blk.0.attn_q.bias");
   c.attention_out_bias = biases(row.attention_out_bias, "blk.0.attn_output.bias");
   c.ffn_bias = biases(row.ffn_bias, "blk.0.ffn_up.bias");
-  if (row.parallel_key) check_norms_apart(file, keys, row);
+  read_few_keys(file, keys, row, c);
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   if (!row.mimo) c.attention_sinks = row.sinks;
   check_windows_by_layers(keys, row, c);
@@ -444,6 +432,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.window_every > 0) size(kWindow, c.attention_window);
   if (row.unheeded_window) size(kWindow, 0);  // older versions of llama.cpp want to be told
   if (row.window_key) size(kPattern, row.window_every);
+  add_few_keys(out, prefix, c);
   if (row.caps) {
     number(kGgufScoreCap, c.score_cap);
     number(kGgufLogitCap, c.logit_cap);
@@ -556,6 +545,7 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
   ModelConfig c;
   c.norm = row.norm;
   c.norm_bias = row.norm == NormKind::layer && row.norm_bias;
+  c.norm_weights = row.norm_weights;
   c.norm_placement = row.placement;
   c.norm_offset = row.norm_offset;
   c.model_type = row.model_type;

@@ -128,6 +128,9 @@ void add_heads_by_layers(std::vector<GgufEntry>&, const std::string& key, const 
 void add_listed(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
                 const ModelConfig&);
 std::string why_not_listed(const GgufArchitecture&, const ModelConfig&);
+// Keys of few rows (gguf_few_keys.cpp).
+void read_few_keys(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
+void add_few_keys(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 // What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
 // of a head that turns; nothing of any other row.
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);

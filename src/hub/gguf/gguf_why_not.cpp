@@ -253,6 +253,7 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
                : "its norms come after each sublayer";
   if (row.norm_offset != c.norm_offset)
     return c.norm_offset ? "its norms count from 1" : "its norms do not count from 1";
+  if (!row.norm_weights && c.norm_weights) return "its norms have weights";
   if (row.norm == NormKind::layer && row.norm_bias != c.norm_bias)
     return c.norm_bias ? "its norms have biases" : "its norms have no biases";
   if (row.norm_turned != c.qk_norm_turned)
@@ -310,9 +311,11 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         .longrope = row.longrope,
                         .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
                         .caps = row.caps,
+                        .bare_norms = !row.norm_weights,
                         .halves = row.halves,
                         .head_gates = row.laguna,
                         .llama4 = row.llama4,
+                        .clips = row.clips,
                         .values_apart = row.mimo,
                         .kv_heads_apart = row.listed(),
                         .heads_apart = row.listed(),
@@ -359,13 +362,13 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
                         c.layers)),
       row.scan ? why_not_state_sizes(row, c) : "",
-};
-passed = 0;
-for (const std::string& reason : answers) {
-  if (!reason.empty()) return reason;
-  ++passed;
-}
-return "";
+  };
+  passed = 0;
+  for (const std::string& reason : answers) {
+    if (!reason.empty()) return reason;
+    ++passed;
+  }
+  return "";
 }
 
 }  // namespace

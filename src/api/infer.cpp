@@ -137,11 +137,10 @@ moe_status moe_routing(moe_model* model, const int32_t* ids, size_t count, int32
           float* weight = weights + layer * pairs;
           std::fill_n(expert, pairs, -1);
           std::fill_n(weight, pairs, 0.0f);
-          for (int64_t r = 0; r < saved.plan.rows(); ++r) {
-            const auto pair = static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)]);
+          each_kept_pair(saved.plan, saved.router, [&](size_t pair, float w) {
             expert[pair] = saved.router.choice.as<int32_t>()[pair];
-            weight[pair] = saved.plan.weight.as<float>()[r];
-          }
+            weight[pair] = w;
+          });
           ++layer;
         };
     forward_sequence(m, sequence, &copy, [](const ModelSaved&) {});

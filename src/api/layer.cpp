@@ -197,6 +197,10 @@ FieldList fields(LayerOptions& o) {
 moe_layer::moe_layer(const moe::api::LayerOptions& o)
     : config(moe::api::config_of(o)), threads(moe::thread_count(o.threads)) {
   using namespace moe;
+  if (config.routing.zero_experts > 0)
+    fail_usage(
+        "a layer over arrays of the caller's has no zero experts; leave @zero_experts out, or take "
+        "a whole model");
   train = train_spec(config.routing);
   eval = eval_spec(config.routing, o.eval.value_or(default_eval(config.routing)));
   list_ffn(config, 0, layer, [&](Param& p) {

@@ -149,11 +149,11 @@ void route_backward(moe_layer& layer, Run& run, Arrays& arrays, bool training, u
   if (!out.empty() && n > 0) {
     const Tensor dweight = of_rows(run, dweights, call.plan);
     if (of_logits) {
-      call.router.decide_backward(run, out, {}, {}, dweight, call.plan, call.pass, coef,
+      call.router.decide_backward(run, out, {}, {}, dweight, {}, call.plan, call.pass, coef,
                                   call.saved);
     } else {
       ops::zero(run, out);
-      call.router.backward_acc(run, out, dweight, call.plan, call.pass, coef, call.saved);
+      call.router.backward_acc(run, out, dweight, {}, call.plan, call.pass, coef, call.saved);
     }
   }
   grads.settle(run);

@@ -99,13 +99,14 @@ void print_text(const ModelConfig& c, const ModelCost& cost) {
                shape.values_of_keys ? ", values made of what keys are" : "");
   print_layer_kinds(c);
   if (c.moe_layer_count() > 0)
-    fmt::print("{} MoE layers: recipe {}, {} of {} experts of width {} a token{}\n",
-               c.moe_layer_count(), c.routing.recipe, c.routing.top_k, c.routing.experts,
-               c.expert_width,
-               c.shared_experts > 0
-                   ? fmt::format(", {} shared of width {}{}", c.shared_experts, c.shared_width,
-                                 c.shared_average ? ", averaged with these" : "")
-                   : "");
+    fmt::print(
+        "{} MoE layers: recipe {}, {} of {} experts of width {}{} a token{}\n", c.moe_layer_count(),
+        c.routing.recipe, c.routing.top_k, c.routing.experts, c.expert_width,
+        c.routing.zero_experts > 0 ? fmt::format(" and {} zero ones", c.routing.zero_experts) : "",
+        c.shared_experts > 0
+            ? fmt::format(", {} shared of width {}{}", c.shared_experts, c.shared_width,
+                          c.shared_average ? ", averaged with these" : "")
+            : "");
   fmt::print("parameters: {} in all, {} active for a token ({:.1f}%)\n\n",
              human_count(static_cast<double>(p.total())),
              human_count(static_cast<double>(p.active())),

@@ -102,7 +102,10 @@ void describe_spec(const RouteOptions& f, const RoutingSpec& spec, const Json& i
   const std::string stages =
       f.eval ? fmt::format("evaluated {}", name_of(*f.eval)) : "stages of training";
   const std::string taken = experts_choose(spec.select) ? "" : fmt::format("{} of ", spec.slots());
-  fmt::print("{}, {}{} experts, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, stages);
+  const std::string zero =
+      spec.zero_experts > 0 ? fmt::format(" (the last {} of them zero)", spec.zero_experts) : "";
+  fmt::print("{}, {}{} experts{}, {}\n", chosen_recipe(f.routing).name, taken, spec.experts, zero,
+             stages);
   if (!std::holds_alternative<NoNoise>(spec.noise) &&
       !(input.contains("draw") && input["draw"] == true) && !input.contains("noise"))
     fmt::print("no noise is drawn: the file has none, and --draw was not given\n");

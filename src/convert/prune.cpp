@@ -214,6 +214,10 @@ void check_prune(const ModelConfig& config, const PruneOptions& o) {
         "the experts of recipe '{}' are single neurons; carve the dense model with another @budget "
         "instead",
         config.routing.recipe);
+  if (config.routing.zero_experts > 0)
+    fail_usage(
+        "the model has zero experts, whose share of the choices would grow with every expert that "
+        "goes; pruning it is not supported");
   if (std::holds_alternative<HashChoice>(eval_spec(config.routing).select))
     fail_usage(
         "recipe '{}' sends each token id to experts of fixed numbers; without some of them all "

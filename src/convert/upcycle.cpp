@@ -217,6 +217,10 @@ void check_options(const ModelConfig& dense, const UpcycleOptions& o) {
   if (!find_recipe(o.routing.recipe).has_router())
     fail_usage("recipe '{}' has no router; take one that has (moe recipes lists them)",
                o.routing.recipe);
+  if (o.routing.zero_experts > 0)
+    fail_usage(
+        "zero experts are no copies of an FFN, and beside copies that compute what it did they "
+        "would change what the model says; leave @zero_experts out");
   if (o.routing.experts < 2)
     fail_usage("@experts is {}; an MoE layer needs at least 2", o.routing.experts);
   if (o.granularity < 1)

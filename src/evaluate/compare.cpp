@@ -41,7 +41,7 @@ struct Side {
 
 void note_choices(Side& side, const MoeLayer::Saved& layer, bool keep_chosen) {
   const Router::Saved& router = layer.router;
-  const int64_t experts = side.model.config().routing.experts, tokens = router.choice.rows(),
+  const int64_t experts = side.model.config().routing.scored(), tokens = router.choice.rows(),
                 slots = router.choice.cols();
   std::vector<char>& chosen = side.chosen.emplace_back();
   if (!keep_chosen) return;
@@ -180,7 +180,8 @@ class Drift {
 };
 
 bool same_experts(const ModelConfig& a, const ModelConfig& b) {
-  if (a.moe_layer_count() == 0 || a.layers != b.layers || a.routing.experts != b.routing.experts)
+  if (a.moe_layer_count() == 0 || a.layers != b.layers || a.routing.experts != b.routing.experts ||
+      a.routing.zero_experts != b.routing.zero_experts)
     return false;
   for (int64_t l = 0; l < a.layers; ++l)
     if (a.is_moe(l) != b.is_moe(l)) return false;
@@ -306,7 +307,7 @@ int64_t comparing_bytes(const ModelConfig& before, const ModelConfig& after, int
                              ? std::min(before.layers * window * before.width * 4, kStateBytes)
                              : 0;
   const int64_t choices = same_experts(before, after)
-                              ? 2 * before.moe_layer_count() * window * before.routing.experts
+                              ? 2 * before.moe_layer_count() * window * before.routing.scored()
                               : 0;
   return logits + states + choices;
 }

@@ -64,7 +64,7 @@ RecordInfo completed(RecordInfo info, const ModelConfig& config, size_t tokens,
     fail_usage("the model has no layer that routes, so there is nothing to record or to replay");
   info.recipe = config.routing.recipe;
   info.layers = config.layers;
-  info.experts = config.routing.experts;
+  info.experts = config.routing.scored();
   if (static_cast<int64_t>(tokens) > kMaxSize)
     fail("cannot write {}: a record holds at most {} tokens, the text has {}; take fewer @windows",
          path, kMaxSize, tokens);
@@ -139,9 +139,7 @@ void RoutingRecorder::add(int64_t window, int64_t layer, const MoeLayer::Saved& 
       weights(weights_.data(), DType::f32, {window_, slots});
   record_choices(experts, router.choice, router.selected, router.kept);
   std::fill(weights_.begin(), weights_.end(), 0.0f);
-  for (int64_t r = 0; r < saved.plan.rows(); ++r)
-    weights_[static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)])] =
-        saved.plan.weight.as<float>()[r];
+  each_kept_pair(saved.plan, router, [&](size_t pair, float w) { weights_[pair] = w; });
   file_->put(experts_name(layer), window * experts.numel(), experts);
   file_->put(weights_name(layer), window * weights.numel(), weights);
 }

@@ -192,7 +192,7 @@ void Batcher::check(const TextRequest& request) const {
   const int64_t rows = std::ssize(recorded) / runner_.slots();
   // The record is only read.
   check_recorded(Tensor(const_cast<int32_t*>(recorded.data()), DType::i32, {rows, runner_.slots()}),
-                 rows, runner_.slots(), config.routing.experts, "replay");
+                 rows, runner_.slots(), config.routing.scored(), "replay");
 }
 
 void Batcher::add(TextRequest request) {
@@ -432,9 +432,7 @@ void Batcher::LayerChoices::take(const MoeLayerSaved& saved) {
   weights.assign(experts.size(), 0);
   record_choices(Tensor(experts.data(), DType::i32, {choice.rows(), slots}), choice,
                  saved.router.selected, saved.router.kept);
-  for (int64_t r = 0; r < saved.plan.rows(); ++r)
-    weights[static_cast<size_t>(saved.plan.pair[static_cast<size_t>(r)])] =
-        saved.plan.weight.as<float>()[r];
+  each_kept_pair(saved.plan, saved.router, [&](size_t pair, float w) { weights[pair] = w; });
 }
 
 void Batcher::show_routing(const Part& part) const {

@@ -175,7 +175,7 @@ int64_t decode_bytes(const Model& model, int64_t top_k) {
     const bool one_row =
         param->part == Part::positions || (param->part == Part::embedding && !c.tied);
     bytes += one_row                    ? bytes_of(w.dtype, w.cols())
-             : is_expert_matrix(*param) ? w.bytes() / c.routing.experts * top_k
+             : is_expert_matrix(*param) ? w.bytes() / c.routing.scored() * top_k
                                         : w.bytes();
   }
   return bytes;
@@ -193,7 +193,10 @@ HotSet hot_set(const Model& model, const std::vector<std::vector<int64_t>>& rows
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (!config.is_moe(layer)) continue;
     const int64_t bytes = expert_bytes(model, layer);
-    for (const int64_t n : index < rows.size() ? rows[index] : unread) {
+    // Zero experts stand behind these and have no weights.
+    const std::vector<int64_t>& counts = index < rows.size() ? rows[index] : unread;
+    for (size_t e = 0; e < unread.size(); ++e) {
+      const int64_t n = counts[e];
       experts.push_back({n, bytes});
       out.rows += n;
       out.bytes += bytes;

@@ -85,9 +85,9 @@ ModelRunner::ModelRunner(Model& model, Run& run, int64_t capacity, const Session
     fail_usage("recipe '{}' cannot be routed so while a text is being written: {}; {}",
                recipe.recipe, reason, way_out(recipe));
   expert_rows_.assign(static_cast<size_t>(model.config().moe_layer_count()),
-                      std::vector<int64_t>(static_cast<size_t>(recipe.experts)));
+                      std::vector<int64_t>(static_cast<size_t>(recipe.scored())));
   counts_ = counts_memory_.alloc_zeroed(
-      DType::i32, {model.config().moe_layer_count(), model.config().routing.experts});
+      DType::i32, {model.config().moe_layer_count(), model.config().routing.scored()});
 }
 
 int64_t ModelRunner::slots() const {

@@ -100,6 +100,7 @@ Json inspect_reply(const ModelConfig& c, const TrainingShape& shape, OptimizerKi
           {"layer_kinds", layer_kinds_json(count_layer_kinds(c))},
           {"width", c.width},
           {"experts", c.routing.experts},
+          {"zero_experts", c.routing.zero_experts},
           {"shared_average", c.shared_average},
           {"top_k", c.routing.top_k},
           {"slots", slots_of(c)},

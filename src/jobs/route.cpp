@@ -16,10 +16,11 @@ RoutingSpec spec_of(WantedRouting flags, std::optional<EvalRouting> eval, const 
     fail_usage("recipe '{}' has no router; name one that has (moe recipes lists them)",
                chosen_recipe(flags).name);
   const int64_t experts = route_experts(input, where);
-  if (flags.experts && experts > 0 && *flags.experts != experts)
+  const int64_t zero = flags.zero_experts.value_or(0);
+  if (flags.experts && experts > 0 && *flags.experts + zero != experts)
     fail_usage("@experts is {}, but {} speaks of {} experts; leave it out", *flags.experts, where,
                experts);
-  if (experts > 0) flags.experts = experts;
+  if (experts > 0) flags.experts = experts - zero;
   const RoutingOptions options = routing_options(flags, 1);
   return eval ? eval_spec(options, *eval) : train_spec(options);
 }

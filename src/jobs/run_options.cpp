@@ -43,6 +43,8 @@ void give_way(const Given& before, SetupOptions& o) {
   if (!before.has("recipe")) return;
   const Recipe& recipe = chosen_recipe(o.model.routing);
   if (from_file("experts", "recipe") && !recipe.has_router()) o.model.routing.experts.reset();
+  if (from_file("zero_experts", "recipe") && !recipe.has_router())
+    o.model.routing.zero_experts.reset();
   if (from_file("top_k", "recipe") && (!recipe.has_router() || recipe.top_k_is_fixed))
     o.model.routing.top_k.reset();
 }

@@ -99,11 +99,10 @@ Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& p
   const int64_t slots = spec.slots();
   std::vector<float> weight(static_cast<size_t>(g.tokens * slots), 0.0f);
   std::vector<char> kept(weight.size(), 0);
-  for (int64_t r = 0; r < plan.rows(); ++r) {
-    const auto pair = static_cast<size_t>(plan.pair[static_cast<size_t>(r)]);
-    weight[pair] = plan.weight.as<float>()[r];
+  each_kept_pair(plan, saved, [&](size_t pair, float w) {
+    weight[pair] = w;
     kept[pair] = 1;
-  }
+  });
   Json experts = Json::array(), weights = Json::array(), keeps = Json::array();
   for (int64_t n = 0; n < g.tokens; ++n) {
     Json e = Json::array(), w = Json::array(), k = Json::array();
@@ -128,17 +127,16 @@ Json describe(const RouteInput& g, const RoutingSpec& spec, const RoutingPlan& p
   each_loss(losses, [&](const char* name, float value) {
     if (has_loss(spec, name)) reply[name] = shortest_decimal(value);
   });
-  add_metrics(reply, counts, spec.experts);
+  add_metrics(reply, counts, spec.with_weights());
   return reply;
 }
 
-// dweights, which stand beside the reply's weights, as the gradient of the plan's rows [R].
-Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& plan,
-                     const Router::Saved& saved, const std::string& where) {
+// dweights, which stand beside the reply's weights, by pair [N,K].
+Tensor pair_gradients(RouteInput& g, const RoutingSpec& spec, const Router::Saved& saved,
+                      const std::string& where) {
   const int64_t slots = spec.slots();
-  Tensor by_pair = g.memory.alloc_zeroed(DType::f32, {g.tokens, slots}),
-         out = g.memory.alloc_zeroed(DType::f32, {plan.rows()});
-  if (g.dweights == nullptr) return out;
+  Tensor by_pair = g.memory.alloc_zeroed(DType::f32, {g.tokens, slots});
+  if (g.dweights == nullptr) return by_pair;
   if (!g.dweights->is_array() || static_cast<int64_t>(g.dweights->size()) != g.tokens)
     fail("{}: \"dweights\" must be an array of {} rows, one a token", where, g.tokens);
   for (int64_t n = 0; n < g.tokens; ++n) {
@@ -161,8 +159,36 @@ Tensor row_gradients(RouteInput& g, const RoutingSpec& spec, const RoutingPlan& 
       ++next;
     }
   }
+  return by_pair;
+}
+
+// Of the plan's rows [R].
+Tensor row_gradients(Arena& memory, const Tensor& by_pair, const RoutingPlan& plan) {
+  const Tensor out = memory.alloc(DType::f32, {plan.rows()});
   for (int64_t r = 0; r < plan.rows(); ++r)
     out.as<float>()[r] = by_pair.as<float>()[plan.pair[static_cast<size_t>(r)]];
+  return out;
+}
+
+// Of what zero experts weigh together [N]: they all give the token, so one number is the gradient
+// of each of their weights. Absent without such.
+Tensor zero_gradients(Arena& memory, const Tensor& by_pair, const Router::Saved& saved,
+                      const std::string& where) {
+  if (saved.zero.empty()) return {};
+  const Tensor out = memory.alloc_zeroed(DType::f32, {saved.tokens()});
+  int64_t last = -1;  // the token of the pair before
+  each_zero_pair(saved, [&](size_t pair, float) {
+    const int64_t n = static_cast<int64_t>(pair) / saved.slots();
+    float& d = out.as<float>()[n];
+    const float given = by_pair.as<float>()[pair];
+    if (n == last && d != given)
+      fail(
+          "{}: \"dweights\"[{}] has {} and {} for zero experts, which give a token the same; give "
+          "one number for each",
+          where, n, d, given);
+    d = given;
+    last = n;
+  });
   return out;
 }
 
@@ -170,12 +196,14 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const
                    const Router::Saved& saved, const std::string& where) {
   const RoutingSpec& spec = *pass.routing;
   const std::array<int64_t, 2> all = {0, g.tokens};
-  const Tensor dweight = row_gradients(g, spec, plan, saved, where);
+  const Tensor by_pair = pair_gradients(g, spec, saved, where),
+               dweight = row_gradients(g.memory, by_pair, plan),
+               dzero = zero_gradients(g.memory, by_pair, saved, where);
   const auto logits_like = [&] { return g.memory.alloc_zeroed(DType::f32, {g.tokens, g.experts}); };
   Tensor dz = logits_like(), dclean, dsigma;
   if (!saved.clean.empty()) dclean = logits_like();
   if (!saved.sigma.empty()) dsigma = logits_like();
-  g.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, g.coef, saved);
+  g.router.decide_backward(run, dz, dclean, dsigma, dweight, dzero, plan, pass, g.coef, saved);
   reply["dlogits"] = numbers_of(dz);
   if (g.router.scale.present())
     reply["dscale"] = numbers_of(g.router.scale.grad.as<float>(), g.experts);
@@ -184,7 +212,7 @@ void add_gradients(Json& reply, Run& run, RouteInput& g, const Pass& pass, const
   if (g.x.empty()) return;
   Tensor dx = g.memory.alloc_zeroed(DType::f32, {g.tokens, g.x.cols()});
   if (engine_draws(g, spec)) {
-    g.router.backward_acc(run, dx, dweight, plan, pass, g.coef, saved);
+    g.router.backward_acc(run, dx, dweight, dzero, plan, pass, g.coef, saved);
   } else {
     // z = clean + sigma n with sigma = softplus(raw) + floor: raw gets (n dz + dsigma)
     // sigmoid(raw), the clean logits dz too.

@@ -30,10 +30,10 @@ void validate_sizes(const ModelConfig& c) {
   need_positive(c.kv_heads, "the number of key/value heads");
   need_positive(c.head_width, "the width of a head");
   need_positive(c.context, "the context");
-  for (int64_t size :
-       {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width, c.expert_width,
-        c.routing.experts, c.shared_experts, c.shared_width, c.latent.width, c.latent.query_width,
-        c.latent.value_width, c.sparse.top, c.sparse.heads, c.sparse.width, c.value_width})
+  for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
+                       c.expert_width, c.routing.experts, c.routing.zero_experts, c.shared_experts,
+                       c.shared_width, c.latent.width, c.latent.query_width, c.latent.value_width,
+                       c.sparse.top, c.sparse.heads, c.sparse.width, c.value_width})
     if (size > kMaxModelSize)
       fail_usage("a size of {} is beyond what a model can have here ({})", size, kMaxModelSize);
   if (c.heads % c.kv_heads != 0)

@@ -29,9 +29,12 @@ Numbers numbers_of(const ModelConfig& c) {
   return sums;
 }
 
-// What a token meets of so many numbers of routed experts: those of K of E.
+// What a token meets of so many numbers of routed experts: those of K of E; where some of its
+// choices are zero experts on average, their load being even.
 int64_t active(const ModelConfig& c, int64_t experts, int64_t top_k) {
-  return experts == 0 ? 0 : experts / c.routing.experts * top_k;
+  if (experts == 0) return 0;
+  if (c.routing.zero_experts == 0) return experts / c.routing.experts * top_k;
+  return experts * top_k / c.routing.scored();
 }
 
 // Keys that a token of a sequence of S sees on average: S/2, where it sees at most W < S the first
@@ -188,6 +191,7 @@ ExchangeCount count_exchange(const ModelConfig& c, const TrainingShape& shape, i
   sent.rows = row *
               static_cast<double>(shape.batch * shape.context * c.routing.top_k *
                                   c.moe_layer_count() * rounds) *
+              static_cast<double>(c.routing.experts) / static_cast<double>(c.routing.scored()) *
               (spread - 1) / spread;
   return sent;
 }

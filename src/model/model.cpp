@@ -111,9 +111,11 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
 MoeLayerSaved on_host(OnHost& host, const MoeLayerSaved& of) {
   MoeLayerSaved here = of;
   Routing& r = here.router;
-  for (Tensor* t : {&r.x, &r.raw, &r.clean, &r.sigma, &r.logits, &r.lse, &r.scores, &r.choice,
-                    &r.selected, &r.cutoff, &r.agreed, &r.weights, &r.kept, &r.counts,
-                    &r.balance_counts, &here.plan.weight, &here.rows.weight, &here.rows.x.x})
+  for (Tensor* t :
+       {&r.x,      &r.raw,          &r.clean,          &r.sigma,          &r.logits,
+        &r.lse,    &r.scores,       &r.choice,         &r.selected,       &r.cutoff,
+        &r.agreed, &r.weights,      &r.kept,           &r.counts,         &r.balance_counts,
+        &r.rows,   &r.kept_weights, &here.plan.weight, &here.rows.weight, &here.rows.x.x})
     *t = host.read(*t);
   RoutingPlan& plan = here.plan;
   plan.token = host.read(plan.token), plan.offsets = host.read(plan.offsets);

@@ -244,7 +244,7 @@ void List::state_space(StateScan& scan) const {
 
 void List::router(Router& router) const {
   const RoutingSpec spec = train_spec(c.routing);
-  const int64_t experts = c.routing.experts, d = c.width;
+  const int64_t experts = c.routing.scored(), d = c.width;
   const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
                        std::initializer_list<int64_t> shape) {
     add(param, Part::router, kind, name, role, shape);

@@ -66,7 +66,7 @@ struct Sizes {
     const int64_t chosen = n * spec.slots();
     const auto* buffer = std::get_if<BufferCapacity>(&spec.capacity);
     if (buffer == nullptr) return chosen;
-    return std::min(chosen, spec.experts * over(buffer->scope, [&](int64_t tokens) {
+    return std::min(chosen, spec.with_weights() * over(buffer->scope, [&](int64_t tokens) {
                               return expert_capacity(*buffer, tokens, spec.experts, spec.slots());
                             }));
   }
@@ -161,6 +161,9 @@ int64_t saved_router(const Sizes& s) {
                           !std::holds_alternative<KeepSecond>(s.spec.second);
   // choice, selected, weights, kept
   int64_t bytes = plan + s.n * kF32 * (holds_back ? 4 : 3) * s.spec.slots();
+  // what zero experts weigh, the pairs with the others, and what pairs weigh behind the drop
+  if (s.spec.zero_experts > 0)
+    bytes += s.n * kF32 * (1 + (renormalises_after_drop(s.spec.weigh) ? 2 : 1) * s.spec.slots());
   if (!needs_logits(s.spec.select)) return bytes;
   bytes += s.n * kF32 * ((2 + saved_noise(s.spec)) * s.spec.experts + 1);  // logits, scores; lse
   if (std::holds_alternative<InputJitter>(s.spec.noise)) bytes += s.stream();
@@ -262,6 +265,11 @@ int64_t scratch_weighed(const Sizes& s) {
   return s.c.weigh_inputs ? s.rows(true) / s.pieces(true) * s.c.width * s.a : 0;
 }
 
+// What zero experts give back, or its gradient.
+int64_t scratch_passed(const Sizes& s) {
+  return s.spec.zero_experts > 0 ? s.n * s.c.width * s.a : 0;
+}
+
 int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   if (!s.c.has_ffn(layer)) return 0;
   if (!s.c.is_moe(layer)) return scratch_bank(s, s.n, s.c.dense_width);
@@ -279,9 +287,11 @@ int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   const int64_t half = s.c.shared_average ? s.n * s.c.width * s.a : 0,  // of the output's gradient
       gradients = s.c.shared_experts > 0 ? s.stream() : 0,
                 shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
+  const int64_t router =
+      std::max(scratch_passed(s), scratch_router(s)) + (s.spec.zero_experts > 0 ? s.n * kF32 : 0);
   if (s.spread(true))  // the shared ones' gradients are kept until the experts are done
-    return half + routed + gradients + std::max({bank, shared, scratch_router(s)});
-  return half + std::max(routed + std::max(bank, scratch_router(s)), gradients + shared);
+    return half + routed + gradients + std::max({bank, shared, router});
+  return half + std::max(routed + std::max(bank, router), gradients + shared);
 }
 
 // Gradients of what is saved, but for the second of each pair; of decays of channels also in the
@@ -393,8 +403,10 @@ int64_t scratch_sublayers(const Sizes& s, int64_t layer) {
   const int64_t hidden = s.rows(moe) / s.pieces(moe) * s.ffn_width(moe) * s.a;
   if (!moe || s.by_neuron) return s.stream() + hidden;
   const int64_t numbers = s.rows(true) * s.c.width;
-  return s.stream() + numbers * kF32 + hidden + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
-         (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0) + scratch_weighed(s);
+  const int64_t within =
+      hidden + (s.c.shared_experts > 0 ? s.n * s.shared_width() * s.a : 0) + scratch_weighed(s);
+  return s.stream() + numbers * kF32 + (s.spread(true) ? numbers * (s.a + 2 * kF32) : 0) +
+         std::max(within, scratch_passed(s));
 }
 
 // The same, or the streams normed.

@@ -86,7 +86,7 @@ double log2_combinations(int64_t n, int64_t k) {
 std::vector<Variant> fine_grained_variants(const ModelConfig& c) {
   if (c.moe_layer_count() == 0) return {};
   const RoutingSpec spec = train_spec(c.routing);
-  if (experts_choose(spec.select) || !needs_logits(spec.select) ||
+  if (experts_choose(spec.select) || !needs_logits(spec.select) || spec.zero_experts > 0 ||
       shared_units(c) % c.expert_width != 0)
     return {};
   // In units of the model's expert width: mN in all and mK met by a token, s of them shared.
@@ -123,7 +123,8 @@ std::vector<Variant> fine_grained_variants(const ModelConfig& c) {
 }
 
 DenseTwin dense_of_equal_flops(const ModelConfig& c, int64_t context) {
-  return dense_twin(c, c.routing.top_k * c.expert_width + shared_units(c), context);
+  const int64_t met = c.routing.top_k * c.routing.experts * c.expert_width / c.routing.scored();
+  return dense_twin(c, std::max<int64_t>(1, met + shared_units(c)), context);
 }
 
 DenseTwin dense_of_equal_params(const ModelConfig& c, int64_t context) {

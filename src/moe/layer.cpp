@@ -79,6 +79,7 @@ void MoeLayer::join(Run& run, Tensor y, const Branches& of, Saved& saved) {
 
 void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass, Saved& saved) {
   saved.experts = saved.shared = {};
+  saved.passed = {};
   if (!router) {
     saved.rows = whole(run.saved, x);
     experts.forward(run, y, saved.rows, saved.experts);
@@ -88,6 +89,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
   const Branches of = branches(run, y, x, u, saved);
   saved.plan =
       router->forward(run, of.router, pass, pass.key_of(router->layer, Site::router), saved.router);
+  if (!saved.router.zero.empty()) saved.passed = of.experts;
   saved.rows = dispatch(run, of.experts, saved.plan, group, pass.same_everywhere);
   saved.experts = alloc_saved(run, experts, saved.rows);
   if (shared) saved.shared_rows = shared_rows_of(run, x, shared_gate);
@@ -107,8 +109,28 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
                       shared && !together ? share : Meanwhile{}, work);
   if (shared && !norms) combine_acc(run, y, out, saved.plan);
   else combine(run, of.experts_out, out, saved.plan);
+  pass_through(run, of.experts_out, saved);
   if (norms) join(run, y, of, saved);
   if (average) ops::scale(run, y, y, 0.5f);
+}
+
+// Wherever experts lie, a token that is given back stays where it is.
+void MoeLayer::pass_through(Run& run, Tensor y, const Saved& saved) {
+  if (saved.passed.empty()) return;
+  const ArenaScope scope(run.scratch);
+  const Tensor back = run.scratch.alloc(saved.passed.dtype, {y.rows(), y.cols()});
+  ops::weigh_rows_forward(run, back, saved.passed, saved.router.zero);
+  ops::add(run, y, y, back);
+}
+
+Tensor MoeLayer::pass_through_backward(Run& run, Tensor dx, Tensor dy, const Saved& saved) {
+  if (saved.passed.empty()) return {};
+  const Tensor dzero = run.scratch.alloc(DType::f32, {dy.rows()});
+  const ArenaScope scope(run.scratch);
+  const Tensor back = run.scratch.alloc(dy.dtype, {dy.rows(), dy.cols()});
+  ops::weigh_rows_backward(run, back, dzero, dy, saved.passed, saved.router.zero);
+  ops::add(run, dx, dx, back);
+  return dzero;
 }
 
 // Who looks at the routing is shown a plan, which nothing here needs.
@@ -214,8 +236,9 @@ void MoeLayer::routed_backward(Run& run, Tensor drouter, Tensor dexperts, Tensor
   };
   combine(run, dexperts, visit_experts(run, drows, {}, dy, saved.plan, saved.rows, meanwhile, work),
           saved.plan);
-  router->backward_acc(run, drouter, return_rows(run, dweight, saved.plan, saved.rows), saved.plan,
-                       pass, coef, saved.router);
+  const Tensor dzero = pass_through_backward(run, dexperts, dy, saved);
+  router->backward_acc(run, drouter, return_rows(run, dweight, saved.plan, saved.rows), dzero,
+                       saved.plan, pass, coef, saved.router);
 }
 
 void MoeLayer::norms_backward(Run& run, Tensor du, Tensor drouter, Tensor dexperts,

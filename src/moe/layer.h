@@ -27,6 +27,7 @@ struct BranchNorms {
 // What a layer's forward leaves: views into run.saved.
 struct MoeLayerSaved {
   BranchNorms::Saved norms;
+  Tensor passed;  // [N,D] A, what zero experts give back; absent without such
   Routing router;
   RoutingPlan plan;
   Rows rows;
@@ -35,7 +36,8 @@ struct MoeLayerSaved {
   ExpertBank::Saved shared;
 };
 
-// y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x)), or half of that
+// y = sum_i w_i FFN_i(x)  (+ sigmoid(w_sg x) FFN_shared(x), or + FFN_shared(x)), or half of that;
+// where i is a zero expert, FFN_i(x) = x
 struct MoeLayer {
   std::optional<Router> router;  // absent: one expert, always on
   ExpertBank experts;
@@ -69,6 +71,10 @@ struct MoeLayer {
   };
   Branches branches(Run&, Tensor y, Tensor x, Tensor u, Saved&);
   void join(Run&, Tensor y, const Branches&, Saved&);
+  // y [N,D] f32, added to; and back: dx [N,D] f32, added to, and what of the router's backward is
+  // zero experts', [N] f32 in run.scratch
+  void pass_through(Run&, Tensor y, const Saved&);
+  Tensor pass_through_backward(Run&, Tensor dx, Tensor dy, const Saved&);
   void routed_backward(Run&, Tensor drouter, Tensor dexperts, Tensor dy, const Pass&,
                        const RoutingLosses& coef, const Saved&, const Meanwhile& meanwhile);
   void norms_backward(Run&, Tensor du, Tensor drouter, Tensor dexperts, const Saved&);

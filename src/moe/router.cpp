@@ -63,7 +63,7 @@ void send(Run& run, const RoutingSpec& spec, const Pass& pass, Routing& r) {
   if (!buffer) return;
   r.kept = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
   r.dropped = capacity_forward(run, r.kept, r.choice, sent, r.weights, pass.batch.bounds, r.experts,
-                               *buffer, r.key);
+                               *buffer, r.key, spec.with_weights());
 }
 
 // Absent where every pair is a row, whatever the routing is: then nobody has to count them first.
@@ -73,14 +73,22 @@ Tensor kept_of(const RoutingSpec& spec, const Routing& r) {
   return all ? Tensor{} : r.kept;
 }
 
-RoutingPlan place(Run& run, const RoutingSpec& spec, const Routing& r) {
+// Zero experts have no rows, so the plan does not know of them.
+RoutingPlan place(Run& run, const RoutingSpec& spec, Routing& r) {
   ArenaScope scope(run.scratch);
   Tensor weights = r.weights;
   if (renormalises_after_drop(spec.weigh)) {
-    weights = run.scratch.copy(r.weights);
+    weights = (spec.zero_experts > 0 ? run.saved : run.scratch).copy(r.weights);
     ops::weigh_kept_forward(run, weights, r.kept);
   }
-  return ops::make_plan(run, r.choice, kept_of(spec, r), weights, r.experts);
+  if (spec.zero_experts == 0)
+    return ops::make_plan(run, r.choice, kept_of(spec, r), weights, r.experts);
+  r.kept_weights = weights;
+  r.zero = run.saved.alloc(DType::f32, {r.tokens()});
+  r.rows = run.saved.alloc(DType::i32, {r.tokens(), r.slots()});
+  ops::weigh_zero_experts_forward(run, r.zero, r.rows, r.choice, r.kept, weights,
+                                  spec.with_weights());
+  return ops::make_plan(run, r.choice, r.rows, weights, spec.with_weights());
 }
 
 }  // namespace
@@ -97,7 +105,8 @@ bool has_loss(const RoutingSpec& spec, std::string_view name) {
 
 bool takes_a_set(const RoutingSpec& spec) {
   const auto* top = std::get_if<TopK>(&spec.select);
-  return top != nullptr && !top->sorted && std::holds_alternative<UnitWeight>(spec.weigh) &&
+  return top != nullptr && !top->sorted && spec.zero_experts == 0 &&
+         std::holds_alternative<UnitWeight>(spec.weigh) &&
          std::holds_alternative<KeepSecond>(spec.second) &&
          std::holds_alternative<Dropless>(spec.capacity);
 }
@@ -195,8 +204,8 @@ void Router::replay(Run& run, const Pass& pass, Saved& saved) const {
 }
 
 void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight,
-                             const RoutingPlan& plan, const Pass& pass, const RoutingLosses& coef,
-                             const Saved& saved) {
+                             Tensor dzero, const RoutingPlan& plan, const Pass& pass,
+                             const RoutingLosses& coef, const Saved& saved) {
   if (saved.logits.empty()) return;
   const RoutingSpec& spec = *pass.routing;
   assert(saved.clean.empty() || !dclean.empty());
@@ -212,6 +221,9 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   Tensor dw = run.scratch.alloc(DType::f32, {tokens, k});
   if (dweight.empty()) ops::zero(run, dw);
   else ops::spread_rows(run, dw, dweight, plan);
+  if (!dzero.empty())
+    ops::weigh_zero_experts_backward_acc(run, dw, dzero, saved.choice, saved.kept,
+                                         spec.with_weights());
   if (renormalises_after_drop(spec.weigh))
     ops::weigh_kept_backward(run, dw, saved.weights, saved.kept);
 
@@ -233,8 +245,9 @@ void Router::decide_backward(Run& run, Tensor dz, Tensor dclean, Tensor dsigma, 
   if (of_clean) z_loss_backward_acc(run, dclean, saved.lse, saved.clean, coef.z);
 }
 
-void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan& plan,
-                          const Pass& pass, const RoutingLosses& coef, const Saved& saved) {
+void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, Tensor dzero,
+                          const RoutingPlan& plan, const Pass& pass, const RoutingLosses& coef,
+                          const Saved& saved) {
   if (saved.logits.empty()) return;
   const RoutingSpec& spec = *pass.routing;
   ArenaScope scope(run.scratch);
@@ -244,7 +257,7 @@ void Router::backward_acc(Run& run, Tensor dx, Tensor dweight, const RoutingPlan
   };
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma),
          draw = like(saved.raw);
-  decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
+  decide_backward(run, dz, dclean, dsigma, dweight, dzero, plan, pass, coef, saved);
   if (!draw.empty())
     learned_noise_backward(run, draw, dz, dsigma, saved.raw, std::get<LearnedNoise>(spec.noise),
                            saved.key);
@@ -272,7 +285,8 @@ void Router::end_step(const Run& run, const RoutingSpec& spec, std::span<const i
     int64_t total = 0;
     for (int64_t c : counts) total += c;
     float* b = host.write(bias.value).as<float>();
-    for (size_t e = 0; e < counts.size(); ++e) {
+    // That of all experts together follows from those with weights, so zero experts' bias stays.
+    for (size_t e = 0; e < static_cast<size_t>(spec.with_weights()); ++e) {
       const int64_t above = counts[e] * spec.experts - total;  // E (c_e - mean(c)), exact
       b[e] -= stage->rate * static_cast<float>((above > 0) - (above < 0));
     }

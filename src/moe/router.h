@@ -24,7 +24,10 @@ namespace moe {
 // A member names itself (kName) and lists its parameters (fields), so that JSON, `moe recipes` and
 // the tests need no list of their own (moe/recipes/spec_json.h).
 struct RoutingSpec {
-  int64_t experts = 0;
+  int64_t experts = 0;  // that the router scores: E
+  // The last so many of them give a token back as it is: no weights and no rows, room without end
+  // (LongCat-Flash, arXiv 2509.01322, section 2.1).
+  int64_t zero_experts = 0;
   NoiseStage noise;
   LogitStage logits;
   ScoreStage score;
@@ -35,7 +38,26 @@ struct RoutingSpec {
   AuxLosses losses;
 
   int64_t slots() const { return slots_per_token(select, experts); }  // K of the matrices [N,K]
+  int64_t with_weights() const { return experts - zero_experts; }
 };
+
+// f(pair, weight) of every kept pair with a zero expert, n K + choice rank being its number; where
+// the CPU can reach them.
+template <class F>
+void each_zero_pair(const Routing& r, F&& f) {
+  if (r.zero.empty()) return;
+  for (int64_t n = 0; n < r.tokens(); ++n)
+    for (int64_t i = 0; i < r.slots(); ++i)
+      if (r.kept.row<int32_t>(n)[i] != 0 && r.rows.row<int32_t>(n)[i] == 0)
+        f(static_cast<size_t>(n * r.slots() + i), r.kept_weights.row<float>(n)[i]);
+}
+// The same of the plan's rows, and then of these.
+template <class F>
+void each_kept_pair(const RoutingPlan& plan, const Routing& r, F&& f) {
+  for (int64_t row = 0; row < plan.rows(); ++row)
+    f(static_cast<size_t>(plan.pair[static_cast<size_t>(row)]), plan.weight.as<float>()[row]);
+  each_zero_pair(r, f);
+}
 
 // Whether the stages have the loss that each_loss (moe/routing.h) calls so.
 bool has_loss(const RoutingSpec&, std::string_view name);
@@ -67,18 +89,19 @@ struct Router {
   // The same as forward() from saved.logits (and key, clean, sigma) on: everything that needs no
   // matrix.
   RoutingPlan decide(Run&, const Pass&, Saved&) const;
-  // dx [N,D] f32 is added to; dweight [R] f32; coef: the factors of the losses in the total loss
-  void backward_acc(Run&, Tensor dx, Tensor dweight, const RoutingPlan&, const Pass&,
+  // dx [N,D] f32 is added to; dweight [R] f32, dzero [N] f32 that of saved.zero, absent without;
+  // coef: the factors of the losses in the total loss
+  void backward_acc(Run&, Tensor dx, Tensor dweight, Tensor dzero, const RoutingPlan&, const Pass&,
                     const RoutingLosses& coef, const Saved&);
   // The gradient of the logits that `decide` started from: dz of the noisy ones; dclean and dsigma
   // what goes to the clean ones and to the noise's scale directly, present where saved.clean and
   // saved.sigma are; `scale` gets its gradient here.  dz, dclean, dsigma [N,E] f32, written;
-  // dweight [R] or absent (only losses)
-  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight,
+  // dweight [R] or absent, dzero [N] or absent (only losses)
+  void decide_backward(Run&, Tensor dz, Tensor dclean, Tensor dsigma, Tensor dweight, Tensor dzero,
                        const RoutingPlan&, const Pass&, const RoutingLosses& coef, const Saved&);
-  // After an optimizer step: moves the selection bias against `counts` [E] and the thresholds
-  // towards `cutoff` [E] (the mean over the step's micro-batches; empty where experts do not
-  // choose).
+  // After an optimizer step: moves the selection bias, but for that of zero experts, against
+  // `counts` [E] and the thresholds towards `cutoff` [E] (the mean over the step's micro-batches;
+  // empty where experts do not choose).
   void end_step(const Run&, const RoutingSpec&, std::span<const int64_t> counts,
                 std::span<const double> cutoff);
 

@@ -78,6 +78,9 @@ struct Routing {
   // [N,K] i32, sent to an expert; `selected` itself where nothing can be held back
   Tensor kept = {};
   int64_t dropped = 0;
+  // Where there are zero experts: [N] f32 what those of a token weigh together, [N,K] i32 the kept
+  // pairs with the others, which are rows, and [N,K] f32 what kept pairs weigh; absent without.
+  Tensor zero = {}, rows = {}, kept_weights = {};
   // Where the pass wants them.
   Tensor counts = {};          // [E] i32, pairs after the second-choice policy, before any drop
   Tensor balance_counts = {};  // [E] i32, what the balance loss counts; absent without one

@@ -309,6 +309,12 @@ MOE_OP(device, void, scale_by_expert_backward,
 MOE_OP(device, void, weigh_kept_forward, (Run & run, Tensor w, Tensor kept), (run, w, kept))
 MOE_OP(device, void, weigh_kept_backward, (Run & run, Tensor dw, Tensor w, Tensor kept),
        (run, dw, w, kept))
+MOE_OP(host, void, weigh_zero_experts_forward,
+       (Run & run, Tensor zero, Tensor rows, Tensor choice, Tensor kept, Tensor w, int64_t first),
+       (run, zero, rows, choice, kept, w, first))
+MOE_OP(host, void, weigh_zero_experts_backward_acc,
+       (Run & run, Tensor dw, Tensor dzero, Tensor choice, Tensor kept, int64_t first),
+       (run, dw, dzero, choice, kept, first))
 MOE_OP(device, void, slopes_of_counts,
        (Run & run, std::span<double> slopes, Tensor counts, std::span<const int64_t> other,
         double whole),

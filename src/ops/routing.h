@@ -109,6 +109,17 @@ void weigh_kept_forward(Run&, Tensor w, Tensor kept);
 // kept gets 0.  w before it
 void weigh_kept_backward(Run&, Tensor dw, Tensor w, Tensor kept);
 
+// ---- zero experts (ops/cpu/routing/zero_experts.cpp) --------------------------------------------
+// Experts from `first` on give a token back as it is. What a token's kept pairs with them weigh is
+// one number, and they are no rows.
+// zero[n] = sum of w[n,i] over kept pairs with choice[n,i] >= first; rows[n,i] = kept[n,i] where
+// choice[n,i] < first, else 0.  zero [N] f32; rows, kept [N,K] i32
+void weigh_zero_experts_forward(Run&, Tensor zero, Tensor rows, Tensor choice, Tensor kept,
+                                Tensor w, int64_t first);
+// dw[n,i] += dzero[n] for those pairs.  dw [N,K]; dzero [N] f32
+void weigh_zero_experts_backward_acc(Run&, Tensor dw, Tensor dzero, Tensor choice, Tensor kept,
+                                     int64_t first);
+
 // ---- losses of the load (ops/cpu/routing/slopes.cpp) --------------------------------------------
 // What a loss multiplies a slope by, p[n,e]: the scores; scores over their token's sum (+ 1e-20);
 // their softmax; or the weights of the chosen pairs, 0 of the others.

@@ -258,7 +258,7 @@ void Api::refuse(Exchange& exchange, const ApiError& e) {
 
 void Api::page(const std::shared_ptr<Exchange>& exchange) {
   answer(*exchange, 200, "text/html; charset=utf-8",
-         page_html(served_.moe_layers.empty() ? 0 : served_.model->config().routing.experts),
+         page_html(served_.moe_layers.empty() ? 0 : served_.model->config().routing.scored()),
          {{"Content-Security-Policy", page_policy()}, {"X-Content-Type-Options", "nosniff"}});
 }
 
@@ -288,7 +288,7 @@ Json Api::model_json(const std::string& name) const {
         {"vocab", config.vocab},
         {"layers", config.layers},
         {"moe_layers", served_.moe_layers},
-        {"num_experts", routes ? config.routing.experts : 0},
+        {"num_experts", routes ? config.routing.scored() : 0},
         {"top_k", served_.slots},
         {"recipe", routes ? Json(config.routing.recipe) : Json()},
         {"dialogues", dialogues_of(*served_.tokenizer) == Dialogues::none ? "none" : "template"},

@@ -217,7 +217,7 @@ void ReplyWriter::add_routing(Json& json, const Choice& choice) const {
   if (form_.routed_experts) json["routed_experts"] = numbers;
   if (!form_.routing) return;
   json["routing"] = {{"layers", served_.moe_layers},
-                     {"num_experts", served_.model->config().routing.experts},
+                     {"num_experts", served_.model->config().routing.scored()},
                      {"top_k", served_.slots},
                      {"prompt_tokens", choice.prompt_tokens()},
                      {"tokens", routing_tokens(routing)},

@@ -73,7 +73,8 @@ std::vector<HotLayer> hot_experts(Model& model, const TrainOptions& options, con
     counts.resize(saved.routing.size());
     for (size_t l = 0; l < layers.size(); ++l) {
       layers[l] = saved.routing[l].layer;
-      counts[l].resize(saved.routing[l].counts.size());
+      // without zero experts, which stand behind those with weights
+      counts[l].resize(static_cast<size_t>(routing.with_weights()));
       for (size_t e = 0; e < counts[l].size(); ++e) counts[l][e] += saved.routing[l].counts[e];
     }
   }

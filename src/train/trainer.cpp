@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -491,19 +492,21 @@ StepResult Trainer::finish(const Sums& sums, double grad_norm, double lr, double
   r.tokens_per_second = tokens / seconds;
   int64_t rows = 0;
   for (const Sums::Layer& layer : sums.layers) {
-    int64_t pairs = 0, most = 0;
-    for (int64_t count : layer.step.counts) {
-      pairs += count;
-      most = std::max(most, count);
-    }
+    // Zero experts, which come last, compute nothing: their load may be any.
+    const std::vector<int64_t>& counts = layer.step.counts;
+    const auto zero = static_cast<std::ptrdiff_t>(model_.config().routing.zero_experts);
+    const int64_t pairs = std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                  computed = std::accumulate(counts.begin(), counts.end() - zero, int64_t{0}),
+                  most = *std::max_element(counts.begin(), counts.end() - zero);
     LayerLoad load{
         layer.layer, {}, 0, static_cast<double>(layer.dropped) / static_cast<double>(pairs)};
-    for (int64_t count : layer.step.counts)
+    for (int64_t count : counts)
       load.load.push_back(static_cast<double>(count) / static_cast<double>(pairs));
-    load.max_vio = static_cast<double>(most * static_cast<int64_t>(layer.step.counts.size())) /
-                       static_cast<double>(pairs) -
-                   1;
-    rows += pairs - layer.dropped;
+    if (computed > 0)
+      load.max_vio =
+          static_cast<double>(most * (std::ssize(counts) - zero)) / static_cast<double>(computed) -
+          1;
+    rows += computed - layer.dropped;
     r.max_vio = std::max(r.max_vio, load.max_vio);
     r.dropped += load.dropped / static_cast<double>(sums.layers.size());
     r.layers.push_back(std::move(load));

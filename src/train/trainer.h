@@ -26,9 +26,10 @@ namespace moe {
 // Routing of one MoE layer over a whole step.
 struct LayerLoad {
   int64_t layer = 0;
-  std::vector<double> load;  // [E] share of the choices, before any drop; sums to 1
-  double max_vio = 0;        // max(count) / mean(count) - 1 (arXiv 2408.15664)
-  double dropped = 0;        // share of the choices that found their expert full
+  // [E] share of the choices, before any drop, zero experts last; sums to 1
+  std::vector<double> load;
+  double max_vio = 0;  // max(count) / mean(count) - 1 of experts with weights (arXiv 2408.15664)
+  double dropped = 0;  // share of the choices that found their expert full
 };
 
 // What several processes did beside computing in a step.

@@ -255,6 +255,9 @@ TEST(Prune, Refusals) {
   o.windows = 0;
   refused(o, "at least 1");
   EXPECT_FAILS(check_prune(dense_config(), keep(1)), "dense");
+  ModelConfig c = moe_config("mixtral");
+  c.routing.zero_experts = 2;
+  EXPECT_FAILS(check_prune(c, keep(4)), "zero experts");
 }
 
 }  // namespace

@@ -276,6 +276,9 @@ TEST(Upcycle, Refusals) {
   refused(renormalised(c, 4, 5, 1), "4");
   refused(renormalised(c, 4, 1, 1), "gradient");
   UpcycleOptions o = renormalised(c, 4, 2, 1);
+  o.routing.zero_experts = 2;
+  refused(o, "zero experts");
+  o = renormalised(c, 4, 2, 1);
   o.layers.listed = {4};
   refused(o, "layers 0 to 3");
   o = renormalised(c, 4, 2, 1);

@@ -15,6 +15,7 @@ namespace {
 void expect_same(const RoutingOptions& a, const RoutingOptions& b) {
   EXPECT_EQ(a.recipe, b.recipe);
   EXPECT_EQ(a.experts, b.experts);
+  EXPECT_EQ(a.zero_experts, b.zero_experts);
   EXPECT_EQ(a.top_k, b.top_k);
   EXPECT_EQ(a.norm_topk_prob, b.norm_topk_prob);
   EXPECT_EQ(a.capacity_factor, b.capacity_factor);
@@ -225,6 +226,14 @@ TEST(Config, EveryChoiceSurvives) {
   expect_round_trip(bare, "norms without weights");
   bare.norm = NormKind::layer;
   expect_round_trip(bare, "LayerNorms without weights");
+  ModelConfig passing = base;
+  passing.routing.zero_experts = 3;
+  expect_round_trip(passing, "zero experts");
+  passing = small_olmoe();
+  passing.routing.zero_experts = 2;
+  EXPECT_EQ(json_of(passing).at("model_type"), "moe_cpp");
+  EXPECT_EQ(json_of(passing).at("zero_expert_num"), 2);
+  expect_round_trip(passing, "zero experts of olmoe");
   ModelConfig weighed = base;
   weighed.weigh_inputs = true;
   expect_round_trip(weighed, "weights of what experts are given");

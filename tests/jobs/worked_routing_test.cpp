@@ -239,6 +239,28 @@ TEST(RouteGradient, ThroughDrawnNoise) {
     check_gradient(spec, input, from, to);
 }
 
+// The last two of four experts give a token back: chosen and weighed as before, and in the counts.
+TEST(Route, ToZeroExperts) {
+  RoutingOptions half = options("olmoe", 2, 2);
+  half.zero_experts = 2;
+  Json input = golden();
+  const Json got = route(train_spec(half), input, kFile, 1), want = routed("olmoe", golden());
+  for (const char* key : {"experts", "weights", "kept", "counts", "balance", "z"})
+    EXPECT_EQ(got.at(key), want.at(key)) << key;
+  EXPECT_EQ(got.at("kept"), json("[[true,true],[true,true],[true,true],[true,true]]"));
+  EXPECT_NEAR(got.at("max_vio").get<double>(), 1.0 / 3, kPrinted);  // of 4 and 2
+  input["logits"][1][1] = 1.25;                                     // no ties
+  input["coef"] = {{"balance", 0.7}, {"z", 0.1}};
+  input["dweights"] = json("[[1,-0.5],[0.25,2],[-1,0.5],[0.75,-0.25]]");
+  check_gradient(train_spec(half), input, "logits", "dlogits");
+  half.experts = 1;
+  half.zero_experts = 3;
+  input = json(R"({"logits": [[0,3,2,1]], "dweights": [[1,-0.5]]})");
+  EXPECT_FAILS(route(train_spec(half), input, kFile, 1), "give a token the same");
+  input["dweights"] = json("[[1,1]]");
+  EXPECT_NO_THROW(route(train_spec(half), input, kFile, 1));
+}
+
 TEST(RouteRefuses, WhatDoesNotFit) {
   const auto with = [](const char* key, const char* value) {
     Json input = golden();

@@ -247,6 +247,19 @@ TEST(Cost, OfAnotherNumberOfExperts) {
   EXPECT_EQ(count_params(c).experts_active, 2 * expert);
 }
 
+// They have rows of the router alone, and every choice of one is an expert less that is met.
+TEST(Cost, OfZeroExperts) {
+  ModelConfig c = by_hand();
+  c.routing.recipe = "mixtral";
+  const ParamCount without = count_params(c);
+  c.routing.zero_experts = c.routing.experts;
+  const ParamCount with = count_params(c);
+  EXPECT_EQ(with[Part::experts], without[Part::experts]);
+  EXPECT_EQ(with[Part::router], 2 * without[Part::router]);
+  EXPECT_EQ(2 * with.experts_active, without.experts_active);
+  EXPECT_EQ(2 * count_flops(c, 64).experts, static_cast<double>(2 * without.experts_active));
+}
+
 // What is not trained has no dW; terms are multiplied forwards, backwards and for their gradients.
 TEST(Cost, TrainingFlops) {
   const ModelConfig c = by_hand();

@@ -235,6 +235,12 @@ TEST(ValuesApart, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(ZeroExperts, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.routing.zero_experts = 5;
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(GatesBehindNorms, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("deepseek-v3"));
   c.norm_gate = 7;

@@ -208,6 +208,12 @@ TEST(ForwardMemory, OfStateSpacesBesideAttention) {
   }
 }
 
+TEST(ForwardMemory, OfZeroExperts) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 15, 2, 3));
+  c.routing.zero_experts = 1;
+  expect_estimated("zero experts", c, {.tokens = 1024, .loss = true});
+}
+
 TEST(ForwardMemory, OfGatesBehindNorms) {
   ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
   c.norm_gate = 16;

@@ -232,7 +232,7 @@ void expect_like_the_twin(const RoutingSpec& spec, const std::string& name) {
         want.weights[static_cast<size_t>(pair / k)][static_cast<size_t>(pair % k)]);
   }
   expect_near(got_weights, want_weights, kTwinF32, "weights of the plan");
-  c.router.backward_acc(c.run, dx, dweight, plan, c.pass(spec), coef, saved);
+  c.router.backward_acc(c.run, dx, dweight, {}, plan, c.pass(spec), coef, saved);
 
   const std::vector<double> gradient = twin_gradient(spec, c, coef);
   std::vector<double> got_dx = values(dx);
@@ -372,7 +372,7 @@ TEST(Router, WorksOutOnlyWhatIsWanted) {
           << recipe.name;
       if (!pass.goes_back()) continue;
       const Tensor d = c.run.saved.alloc_zeroed(DType::f32, {kTokens, kWidth});
-      c.router.backward_acc(c.run, d, {}, plan, pass, factors(spec), saved);
+      c.router.backward_acc(c.run, d, {}, {}, plan, pass, factors(spec), saved);
       dx.push_back(values(d));
     }
     EXPECT_EQ(dx[0], dx[1]) << recipe.name;
@@ -406,7 +406,7 @@ TEST(Router, TheLoadLossWithoutDrawnNoiseCountsAndTeachesNothing) {
   RoutingLosses coef;
   coef.load = 1;
   Tensor dx = c.run.saved.alloc_zeroed(DType::f32, {kTokens, kWidth});
-  c.router.backward_acc(c.run, dx, {}, plan, c.pass(spec), coef, saved);
+  c.router.backward_acc(c.run, dx, {}, {}, plan, c.pass(spec), coef, saved);
   EXPECT_EQ(norm(values(dx)), 0);
 }
 
@@ -425,7 +425,7 @@ TEST(Router, WithoutAMatrixItReadsIdsAndLearnsNothing) {
   EXPECT_TRUE(saved.logits.empty() && saved.scores.empty());
   Tensor dx = draw(c.run.saved, DType::f32, {kTokens, kWidth}, 8);
   const std::vector<double> before = values(dx);
-  c.router.backward_acc(c.run, dx, {}, plan, c.pass(spec), {}, saved);
+  c.router.backward_acc(c.run, dx, {}, {}, plan, c.pass(spec), {}, saved);
   EXPECT_EQ(values(dx), before);
 
   c.ids.pop_back();

@@ -637,9 +637,11 @@ class TwinModel {
           std::vector<T> given = seen[n];
           for (T& v : given)
             if (c_.weigh_inputs) v *= to.weights[n][i];
+          const auto e = static_cast<int64_t>(to.choice[n][i]);
           add_to(n, c_.weigh_inputs ? T(1.0) : to.weights[n][i],
-                 expert(given, name + "experts.", static_cast<int64_t>(to.choice[n][i]),
-                        c_.expert_width, true));
+                 e >= c_.routing.experts  // a zero one
+                     ? given
+                     : expert(given, name + "experts.", e, c_.expert_width, true));
         }
     if (own) y = norm(y, name + "experts.norm_out");
     if (c_.shared_experts == 0) return y;

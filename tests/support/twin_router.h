@@ -560,6 +560,7 @@ class TwinRouter {
       for (auto pair : pairs) {
         const auto [n, i] = pair;
         const size_t e = out_.choice[n][i];
+        if (static_cast<int64_t>(e) >= spec_.with_weights()) continue;  // room without end
         if (!out_.sent[n][i] && !(b->skipped_take_room && out_.selected[n][i])) continue;
         if (used[e]++ < room(*b, tokens)) {
           last[e] = weight(pair);

@@ -229,6 +229,17 @@ TEST(Memory, OfExpertsNormedAndAveragedIsEstimatedFromShapes) {
                        recompute);
 }
 
+// A token's every choice may be an expert with weights, so all of them are estimated.
+TEST(Memory, OfZeroExpertsIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.routing.experts = 15;
+  c.routing.zero_experts = 1;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
 TEST(Memory, OfResidualStreamsIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.hyper = {.streams = 4};

@@ -135,6 +135,18 @@ TEST(Processes, SharedExpertsChangeNothing) {
   }
 }
 
+// Tokens that zero experts give back stay where they are.
+TEST(Processes, ZeroExpertsChangeNothing) {
+  const Corpus corpus = tiny_corpus();
+  ModelConfig config = plain_config();
+  config.routing.zero_experts = 3;
+  expect_processes_change_nothing(config, options_of(1, 4), corpus);
+  config.routing = small_routing("deepseek-v3", kExperts, 2);
+  config.routing.expert_groups = config.routing.groups_kept = 1;
+  config.routing.zero_experts = 3;
+  expect_processes_change_nothing(config, options_of(1, 4), corpus);
+}
+
 // The reference, too, is dealt out; dropout moves the run away from it.
 TEST(Processes, PreferencePairsTrainAsInOne) {
   ModelConfig config = plain_config();

@@ -59,9 +59,7 @@ RoutedRows rows_of(Run& run, const MoeLayer::Saved& layer, const RoutingSpec& sp
                  router.weights, spec.second, RngKey{});
   rows.kept = copied<int32_t>(router.kept);
   rows.weights.resize(rows.choice.size());
-  for (int64_t r = 0; r < layer.plan.rows(); ++r)
-    rows.weights[static_cast<size_t>(layer.plan.pair[static_cast<size_t>(r)])] =
-        layer.plan.weight.as<float>()[r];
+  each_kept_pair(layer.plan, router, [&](size_t pair, float w) { rows.weights[pair] = w; });
   if (!by_neuron) rows.scores = scores_of(router, spec);
   return rows;
 }
@@ -182,6 +180,7 @@ void check_earlier(const ModelConfig& c, const ModelConfig& earlier) {
   differs("layers", c.layers, earlier.layers);
   differs("MoE layers", c.moe_layer_count(), earlier.moe_layer_count());
   differs("experts", c.routing.experts, earlier.routing.experts);
+  differs("zero experts", c.routing.zero_experts, earlier.routing.zero_experts);
   if (c.moe_layer_count() > 0) differs("experts a token", c.routing.top_k, earlier.routing.top_k);
   differs("tokens in its vocabulary", c.vocab, earlier.vocab);
   for (int64_t l = 0; l < c.layers; ++l)
@@ -201,7 +200,7 @@ RoutingReport empty_report(const ModelConfig& c, const Tokenizer& tokenizer,
   report.layers = c.layers;
   report.vocab = c.vocab;
   if (c.moe_layer_count() > 0) {
-    report.experts = c.routing.experts;
+    report.experts = c.routing.scored();
     report.top_k = experts_taken(c, top_k_experts);
     report.by_neuron = c.by_neuron();
   }
@@ -219,11 +218,11 @@ int64_t reporting_bytes(const ModelConfig& c, const RoutingStatsOptions& options
   if (c.moe_layer_count() == 0) return logits;
   // RoutedRows
   const int64_t slots = evaluation_spec(c, options.routing, options.top_k_experts).slots(),
-                scores = c.by_neuron() ? 0 : c.routing.experts,
+                scores = c.by_neuron() ? 0 : c.routing.scored(),
                 rows = window * (4 * slots + scores) * 4;
   // IdCounts of what comes in, follows and is predicted
   const int64_t counts =
-      c.by_neuron() ? 0 : 3 * std::min(c.vocab, kCountedIds) * (c.routing.experts * 4 + 8);
+      c.by_neuron() ? 0 : 3 * std::min(c.vocab, kCountedIds) * (c.routing.scored() * 4 + 8);
   return logits + c.moe_layer_count() * (models * rows + counts);
 }
 
@@ -252,7 +251,7 @@ RoutingReport routing_report(Model& model, Run& run, const Tokenizer& tokenizer,
       config.moe_layer_count() > 0 && !experts_choose(train_spec(config.routing).select);
   std::vector<LayerCounts> layers;
   for (const int64_t l : now.layers)
-    layers.emplace_back(l, config.routing.experts, static_cast<int64_t>(domains.size()),
+    layers.emplace_back(l, config.routing.scored(), static_cast<int64_t>(domains.size()),
                         token_choice, report.by_neuron);
   std::vector<int32_t> ids, target, predicted;
   std::vector<float> nll;

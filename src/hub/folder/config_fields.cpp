@@ -153,6 +153,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.layer_list("moe_layers", c.moe_layers);
   v.recipe("recipe", c.routing.recipe);
   v.size("num_experts", c.routing.experts, 1);
+  v.extra("zero_expert_num", c.routing.zero_experts, 0, 1);
   v.size("num_experts_per_tok", c.routing.top_k, 1);
   v.optional("norm_topk_prob", c.routing.norm_topk_prob);
   v.optional("capacity_factor", c.routing.capacity_factor, 0);

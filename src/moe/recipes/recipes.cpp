@@ -64,7 +64,7 @@ void set_groups(RoutingSpec& spec, const Recipe& recipe, const RoutingOptions& o
     select->groups = *options.expert_groups;
     if (select->groups == 1)
       select->group_top = std::min(
-          select->group_top, options.experts);  // all groups are kept: their scores decide nothing
+          select->group_top, options.scored());  // all groups are kept: their scores decide nothing
   }
   if (options.groups_kept) select->keep = *options.groups_kept;
   if (recipe.name == kCustom) return;
@@ -145,7 +145,8 @@ RoutingSpec filled(const Recipe& recipe, const RoutingOptions& options) {
         recipe.name, recipe.default_top_k, recipe.default_top_k == 1 ? "" : "s", options.top_k,
         recipe.default_top_k);
   RoutingSpec spec = recipe.train;
-  spec.experts = options.experts;
+  spec.experts = options.scored();
+  spec.zero_experts = options.zero_experts;
   set_top_k(spec.select, options.top_k);
   set_groups(spec, recipe, options);
   set_weighing(spec, recipe, options);

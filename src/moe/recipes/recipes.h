@@ -22,6 +22,9 @@ balance_over_names();  // in this order, as flags and configs spell them
 struct RoutingOptions {
   std::string recipe = "dense";
   int64_t experts = 1;
+  // Beside those: experts that give a token back as it is, which cost nothing (LongCat-Flash, arXiv
+  // 2509.01322, section 2.1).
+  int64_t zero_experts = 0;
   int64_t top_k = 1;  // where experts choose: the mean number of experts a token gets
   // renormalise the chosen weights; only where the recipe leaves it open
   std::optional<bool> norm_topk_prob;
@@ -34,6 +37,8 @@ struct RoutingOptions {
   bool noise = true;   // draw the recipe's noise in training
   RoutingLosses coef;  // canonical (moe/losses/aux_loss.h), each of a mean over layers
   std::string stages;  // recipe "custom" only: its stages, JSON (moe/recipes/spec_json.h)
+
+  int64_t scored() const { return experts + zero_experts; }  // of the router, zero experts last
 };
 
 // How a paper or codebase states its coefficients. Values are turned into the canonical form when a

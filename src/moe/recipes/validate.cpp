@@ -378,12 +378,32 @@ void check_losses(const RoutingSpec& spec) {
         "or use the noise \"learned\"");
 }
 
+// Experts that give a token back as it is.
+void check_zero_experts(const RoutingSpec& spec) {
+  if (spec.zero_experts == 0) return;
+  if (spec.zero_experts < 0)
+    fail_usage("@zero_experts is {}; it must be at least 0", spec.zero_experts);
+  if (experts_choose(spec.select))
+    fail_usage(
+        "where experts choose, one that computes nothing would take tokens for nothing; leave "
+        "@zero_experts out, or take a recipe whose tokens choose");
+  if (const auto* grouped = std::get_if<GroupedTopK>(&spec.select); grouped && grouped->groups > 1)
+    fail_usage(
+        "groups stand for devices, on which zero experts do not lie; leave @zero_experts out, or "
+        "give @expert_groups 1");
+  if (spec.losses.device || spec.losses.communication)
+    fail_usage(
+        "the device and communication losses look at groups of experts, in which zero experts have "
+        "no part; leave @zero_experts or these losses out");
+}
+
 }  // namespace
 
 void validate(const RoutingSpec& spec) {
-  if (spec.experts < 1)
+  if (spec.with_weights() < 1)
     fail_usage("a router needs at least one expert, {} were asked for; raise @experts",
-               spec.experts);
+               spec.with_weights());
+  check_zero_experts(spec);
   check_noise(spec);
   check_select(spec);
   if (needs_logits(spec.select)) {

@@ -31,6 +31,10 @@ FieldList fields(WantedRouting& w) {
       .takes_json();
   list.add("experts", w.experts, "routed experts a layer; default: the recipe's")
       .also({"num_experts", "num_local_experts", "n_routed_experts"});
+  list.add("zero_experts", w.zero_experts,
+           "experts beside these that give a token back as it is and cost nothing, which the "
+           "router scores and chooses as the others; default: 0")
+      .also({"zero_expert_num"});
   list.add("top_k", w.top_k,
            "experts a token takes (where experts choose: on average), not tokens to sample from; "
            "default: the recipe's")
@@ -70,8 +74,16 @@ RoutingOptions routing_options(const WantedRouting& w, int64_t moe_layers) {
   constexpr int64_t kMost = int64_t{1} << 24;  // as ModelConfig's sizes
   if (experts < 1 || experts > kMost)
     fail_usage("@experts is {}; it must be at least 1 and at most {}", experts, kMost);
+  const int64_t zero = w.zero_experts.value_or(0);
+  if (!recipe.has_router() && zero != 0)
+    fail_usage(
+        "recipe 'dense' has no router that could choose zero experts; name a @recipe that routes, "
+        "e.g. olmoe");
+  if (zero < 0 || zero > kMost)
+    fail_usage("@zero_experts is {}; it must be at least 0 and at most {}", zero, kMost);
   RoutingOptions options =
       default_options(recipe, experts, w.top_k.value_or(recipe.default_top_k), moe_layers);
+  options.zero_experts = zero;
   if (!w.stages.empty()) options.stages = complete_stages(w.stages);
   options.norm_topk_prob = w.norm_topk_prob;
   options.capacity_factor = w.capacity_factor;

@@ -15,7 +15,7 @@ namespace moe {
 struct WantedRouting {
   std::string recipe;  // empty: olmoe, or custom where stages are given
   std::string stages;  // a file, or the JSON itself
-  std::optional<int64_t> experts, top_k, expert_groups, groups_kept;
+  std::optional<int64_t> experts, zero_experts, top_k, expert_groups, groups_kept;
   std::optional<float> capacity_factor, capacity_factor_eval, routed_scaling_factor;
   std::optional<bool> norm_topk_prob;
   std::optional<BalanceOver> balance_over;

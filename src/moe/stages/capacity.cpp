@@ -22,14 +22,16 @@ struct Placing {
   Tensor kept, choice, selected, w;  // [N,K]
   const BufferCapacity& buffer;
   RngKey key;
+  int64_t zero_from;            // experts from there on take whatever comes
   int64_t slots = 0;            // places of one expert
   std::vector<int64_t> used{};  // [E] of them taken
   int64_t dropped = 0;
 
   void operator()(int64_t n, int64_t i) {
     const bool asked = selected.row<int32_t>(n)[i] != 0;
-    int64_t& taken = used[static_cast<size_t>(choice.row<int32_t>(n)[i])];
-    const bool fits = taken < slots;
+    const int32_t expert = choice.row<int32_t>(n)[i];
+    int64_t& taken = used[static_cast<size_t>(expert)];
+    const bool fits = taken < slots || expert >= zero_from;
     kept.row<int32_t>(n)[i] = asked && fits;
     dropped += asked && !fits;
     if (asked || buffer.skipped_take_room) taken += fits;
@@ -143,14 +145,15 @@ int64_t expert_capacity(const BufferCapacity& c, int64_t tokens, int64_t experts
 
 int64_t capacity_forward(Run& run, Tensor kept, Tensor choice, Tensor selected, Tensor w,
                          std::span<const int64_t> bounds, int64_t experts,
-                         const BufferCapacity& buffer, RngKey key) {
+                         const BufferCapacity& buffer, RngKey key, int64_t zero_from) {
   OnHost host(run);
   Placing place{.kept = host.write(kept),
                 .choice = host.read(choice),
                 .selected = host.read(selected),
                 .w = host.read(w),
                 .buffer = buffer,
-                .key = key};
+                .key = key,
+                .zero_from = zero_from};
   const std::vector<int64_t> scopes = scope_bounds(buffer.scope, bounds, choice.rows());
   for (size_t s = 0; s + 1 < scopes.size(); ++s) {
     place.slots = expert_capacity(buffer, scopes[s + 1] - scopes[s], experts, choice.cols());

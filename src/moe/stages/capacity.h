@@ -65,9 +65,10 @@ using CapacityStage = std::variant<Dropless, BufferCapacity>;
 
 int64_t expert_capacity(const BufferCapacity&, int64_t tokens, int64_t experts, int64_t top_k);
 // kept [N,K] i32 (0 or 1), 0 where selected is. Returns the number of dropped pairs: selected and
-// not kept.  choice, selected [N,K] i32; w [N,K] f32; bounds [S+1] of the sequences, may be empty
+// not kept. Experts from `zero_from` on compute nothing and take whatever comes.  choice, selected
+// [N,K] i32; w [N,K] f32; bounds [S+1] of the sequences, may be empty
 int64_t capacity_forward(Run&, Tensor kept, Tensor choice, Tensor selected, Tensor w,
                          std::span<const int64_t> bounds, int64_t experts, const BufferCapacity&,
-                         RngKey key);
+                         RngKey key, int64_t zero_from = INT64_MAX);
 
 }  // namespace moe

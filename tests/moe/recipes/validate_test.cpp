@@ -246,7 +246,7 @@ std::string run_once(Numbers& numbers, const RoutingSpec& spec) {
   Tensor dz = like(saved.logits), dclean = like(saved.clean), dsigma = like(saved.sigma);
   const auto gradient = [&](Tensor dweight, const RoutingLosses& coef, const std::string& of,
                             bool depends) {
-    numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, plan, pass, coef, saved);
+    numbers.router.decide_backward(run, dz, dclean, dsigma, dweight, {}, plan, pass, coef, saved);
     for (const Tensor& t : {dz, dclean, dsigma})
       if (!t.empty() && !all_finite(t)) wrong = "the gradient of " + of + " is not finite";
     if ((largest({dz, dclean, dsigma}) > 1e-6) != depends)

@@ -58,7 +58,7 @@ ModelConfig without_experts(ModelConfig dense) {
   dense.shared_experts = dense.shared_width = 0;
   dense.shared_gate = dense.shared_average = dense.expert_down_bias = dense.moe_out_norm = false;
   dense.experts_held = false;
-  dense.weigh_inputs = false;
+  dense.weigh_inputs = dense.shortcut = false;
   return dense;
 }
 

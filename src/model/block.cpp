@@ -195,6 +195,7 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
     return between_streams(run, out, u, *ffn_streams, ffn_norm, key, saved.ffn_in, body);
   sublayer_forward(run, out, u, {ffn_norm, ffn_norm_gate, ffn_out_norm}, key, saved.ffn_in, body);
   scale_layer(run, out);
+  if (joins_late) ops::add(run, out, out, pass.late);
 }
 
 // What attention sees the FFN sees too, unless it has a norm of its own: it is kept once.
@@ -242,6 +243,7 @@ void Block::backward_beside(Run& run, Tensor dh, const Pass& pass, const Routing
 void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,
                      const Saved& saved) {
   ArenaScope scope(run.scratch);
+  if (joins_late) ops::cast(run, pass.dlate, dh);
   scale_layer(run, dh);
   if (is_beside(placement)) return backward_beside(run, dh, pass, coef, saved);
   Tensor du;  // [N,D] f32, beside what goes through ffn_norm

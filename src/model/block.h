@@ -43,7 +43,8 @@ struct Block {
   bool attends = true;             // whether it has attention
   float scan_out = 1, attention_out = 1;
   std::optional<HyperConnection> attn_streams, ffn_streams;
-  Param layer_scale;  // [1], a buffer; absent without
+  Param layer_scale;        // [1], a buffer; absent without
+  bool joins_late = false;  // what routed experts of the block before gave (Pass::late) is added
   MoeLayer ffn;
 
   // One residual sublayer's views into run.saved.

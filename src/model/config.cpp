@@ -117,7 +117,15 @@ void validate_latent(const ModelConfig& c) {
   const LatentAttention& l = c.latent;
   if (l.query_both && (!l.present() || l.query_width == 0))
     fail_usage("queries are made of latents before and behind their norm, but of none");
+  for (const float factor : {l.factor, l.query_factor})
+    if (!(factor > 0 && std::isfinite(factor)) || (factor != 1 && !l.present()))
+      fail_usage("latents are multiplied by {}; it must be above 0, and 1 where there are none",
+                 factor);
   if (!l.present()) return;
+  if (l.query_factor != 1 && (l.query_width == 0 || l.query_both || c.sparse.present()))
+    fail_usage(
+        "latents of queries that are multiplied are behind their norm alone, and no indexer reads "
+        "them");
   need_positive(l.value_width, "the width of a head's values");
   if (l.query_width < 0)
     fail_usage("the width of what queries are made of is {}; it must be at least 0", l.query_width);
@@ -551,6 +559,25 @@ void validate_norms(const ModelConfig& c) {
         "norms of their own");
 }
 
+void validate_shortcut(const ModelConfig& c) {
+  if (!c.shortcut) return;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.is_moe(i) && (i + 1 == c.layers || c.is_moe(i + 1)))
+      fail_usage(
+          "what experts of layer {} give joins behind the next layer, so that has to be a dense "
+          "one",
+          i);
+  if (c.shared_experts == 0 || c.shared_average || c.branch_norms || c.moe_out_norm)
+    fail_usage(
+        "experts that join later have shared experts beside them, which join at once, without "
+        "norms between or behind");
+  if (c.norm_placement != NormPlacement::pre || c.hyper.present() || c.layer_scale ||
+      c.has_halves() || c.multipliers.residual != 1 || c.dropout > 0)
+    fail_usage(
+        "experts join later in one residual stream with norms before sublayers, without dropout, "
+        "multipliers of the residual, scales of layers and layers of one sublayer");
+}
+
 void validate_experts(const ModelConfig& c) {
   need_positive(c.expert_width, "the expert width");
   if (c.shared_experts < 0)
@@ -607,11 +634,14 @@ void validate(const ModelConfig& c) {
                c.score_cap);
   if (c.score_cap > 0 && c.latent.present()) fail_usage("scores of latent attention have no cap");
   validate_projected(c);
+  if (c.shortcut && c.moe_layer_count() == 0)
+    fail_usage("experts are said to join later, but none of the {} layers has some", c.layers);
   if (!find_recipe(c.routing.recipe).has_router()) return;
   if (c.moe_layer_count() == 0)
     fail_usage("recipe '{}' routes, but none of the {} layers is an MoE layer; lower @dense_first",
                c.routing.recipe, c.layers);
   validate_experts(c);
+  validate_shortcut(c);
   train_spec(c.routing);
   eval_spec(c.routing);
 }

@@ -83,6 +83,9 @@ struct LatentAttention {
   // queries, and a gate of what heads give, are made of these numbers behind their norm and before
   // it, side by side
   bool query_both = false;
+  // of these numbers and of those of queries, behind their norms (LongCat-Flash, arXiv 2509.01322,
+  // section 2.3)
+  float factor = 1, query_factor = 1;
 
   bool present() const { return width > 0; }
   int64_t queries_of() const { return query_both ? 2 * query_width : query_width; }
@@ -355,6 +358,9 @@ struct ModelConfig {
   bool shared_average = false;  // what they and the routed ones give is averaged, not added up
   // Combine weights multiply what routed experts are given, not what they make (Llama 4).
   bool weigh_inputs = false;
+  // What routed experts give joins the residual stream behind the next layer, which is dense
+  // (shortcut-connected experts, arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.2).
+  bool shortcut = false;
 
   int64_t moe_every = 1;            // MoE at layers i with i mod moe_every == 0 ...
   int64_t dense_first = 0;          // ... and i >= dense_first ...
@@ -374,6 +380,8 @@ struct ModelConfig {
     return ends_at_context() ? context : on_gpu ? sparse.top : 0;
   }
   bool is_moe(int64_t layer) const;
+  // Whether what routed experts of the layer before gave joins behind this one.
+  bool joins_late(int64_t layer) const { return shortcut && layer > 0 && is_moe(layer - 1); }
   bool has_ffn(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Mixer mixer(int64_t layer) const;

@@ -9,9 +9,10 @@ void Latents::forward(Run& run, Tensor x, Saved& saved) {
   const auto projected = [&](const Param& w) {
     return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()});
   };
-  const auto normed = [&](Norm& norm, Tensor y, Norm::Saved& of_norm) {
+  const auto normed = [&](Norm& norm, float factor, Tensor y, Norm::Saved& of_norm) {
     Tensor z = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
     norm.forward(run, z, y, of_norm);
+    if (factor != 1) ops::scale(run, z, z, factor);
     return z;
   };
   Tensor yq, ykv = projected(kv_a);
@@ -19,7 +20,7 @@ void Latents::forward(Run& run, Tensor x, Saved& saved) {
   if (q_norm) {
     yq = projected(q_a);
     ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
-    saved.q = normed(*q_norm, yq, saved.q_norm);
+    saved.q = normed(*q_norm, q_factor, yq, saved.q_norm);
     if (both) {
       const int64_t width = yq.cols();
       saved.both = run.saved.alloc(x.dtype, {x.rows(), 2 * width});
@@ -29,7 +30,7 @@ void Latents::forward(Run& run, Tensor x, Saved& saved) {
   } else {
     ops::matmul_forward(run, {{kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
   }
-  saved.kv = normed(kv_norm, ykv, saved.kv_norm);
+  saved.kv = normed(kv_norm, kv_factor, ykv, saved.kv_norm);
 }
 
 void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x,
@@ -40,8 +41,14 @@ void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
   };
   // `beside`: what comes back past the norm.
-  const auto back = [&](Param& weight, Norm& norm, Tensor dy, const Norm::Saved& of_norm,
-                        Tensor beside = {}) {
+  const auto back = [&](Param& weight, Norm& norm, float factor, Tensor dy,
+                        const Norm::Saved& of_norm, Tensor beside = {}) {
+    const ArenaScope within(run.scratch);
+    if (factor != 1) {
+      const Tensor dscaled = like(dy);
+      ops::scale(run, dscaled, dy, factor);
+      dy = dscaled;
+    }
     Tensor dprojected = like(dy);
     norm.backward(run, dprojected, dy, of_norm);
     if (!beside.empty()) ops::add(run, dprojected, dprojected, beside);
@@ -52,11 +59,11 @@ void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk
     const int64_t width = saved.q.cols();
     const Tensor dnormed = like(saved.q);
     ops::cast(run, dnormed, dq.slice_cols(0, width));
-    back(q_a, *q_norm, dnormed, saved.q_norm, dq.slice_cols(width, 2 * width));
+    back(q_a, *q_norm, q_factor, dnormed, saved.q_norm, dq.slice_cols(width, 2 * width));
   } else if (q_norm) {
-    back(q_a, *q_norm, dq, saved.q_norm);
+    back(q_a, *q_norm, q_factor, dq, saved.q_norm);
   }
-  back(kv_a, kv_norm, dkv, saved.kv_norm);
+  back(kv_a, kv_norm, kv_factor, dkv, saved.kv_norm);
   ops::matmul_dw(run, k_rope, dk_rope, x, all);
   ops::matmul_dx_acc(run, dx, dk_rope, k_rope, all);
 }

@@ -9,15 +9,16 @@
 
 namespace moe {
 
-// q = norm(q_a x), kv = norm(kv_a x), k_rope = k_rope x;  both = (q, q_a x) where queries are made
-// of both
+// q = s' norm(q_a x), kv = s norm(kv_a x), k_rope = k_rope x;  both = (q, q_a x) where queries are
+// made of both
 struct Latents {
   Param q_a;                   // [Lq,D]; absent: queries are made of the token itself
   std::optional<Norm> q_norm;  // [Lq]
   bool both = false;
-  Param kv_a;    // [L,D]
-  Param k_rope;  // [R,D]
-  Norm kv_norm;  // [L]
+  Param kv_a;                         // [L,D]
+  Param k_rope;                       // [R,D]
+  Norm kv_norm;                       // [L]
+  float q_factor = 1, kv_factor = 1;  // s', s
 
   // Views into run.saved.
   struct Saved {

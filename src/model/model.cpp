@@ -388,6 +388,7 @@ void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
     saved.h.push_back(run.saved.alloc(DType::f32, {tokens, stream_width()}));
   saved.hidden = run.saved.alloc(run.compute, {tokens, config_.width});
   prepare(run, run.saved, saved.pass);
+  if (config_.shortcut) saved.pass.late = run.saved.alloc(DType::f32, {tokens, config_.width});
 
   Told told(run);
   begin(run, saved.h[0], pass);
@@ -504,6 +505,7 @@ void Model::backward(Run& run, std::span<const int32_t> targets, float scale,
   finish_backward(run, dh, dhidden, saved);
   Pass pass = saved.pass;
   pass.wanted = {};  // the forward has told it
+  if (config_.shortcut) pass.dlate = run.scratch.alloc(DType::f32, {tokens, config_.width});
   for (size_t i = blocks_.size(); i-- > 0;) {
     ArenaScope recomputed(run.saved);
     if (pass.keep == Keep::inputs) {

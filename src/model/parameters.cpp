@@ -96,12 +96,14 @@ void List::latent_attention(Attention& attention) const {
     norm(latents.q_norm.emplace(), ParamKind::q_a_norm, "attn.q_a_norm.weight", l.query_width);
     matrix(attention.q, ParamKind::q_b, "attn.q_b.weight", shape.q_width(), l.queries_of());
     latents.both = l.query_both;
+    latents.q_factor = l.query_factor;
   } else {
     matrix(attention.q, ParamKind::q, "attn.q.weight", shape.q_width(), c.width);
   }
   matrix(latents.kv_a, ParamKind::kv_a, "attn.kv_a.weight", l.width, c.width);
   matrix(latents.k_rope, ParamKind::k_rope, "attn.k_rope.weight", shape.shared_width, c.width);
   norm(latents.kv_norm, ParamKind::kv_a_norm, "attn.kv_a_norm.weight", l.width);
+  latents.kv_factor = l.factor;
   matrix(attention.k, ParamKind::k_b, "attn.k_b.weight",
          shape.heads * (shape.key_width - shape.shared_width), l.width);
   matrix(attention.v, ParamKind::v_b, "attn.v_b.weight", shape.v_width(), l.width);
@@ -368,6 +370,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   if (c.layer_scale)
     list.add(block.layer_scale, Part::norms, ParamKind::layer_scale, "layer_scale", Role::buffer,
              {1});
+  block.joins_late = c.joins_late(layer);
   if (block.feeds) list_ffn(c, layer, block.ffn, on_param);
 }
 
@@ -391,6 +394,7 @@ void list_ffn(const ModelConfig& c, int64_t layer, MoeLayer& ffn, const OnParam&
   list.bank(ffn.shared.emplace(), Part::shared, "ffn.shared.", 1, c.shared_experts * c.shared_width,
             down_bias);
   ffn.average = c.shared_average;
+  ffn.late = c.shortcut;
   if (c.shared_gate)
     list.add(ffn.shared_gate, Part::shared, ParamKind::weight, "ffn.shared_gate.weight",
              Role::matrix, {1, c.width});

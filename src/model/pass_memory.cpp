@@ -270,6 +270,9 @@ int64_t scratch_passed(const Sizes& s) {
   return s.spec.zero_experts > 0 ? s.n * s.c.width * s.a : 0;
 }
 
+// The gradient of what joins later, as products take it.
+int64_t scratch_late(const Sizes& s) { return s.c.shortcut ? s.n * s.c.width * s.a : 0; }
+
 int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   if (!s.c.has_ffn(layer)) return 0;
   if (!s.c.is_moe(layer)) return scratch_bank(s, s.n, s.c.dense_width);
@@ -284,8 +287,9 @@ int64_t scratch_ffn(const Sizes& s, int64_t layer) {
   // of branches: of what the router sees and what experts see, and of what they and the shared give
   if (s.c.branch_norms) routed += 2 * (s.stream() + s.n * s.c.width * s.a);
   routed += scratch_weighed(s);
-  const int64_t half = s.c.shared_average ? s.n * s.c.width * s.a : 0,  // of the output's gradient
-      gradients = s.c.shared_experts > 0 ? s.stream() : 0,
+  // of the output's gradient
+  const int64_t half = scratch_late(s) + (s.c.shared_average ? s.n * s.c.width * s.a : 0),
+                gradients = s.c.shared_experts > 0 ? s.stream() : 0,
                 shared = gradients > 0 ? scratch_bank(s, s.n, s.shared_width()) : 0;
   const int64_t router =
       std::max(scratch_passed(s), scratch_router(s)) + (s.spec.zero_experts > 0 ? s.n * kF32 : 0);
@@ -332,7 +336,7 @@ int64_t scratch_heads(const Sizes& s, int64_t layer) {
            s.n * s.a *
                (shape.k_width() - (shape.heads - 1) * shape.shared_width + l.width +
                 l.queries_of() + (l.query_both ? l.query_width : 0) +
-                std::max(l.width, l.query_width));
+                (l.factor != 1 || l.query_factor != 1 ? 2 : 1) * std::max(l.width, l.query_width));
   // dq; dk, dv, do; before the norm; x laid out
   const bool normed = shape.qk_norm != QkNorm::none;
   const int64_t turned = normed && shape.norm_turned ? q + s.n * shape.k_width() * s.a : 0;
@@ -458,7 +462,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
 
   const int64_t logits = kept_logits(s);
   const int64_t end = c.hyper.present() ? s.stream() + 2 * n * c.hyper.streams * kF32 : 0;
-  m.activations = (c.layers + 1) * s.streams() + end + n * c.width * s.a + 2 * n * kF32 +
+  const int64_t late = c.shortcut ? s.stream() : 0;
+  m.activations = (c.layers + 1) * s.streams() + end + late + n * c.width * s.a + 2 * n * kF32 +
                   s.statistics() + logits;  // h of every block, hidden, nll, lse
   int64_t widest_scratch = chunk_of_logits(s) * (logits > 0 ? s.a : s.a + kF32), widest_block = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
@@ -472,7 +477,7 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     widest_scratch = std::max(widest_scratch, 2 * s.stream() + n * kF32);
   if (c.hyper.present())  // of the end: what comes of its norm
     widest_scratch = std::max(widest_scratch, s.stream() + s.weighed() + scratch_streams(s));
-  m.scratch = s.streams() + s.stream() + widest_scratch + kThreadScratch;
+  m.scratch = s.streams() + s.stream() + late + widest_scratch + kThreadScratch;
   return m;
 }
 
@@ -527,7 +532,8 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
   const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
   // of every block, hidden
-  const int64_t streams = 2 * s.streams() + s.n * c.width * s.a + s.statistics();
+  const int64_t streams =
+      2 * s.streams() + s.n * c.width * s.a + s.statistics() + (c.shortcut ? s.stream() : 0);
   int64_t turning[2] = {};  // numbers of a position's cosines and sines, of layers with a window
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const AttentionShape of = c.attention(layer);

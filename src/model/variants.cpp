@@ -45,7 +45,7 @@ ModelConfig with_experts(ModelConfig c, int64_t experts, int64_t top_k, int64_t 
   c.shared_width = shared > 0 ? shared_width : 0;
   c.shared_gate = c.shared_gate && shared > 0;
   c.shared_average = c.shared_average && shared > 0;
-  c.weigh_inputs = false;
+  c.weigh_inputs = c.shortcut = false;
   return c;
 }
 

@@ -58,8 +58,9 @@ ExpertBank::Saved part_of(const ExpertBank::Saved& saved, Span part) {
 
 }  // namespace
 
-MoeLayer::Branches MoeLayer::branches(Run& run, Tensor y, Tensor x, Tensor u, Saved& saved) {
-  if (!norms) return {x, x, y, y};
+MoeLayer::Branches MoeLayer::branches(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
+                                      Saved& saved) {
+  if (!norms) return {x, x, late ? pass.late : y, y};
   const auto alloc = [&](DType dtype) { return run.saved.alloc(dtype, {x.rows(), x.cols()}); };
   const Branches of = {alloc(x.dtype), alloc(x.dtype), alloc(DType::f32), alloc(DType::f32)};
   norms->router.forward(run, of.router, u, saved.norms.router);
@@ -86,7 +87,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
     return;
   }
   if (by_neuron) return forward_by_neuron(run, y, x, pass, saved);
-  const Branches of = branches(run, y, x, u, saved);
+  const Branches of = branches(run, y, x, u, pass, saved);
   saved.plan =
       router->forward(run, of.router, pass, pass.key_of(router->layer, Site::router), saved.router);
   if (!saved.router.zero.empty()) saved.passed = of.experts;
@@ -107,7 +108,7 @@ void MoeLayer::forward(Run& run, Tensor y, Tensor x, Tensor u, const Pass& pass,
   };
   out = visit_experts(run, out, saved.rows.x.x, of.experts, saved.plan, saved.rows,
                       shared && !together ? share : Meanwhile{}, work);
-  if (shared && !norms) combine_acc(run, y, out, saved.plan);
+  if (shared && !norms && !late) combine_acc(run, y, out, saved.plan);
   else combine(run, of.experts_out, out, saved.plan);
   pass_through(run, of.experts_out, saved);
   if (norms) join(run, y, of, saved);
@@ -195,6 +196,10 @@ void MoeLayer::backward(Run& run, Tensor dx, Tensor du, Tensor dy, Tensor x, con
     dy = half;
   }
   Tensor drouter = dx, dexperts = dx, dexperts_out = dy, dshared_out = dy;
+  if (late) {
+    dexperts_out = stream(dy.dtype);
+    ops::cast(run, dexperts_out, pass.dlate);
+  }
   if (norms) {
     drouter = stream(DType::f32), dexperts = stream(DType::f32), dexperts_out = stream(x.dtype);
     norms->experts_out.backward(run, dexperts_out, dy, saved.norms.experts_out);

@@ -47,6 +47,7 @@ struct MoeLayer {
   std::optional<ExpertBank> shared;  // one bank as wide as all shared experts together
   Param shared_gate;                 // [1,D], absent: the shared expert's weight is 1
   bool average = false;              // y is half of the sum: the mean of routed and shared experts
+  bool late = false;  // y is the shared experts' alone; what the routed ones give is Pass::late
   std::optional<BranchNorms> norms;  // only with shared experts without a gate
   comm::Group group;  // whose processes hold a share of the routed experts each (moe/plan.h);
                       // forward and backward are then collective
@@ -69,7 +70,7 @@ struct MoeLayer {
     Tensor router, experts;          // [N,D] A
     Tensor experts_out, shared_out;  // [N,D] f32
   };
-  Branches branches(Run&, Tensor y, Tensor x, Tensor u, Saved&);
+  Branches branches(Run&, Tensor y, Tensor x, Tensor u, const Pass&, Saved&);
   void join(Run&, Tensor y, const Branches&, Saved&);
   // y [N,D] f32, added to; and back: dx [N,D] f32, added to, and what of the router's backward is
   // zero experts', [N] f32 in run.scratch

@@ -85,6 +85,10 @@ struct Pass {
   ops::CosSinTable window_cos_sin = {};
   // The same of queries that grow with their positions; absent where none do.
   ops::CosSinTable query_cos_sin = {};
+  // [N,D] f32: what routed experts of the last layer that has some gave, and its gradient, where it
+  // joins the residual stream behind the next layer. Model::forward and backward make the room;
+  // absent where it joins at once.
+  Tensor late = {}, dlate = {};
   // [N,K] i32: the keys that sparse attention sees, as ops::choose_keys has them, of the last layer
   // that chose. Model::prepare makes the room; absent where every token sees all before it.
   Tensor kept = {};

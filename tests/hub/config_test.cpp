@@ -53,7 +53,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
         &ModelConfig::norm_offset, &ModelConfig::norm_weights, &ModelConfig::embedding_norm,
         &ModelConfig::moe_out_norm, &ModelConfig::shared_average, &ModelConfig::xielu,
         &ModelConfig::attention_gate, &ModelConfig::head_gates, &ModelConfig::weigh_inputs,
-        &ModelConfig::experts_held, &ModelConfig::states_pre_norm})
+        &ModelConfig::experts_held, &ModelConfig::states_pre_norm, &ModelConfig::shortcut})
     EXPECT_EQ(a.*member, b.*member);
   EXPECT_EQ(a.rope_scaling.kind, b.rope_scaling.kind);
   EXPECT_EQ(a.attention_window, b.attention_window);
@@ -66,6 +66,8 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.attention_gate, b.attention_gate);
   EXPECT_EQ(a.gate_softplus, b.gate_softplus);
   EXPECT_EQ(a.latent.query_both, b.latent.query_both);
+  EXPECT_EQ(a.latent.factor, b.latent.factor);
+  EXPECT_EQ(a.latent.query_factor, b.latent.query_factor);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);
@@ -234,6 +236,12 @@ TEST(Config, EveryChoiceSurvives) {
   EXPECT_EQ(json_of(passing).at("model_type"), "moe_cpp");
   EXPECT_EQ(json_of(passing).at("zero_expert_num"), 2);
   expect_round_trip(passing, "zero experts of olmoe");
+  passing.layers = 3;
+  passing.moe_layers = {1};
+  passing.shared_experts = 1;
+  passing.shared_width = 8;
+  passing.shortcut = true;
+  expect_round_trip(passing, "experts that join later");
   ModelConfig weighed = base;
   weighed.weigh_inputs = true;
   expect_round_trip(weighed, "weights of what experts are given");

@@ -139,11 +139,17 @@ void grow(std::vector<T>& q, const std::vector<int32_t>& positions) {
                                               static_cast<double>(kGrowth.context))));
 }
 
+template <class T>
+std::vector<T> times(std::vector<T> x, float factor) {
+  for (T& v : x) v *= T(static_cast<double>(factor));
+  return x;
+}
+
 // What queries are made of: the latents behind their norm, and before it too where they are of
 // both.
 template <class T>
 std::vector<T> made_of(const std::vector<T>& raw, const LatentAttention& l) {
-  const std::vector<T> normed = unit_rows(raw, l.query_width);
+  const std::vector<T> normed = times(unit_rows(raw, l.query_width), l.query_factor);
   if (!l.query_both) return normed;
   const auto width = static_cast<size_t>(l.query_width);
   std::vector<T> both;
@@ -161,7 +167,7 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
   if (shape.rotary_width == 0) std::fill(f.begin(), f.end(), 0.0);
   const LatentAttention& l = shape.latent;
   const std::vector<T> q_from = made_of(linear(in[0], in[1], kWidth), l),
-                       kv = unit_rows(linear(in[0], in[3], kWidth), l.width),
+                       kv = times(unit_rows(linear(in[0], in[3], kWidth), l.width), l.factor),
                        k_rope = linear(in[0], in[4], kWidth), own = linear(kv, in[5], l.width);
   const auto turning = static_cast<size_t>(shape.shared_width),
              width = static_cast<size_t>(shape.key_width), rest = width - turning;
@@ -201,10 +207,10 @@ std::vector<T> twin_latent_attention(const LatentInputs<T>& in, const AttentionS
   return linear(o, in[7], shape.o_width());
 }
 
-enum class Latent { turns, stands, grows, gated, sunk, both, both_gated };
+enum class Latent { turns, stands, grows, gated, sunk, both, both_gated, scaled };
 std::string name_of(Latent kind) {
-  constexpr const char* kNames[] = {"turns", "stands", "grows",     "gated",
-                                    "sunk",  "both",   "both_gated"};
+  constexpr const char* kNames[] = {"turns", "stands", "grows",      "gated",
+                                    "sunk",  "both",   "both_gated", "scaled"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -249,6 +255,10 @@ struct LatentLayer {
     ones(latents.q_norm.emplace(), 6);
     ones(latents.kv_norm, 7);
     latents.both = shape.latent.query_both;
+    if (kind == Latent::scaled) {
+      shape.latent.factor = latents.kv_factor = 0.6f;
+      shape.latent.query_factor = latents.q_factor = 1.7f;
+    }
     const int64_t from = shape.latent.queries_of();
     attention.q = draw_param(run.saved, {shape.q_width(), from}, 4, 0.7f);
     if (kind == Latent::both_gated) {
@@ -310,7 +320,7 @@ void expect_latents_like_the_twin(Latent kind) {
 
 TEST(AttentionLayer, OfLatentsMatchesItsTwin) {
   for (const Latent kind : {Latent::turns, Latent::stands, Latent::grows, Latent::gated,
-                            Latent::sunk, Latent::both, Latent::both_gated})
+                            Latent::sunk, Latent::both, Latent::both_gated, Latent::scaled})
     expect_latents_like_the_twin(kind);
 }
 
@@ -387,7 +397,7 @@ TEST_P(LatentCache, KeepsWhatALayerOfLatentsReads) {
 INSTANTIATE_TEST_SUITE_P(TurnsOrNot, LatentCache,
                          testing::Values(Latent::turns, Latent::stands, Latent::grows,
                                          Latent::gated, Latent::sunk, Latent::both,
-                                         Latent::both_gated),
+                                         Latent::both_gated, Latent::scaled),
                          [](const auto& item) { return name_of(item.param); });
 
 // What a model's layers are given is what its options say, one layer after another.

@@ -241,6 +241,17 @@ TEST(ZeroExperts, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(Shortcut, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.layers = 4;
+  c.moe_layers = {0, 2};
+  c.shared_experts = 1;
+  c.shared_width = 24;
+  c.shortcut = true;
+  c.routing.zero_experts = 3;
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(GatesBehindNorms, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("deepseek-v3"));
   c.norm_gate = 7;

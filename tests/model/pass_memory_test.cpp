@@ -214,6 +214,16 @@ TEST(ForwardMemory, OfZeroExperts) {
   expect_estimated("zero experts", c, {.tokens = 1024, .loss = true});
 }
 
+TEST(ForwardMemory, OfExpertsThatJoinLater) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
+  c.layers = 4;
+  c.moe_layers = {0, 2};
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.shortcut = true;
+  expect_estimated("experts that join later", c, {.tokens = 1024, .loss = true});
+}
+
 TEST(ForwardMemory, OfGatesBehindNorms) {
   ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
   c.norm_gate = 16;

@@ -234,6 +234,8 @@ class TwinModel {
     const Matrix<T> out = joined(
         u, ffn(pre ? gated_norm(u, name + "norm2", "ffn") : u, u, name + "ffn.", layer, site(2)),
         "norm2", apart || has_ffn_out_norm(c_, layer), 1);
+    if (c_.shortcut && !c_.is_moe(layer) && layer > 0 && c_.is_moe(layer - 1))
+      return add(out, late_);
     return layer_scaled(out);
   }
 
@@ -644,6 +646,10 @@ class TwinModel {
                      : expert(given, name + "experts.", e, c_.expert_width, true));
         }
     if (own) y = norm(y, name + "experts.norm_out");
+    if (c_.shortcut) {
+      late_ = y;
+      y.assign(x.size(), std::vector<T>(static_cast<size_t>(c_.width)));
+    }
     if (c_.shared_experts == 0) return y;
     if (own) {
       Matrix<T> beside;
@@ -703,6 +709,7 @@ class TwinModel {
   RoutingSpec routing_;
   const std::map<std::string, std::vector<T>>& p_;
   const TwinInput* in_ = nullptr;
+  Matrix<T> late_;  // what routed experts gave, where it joins behind the next layer
   TwinOutput<T> out_;
 };
 

@@ -240,6 +240,19 @@ TEST(Memory, OfZeroExpertsIsEstimatedFromShapes) {
                        recompute);
 }
 
+TEST(Memory, OfExpertsThatJoinLaterIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.layers = 4;
+  c.moe_layers = {0, 2};
+  c.shared_experts = 1;
+  c.shared_width = 200;
+  c.shortcut = true;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(fmt::format("{} recompute {}", name_of(dtype), recompute), c, dtype,
+                       recompute);
+}
+
 TEST(Memory, OfResidualStreamsIsEstimatedFromShapes) {
   ModelConfig c = config_of("mixtral");
   c.hyper = {.streams = 4};

@@ -135,12 +135,19 @@ TEST(Processes, SharedExpertsChangeNothing) {
   }
 }
 
-// Tokens that zero experts give back stay where they are.
+// Tokens that zero experts give back stay where they are; and what experts give may join later.
 TEST(Processes, ZeroExpertsChangeNothing) {
   const Corpus corpus = tiny_corpus();
   ModelConfig config = plain_config();
   config.routing.zero_experts = 3;
   expect_processes_change_nothing(config, options_of(1, 4), corpus);
+  config.layers = 3;
+  config.moe_layers = {1};
+  config.shared_experts = 1;
+  config.shared_width = 24;
+  config.shortcut = true;
+  expect_processes_change_nothing(config, options_of(1, 4), corpus);
+  config = plain_config();
   config.routing = small_routing("deepseek-v3", kExperts, 2);
   config.routing.expert_groups = config.routing.groups_kept = 1;
   config.routing.zero_experts = 3;

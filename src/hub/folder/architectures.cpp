@@ -454,7 +454,10 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.bare_norms && !c.norm_weights) return "its norms have no weights";
   if (!known.nanochat && c.embedding_norm) return "its embedding is normalised";
-  if (!known.zero_experts && c.routing.zero_experts > 0) return "some of its experts are zero ones";
+  if (!known.longcat && c.routing.zero_experts > 0) return "some of its experts are zero ones";
+  if (!known.longcat && c.shortcut) return "what its experts give joins behind the next layer";
+  if (!known.longcat && (c.latent.factor != 1 || c.latent.query_factor != 1))
+    return "its latents have factors";
   if (!known.norm_gates && c.norm_gate > 0) return "gates stand behind its norms";
   if (!known.norm_gates && c.latent.query_both)
     return "its queries are made of latents before their norm too";

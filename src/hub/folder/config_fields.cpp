@@ -21,6 +21,8 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("q_lora_rank", c.latent.query_width, 0, 1);
   v.extra("v_head_dim", c.latent.value_width, 0, 1);
   v.extra("q_lora_both", c.latent.query_both, false);
+  v.extra("q_lora_factor", c.latent.query_factor, 1, 0);
+  v.extra("kv_lora_factor", c.latent.factor, 1, 0);
   v.extra("index_topk", c.sparse.top, 0, 1);
   v.extra("index_n_heads", c.sparse.heads, 0, 1);
   v.extra("index_head_dim", c.sparse.width, 0, 1);
@@ -148,6 +150,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.extra("shared_expert_average", c.shared_average, false);
   v.extra("experts_held", c.experts_held, false);
   v.extra("weigh_expert_inputs", c.weigh_inputs, false);
+  v.extra("shortcut_experts", c.shortcut, false);
   v.size("moe_every", c.moe_every, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   v.layer_list("moe_layers", c.moe_layers);

@@ -148,8 +148,10 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
           fmt::format("{}, {}, {}, times {} and {}", c.latent.width, c.latent.query_width,
                       c.latent.value_width, c.latent.factor, c.latent.query_factor));
   decides("what attention sees (index_topk and the like)",
-          fmt::format("{}, by {} heads of {}, without an indexer in {}", c.sparse.top,
-                      c.sparse.heads, c.sparse.width, listed(c.sparse.followers)));
+          fmt::format("{} in blocks of {}, of which {} are always seen, by {} heads of {}, without "
+                      "an indexer in {}, all in {}",
+                      c.sparse.top, c.sparse.block, c.sparse.local, c.sparse.heads, c.sparse.width,
+                      listed(c.sparse.followers), listed(c.sparse.whole_layers)));
   decides("whether the head is the embedding (tie_word_embeddings)", c.tied);
   decides("how many numbers of a head turn (partial_rotary_factor)", c.rotary_width);
   decides("the multipliers of embedding, residual, attention and logits",

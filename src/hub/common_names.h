@@ -157,9 +157,11 @@ inline constexpr NameRow kFusedExpertNames[] = {
     {Part::experts, ParamKind::down, "model.layers.{i}.mlp.experts.down_proj"},
 };
 
-// An indexer's, beside latents: DeepSeek-V3.2's, which turns halves.
+// An indexer's, beside latents: DeepSeek-V3.2's, which turns halves. Its queries have no norm,
+// which those of indexers that choose blocks have.
 inline constexpr NameRow kIndexerNames[] = {
     {Part::attention, ParamKind::index_q, "model.layers.{i}.self_attn.indexer.wq_b.weight"},
+    {Part::attention, ParamKind::index_q_norm, "model.layers.{i}.self_attn.indexer.q_norm.weight"},
     {Part::attention, ParamKind::index_k, "model.layers.{i}.self_attn.indexer.wk.weight"},
     {Part::attention, ParamKind::index_k_norm, "model.layers.{i}.self_attn.indexer.k_norm.{w}"},
     {Part::attention, ParamKind::index_weights,

@@ -319,16 +319,14 @@ void Attention::choose(Run& run, Tensor x, const Pass& pass, int64_t layer, cons
   const Tensor keys = indexer->keys(run, x, pass.cos_sin);
   if (pass.cache) pass.cache->store_index(run, layer, pass.batch, keys);
   if (pass.kept.empty()) return;
-  const Tensor from = latents->normed_of(x, saved.latents);
-  if (pass.cache)
-    return indexer->choose(run, pass.kept, x, from, pass,
-                           pass.cache->index_view(layer, pass.batch));
   std::vector<int64_t> first_row;
-  const ops::KvView own = laid_as_kept(run, keys, pass.batch.bounds, first_row);
-  indexer->choose(run, pass.kept, x, from, pass, own);
+  const ops::KvView seen = pass.cache ? pass.cache->index_view(layer, pass.batch)
+                                      : laid_as_kept(run, keys, pass.batch.bounds, first_row);
+  if (latents) indexer->choose(run, pass.kept, x, latents->normed_of(x, saved.latents), pass, seen);
+  else indexer->choose_blocks(run, pass.kept, x, pass, seen, shape.block, shape.local);
 }
 
-void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) const {
+void Attention::attend(Run& run, Tensor x, const Pass& pass, int64_t layer, Saved& saved) {
   const Batch& batch = pass.batch;
   ops::KvView kv = kv_of(batch, saved);
   if (pass.cache) {
@@ -337,6 +335,10 @@ void Attention::attend(Run& run, const Pass& pass, int64_t layer, Saved& saved) 
   }
   saved.o = run.saved.alloc(saved.q.dtype, {saved.q.rows(), shape.o_width()});
   saved.lse = run.saved.alloc(DType::f32, {saved.q.rows(), shape.heads});
+  if (shape.block > 0 && (pass.cache || !pass.kept.empty())) choose(run, x, pass, layer, saved);
+  if (shape.block > 0 && !pass.kept.empty())
+    return attend_blocks(run, saved.o, saved.q, kv, pass.kept, batch.positions, shape.heads,
+                         shape.kv_heads, shape.block, scale_of(shape));
   const ChunkedKeys keys(kv, batch.positions, shape.chunk);
   ops::attention_forward(run, saved.o, saved.lse, saved.q, keys.kv(), keys.positions(), shape.heads,
                          shape.kv_heads, scale_of(shape), shape.window, shape.score_cap);
@@ -364,7 +366,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
     if (latents) expand_latents(run, saved);
     rotate(run, saved.q, saved.k, pass, false);
     if (shape.norm_turned && q_norm) norm_turned(run, saved);
-    attend(run, pass, layer, saved);
+    attend(run, x, pass, layer, saved);
   }
   const ArenaScope scope(run.scratch);
   ops::matmul_forward(run, y, gated(run, saved), o, all);
@@ -373,7 +375,7 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
 
 void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,
                          const Saved& saved) {
-  if (!pass.kept.empty())
+  if (shape.top > 0 && !pass.kept.empty())
     fail_usage("beyond {} tokens the attention of the model is sparse, which is not trained here",
                shape.top);
   ArenaScope scope(run.scratch);

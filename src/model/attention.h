@@ -73,7 +73,7 @@ struct Attention {
   }
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.
   Tensor gate_backward(Run&, Tensor do_, Tensor dgate, const Saved&) const;
-  void attend(Run&, const Pass&, int64_t layer, Saved&) const;
+  void attend(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
   void attend_latents(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
   void choose(Run&, Tensor x, const Pass&, int64_t layer, const Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,

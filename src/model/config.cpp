@@ -30,10 +30,26 @@ void validate_sizes(const ModelConfig& c) {
   need_positive(c.kv_heads, "the number of key/value heads");
   need_positive(c.head_width, "the width of a head");
   need_positive(c.context, "the context");
-  for (int64_t size : {c.vocab, c.width, c.layers, c.heads, c.head_width, c.context, c.dense_width,
-                       c.expert_width, c.routing.experts, c.routing.zero_experts, c.shared_experts,
-                       c.shared_width, c.latent.width, c.latent.query_width, c.latent.value_width,
-                       c.sparse.top, c.sparse.heads, c.sparse.width, c.value_width})
+  for (int64_t size : {c.vocab,
+                       c.width,
+                       c.layers,
+                       c.heads,
+                       c.head_width,
+                       c.context,
+                       c.dense_width,
+                       c.expert_width,
+                       c.routing.experts,
+                       c.routing.zero_experts,
+                       c.shared_experts,
+                       c.shared_width,
+                       c.latent.width,
+                       c.latent.query_width,
+                       c.latent.value_width,
+                       c.sparse.top,
+                       c.sparse.heads,
+                       c.sparse.width,
+                       c.sparse.block,
+                       c.value_width})
     if (size > kMaxModelSize)
       fail_usage("a size of {} is beyond what a model can have here ({})", size, kMaxModelSize);
   if (c.heads % c.kv_heads != 0)
@@ -146,20 +162,51 @@ void validate_latent(const ModelConfig& c) {
         "of a head's values");
 }
 
+void validate_blocks(const ModelConfig& c) {
+  const SparseAttention& s = c.sparse;
+  if (s.block < 1 || s.block % ops::kKeyBlock != 0)
+    fail_usage("blocks of {} tokens are chosen; it must be a multiple of {}, in which keys lie",
+               s.block, ops::kKeyBlock);
+  if (s.top % s.block != 0 || s.local < 1 || s.local > s.blocks())
+    fail_usage(
+        "{} tokens are chosen in blocks of {}, the last {} of them always; these must be whole "
+        "blocks, and 1 of them to all",
+        s.top, s.block, s.local);
+  if (s.heads != c.kv_heads)
+    fail_usage(
+        "an indexer has {} heads; where it chooses blocks each is of one of the {} "
+        "key/value heads",
+        s.heads, c.kv_heads);
+  if (c.latent.present() || !s.followers.empty() || c.positions != Positions::rope ||
+      c.attention_sinks || c.score_cap > 0)
+    fail_usage(
+        "blocks are chosen without latents, with rotary positions, by an indexer in each layer "
+        "that "
+        "is sparse, of scores without sinks and caps");
+  if (std::ssize(s.whole_layers) == c.layers)
+    fail_usage("indexers are given, but all {} layers attend to all tokens", c.layers);
+}
+
 void validate_sparse(const ModelConfig& c) {
   const SparseAttention& s = c.sparse;
   validate_layers(c, s.followers, "one without an indexer");
+  validate_layers(c, s.whole_layers, "one that attends to all tokens");
   if (!s.present()) {
-    if (s.top < 0 || s.heads != 0 || s.width != 0 || !s.followers.empty())
+    if (s.top < 0 || s.heads != 0 || s.width != 0 || !s.followers.empty() || s.block != 0 ||
+        !s.whole_layers.empty())
       fail_usage("indexers are given, but they choose {} tokens; it must be at least 1", s.top);
     return;
   }
-  if (c.latent.query_width < 1)
-    fail_usage("only latent attention whose queries are made of latents can be sparse");
   need_positive(s.heads, "the number of an indexer's heads");
-  if (s.width < c.rotary_width)
+  if (s.block != 0) validate_blocks(c);
+  else if (c.latent.query_width < 1 || !s.whole_layers.empty())
+    fail_usage(
+        "single tokens are chosen by latent attention whose queries are made of latents, in all "
+        "layers");
+  const int64_t turning = c.rotary_width > 0 ? c.rotary_width : c.head_width;
+  if (s.width < turning)
     fail_usage("an indexer's heads have {} numbers, of which {} turn with the position", s.width,
-               c.rotary_width);
+               turning);
   if (lists(s.followers, 0))
     fail_usage("layer 0 has no indexer, and no layer before it has one whose choice it could take");
   if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
@@ -374,7 +421,8 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
   const int64_t own_width = own.head_width > 0 ? own.head_width : head_width,
                 part = window_rotary_width > 0 && has_window(layer) ? window_rotary_width
                                                                     : rotary_width;
-  const bool indexed = sparse.present() && !lists(sparse.followers, layer);
+  const bool chosen = sparse.present() && !lists(sparse.whole_layers, layer),
+             indexed = chosen && !lists(sparse.followers, layer);
   float factor = latent.present() ? score_factor(rope_scaling) : 1;
   if (multipliers.attention > 0)
     factor *= multipliers.attention * std::sqrt(static_cast<float>(own_width));
@@ -410,9 +458,11 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .gate_softplus = gate_softplus,
           .latent = latent,
           .shared_width = latent.present() ? rotary_width : 0,
-          .top = sparse.top,
+          .top = chosen ? sparse.top : 0,
           .index_heads = indexed ? sparse.heads : 0,
-          .index_width = indexed ? sparse.width : 0};
+          .index_width = indexed ? sparse.width : 0,
+          .block = chosen ? sparse.block : 0,
+          .local = chosen && sparse.block > 0 ? sparse.local : 0};
 }
 
 int64_t ModelConfig::moe_layer_count() const {

@@ -101,8 +101,15 @@ struct SparseAttention {
   // (transformers:deepseek_v32/modeling_deepseek_v32.py)
   float norm_eps = 1e-6f;
   std::vector<int64_t> followers = {};  // layers without an indexer
+  // Without latents whole blocks of so many tokens are chosen, counted from the text's beginning,
+  // `top` tokens together: for the heads of each key/value head by one head of the indexer, those
+  // whose best token it scores highest, and the last `local` of them always, the token's own among
+  // them (MiniMax-M3; transformers:minimax_m3_vl/modeling_minimax_m3_vl.py). 0: single tokens
+  int64_t block = 0, local = 1;
+  std::vector<int64_t> whole_layers = {};  // in which a token attends to all before it
 
   bool present() const { return top > 0; }
+  int64_t blocks() const { return block > 0 ? top / block : 0; }
 };
 
 // The gated delta rule, in place of attention (Gated DeltaNet, arXiv 2412.06464): a sequence keeps
@@ -198,6 +205,8 @@ struct AttentionShape {
   int64_t shared_width = 0;
   int64_t top = 0;  // so many of the keys before it a token sees, chosen ones; 0: all
   int64_t index_heads = 0, index_width = 0;  // of the indexer that chooses them; 0: there is none
+  // it chooses blocks of so many keys, the last `local` of them always; 0: single keys
+  int64_t block = 0, local = 0;
 
   int64_t q_width() const { return heads * key_width; }
   int64_t k_width() const { return kv_heads * key_width; }
@@ -214,6 +223,7 @@ struct AttentionShape {
   int64_t cached_width() const { return cached_key_width() + cached_value_width() + index_width; }
   // Of the tokens before one, itself among them, those that it attends to.
   int64_t seen_of(int64_t before) const {
+    if (top > 0 && block > 0 && before > top) return top - block + (before - 1) % block + 1;
     if (top > 0) return std::min(top, before);
     if (chunk > 0) return (before - 1) % chunk + 1;
     return window > 0 ? std::min(window, before) : before;
@@ -259,7 +269,7 @@ struct ModelConfig {
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
   LatentAttention latent;   // then G = H
-  SparseAttention sparse;   // of latent attention
+  SparseAttention sparse;   // of latent attention, or of blocks of keys
   FullAttention full;
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
   // same of keys in all heads, also where nothing turns); 0: all
@@ -282,7 +292,7 @@ struct ModelConfig {
   float norm_eps = 1e-5f;
   bool norm_bias = false;
   // norms multiply by 1 + their weight (but those of linear attention, of state spaces and of
-  // indexers)
+  // indexers that choose single tokens)
   bool norm_offset = false;
   // false: norms have no weights (but those of linear attention and of latents)
   bool norm_weights = true;

@@ -24,6 +24,10 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
       state_numbers_(config.state_numbers()) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16 && dtype != DType::q8_0)
     fail_usage("keys and values cannot be kept in {}; take f32, bf16, f16 or q8_0", name_of(dtype));
+  if (config.sparse.block > 0 && is_quantised(dtype))
+    fail_usage(
+        "keys and values that are chosen in blocks cannot be kept in {}; take f32, f16 or bf16",
+        name_of(dtype));
   for (int64_t i = 0; i < config.layers; ++i) {
     const AttentionShape shape = config.attention(i);
     for (const int64_t width :
@@ -62,11 +66,16 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
         index_.back() = memory_.alloc(dtype, {blocks_, shape.index_width, ops::kKeyBlock});
       continue;
     }
-    k_.push_back(is_quantised(dtype)
+    // Where blocks are chosen, which is done without a GPU, heads see other blocks than their
+    // neighbours and are read apart.
+    const bool apart = shape.block > 0 && device == nullptr;
+    k_.push_back(is_quantised(dtype) || apart
                      ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.k_width()})
                      : memory_.alloc(dtype, {blocks_, shape.k_width(), ops::kKeyBlock}));
+    if (shape.index_heads > 0)
+      index_.back() = memory_.alloc(dtype, {blocks_, shape.index_width, ops::kKeyBlock});
     // by heads each one's values follow each other, which a CPU reads at nearly twice the rate
-    v_.push_back(device != nullptr
+    v_.push_back(device != nullptr || apart
                      ? memory_.alloc(dtype, {blocks_ * ops::kKeyBlock, shape.v_width()})
                      : memory_.alloc(dtype, {blocks_, shape.kv_heads, ops::kKeyBlock,
                                              shape.v_width() / shape.kv_heads}));

@@ -18,9 +18,10 @@ namespace moe {
 // when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
 // back when the last holder lets go. A block lies in all layers alike; within one, keys lie
 // transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row, and values by
-// heads but on a device. Layers of linear attention, of convolutions and of state spaces keep a
-// state a sequence, f32, which only goes forward: nothing can be taken back but everything, and no
-// two sequences can share a beginning. Owns its memory. For one thread at a time.
+// heads but on a device; both as rows in layers that choose blocks of them, but on a device. Layers
+// of linear attention, of convolutions and of state spaces keep a state a sequence, f32, which only
+// goes forward: nothing can be taken back but everything, and no two sequences can share a
+// beginning. Owns its memory. For one thread at a time.
 class KvCache {
  public:
   // Room for `capacity` tokens of all sequences together, in whole blocks. Keys and values are kept
@@ -80,7 +81,8 @@ class KvCache {
   Arena memory_;
   int64_t blocks_;
   std::vector<Tensor> k_;  // per layer [blocks, G*C, 64] or [blocks * 64, G*C]
-  // per layer [blocks, G, 64, C], on a device [blocks * 64, G*C]; of latents part of k
+  // per layer [blocks, G, 64, C], on a device and where blocks are chosen [blocks * 64, G*C]; of
+  // latents part of k
   std::vector<Tensor> v_;
   std::vector<Tensor> index_;         // per layer [blocks, C, 64]; empty where it has no indexer
   std::vector<int32_t> free_blocks_;  // the next one last

@@ -347,7 +347,9 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
       if (run.device != nullptr)
         fail("a sequence reaches position {}, but {}; shorten the text, or leave the GPU out",
              *last, why_texts_end(config_));
-      pass.kept = memory.alloc(DType::i32, {batch.tokens(), top});
+      const SparseAttention& of = config_.sparse;
+      pass.kept =
+          memory.alloc(DType::i32, {batch.tokens(), of.block > 0 ? of.heads * of.blocks() : top});
     }
   }
   const auto table = [&](const std::optional<ops::RopeFrequencies>& rope) {

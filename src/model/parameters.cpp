@@ -49,6 +49,7 @@ class List {
   void attention(Attention& attention) const;
   void latent_attention(Attention& attention) const;
   void indexer(Indexer& indexer, const AttentionShape& shape) const;
+  void block_indexer(Indexer& indexer, const AttentionShape& shape) const;
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void state_space(StateScan& scan) const;
@@ -136,6 +137,23 @@ void List::indexer(Indexer& indexer, const AttentionShape& shape) const {
       {heads, c.width});
 }
 
+// Its norms are as those of attention's queries and keys.
+void List::block_indexer(Indexer& indexer, const AttentionShape& shape) const {
+  const int64_t heads = shape.index_heads, width = shape.index_width;
+  const auto matrix = [&](Param& param, ParamKind kind, std::string_view name, int64_t out) {
+    add(param, Part::attention, kind, name, Role::matrix, {out, c.width});
+  };
+  const auto norm = [&](Norm& of, ParamKind kind, std::string_view name) {
+    of.eps = c.norm_eps;
+    of.offset = c.norm_offset ? 1 : 0;
+    add(of.weight, Part::attention, kind, name, Role::norm, {width});
+  };
+  matrix(indexer.q, ParamKind::index_q, "attn.index_q.weight", heads * width);
+  norm(indexer.q_norm.emplace(), ParamKind::index_q_norm, "attn.index_q_norm.weight");
+  matrix(indexer.k, ParamKind::index_k, "attn.index_k.weight", width);
+  norm(indexer.k_norm, ParamKind::index_k_norm, "attn.index_k_norm.weight");
+}
+
 void List::attention(Attention& attention) const {
   const AttentionShape& shape = attention.shape = c.attention(layer_);
   if (shape.latent.present()) return latent_attention(attention);
@@ -159,6 +177,7 @@ void List::attention(Attention& attention) const {
   if (shape.sinks)
     add(attention.sinks, Part::attention, ParamKind::sinks, "attn.sinks", Role::bias,
         {shape.heads});
+  if (shape.index_heads > 0) block_indexer(attention.indexer.emplace(), shape);
   if (shape.value_norm) attention.v_norm.emplace().eps = c.norm_eps;
   if (shape.qk_norm == QkNorm::none) return;
   const auto qk_norm = [&](std::optional<Norm>& norm, ParamKind kind, std::string_view name,
@@ -473,7 +492,8 @@ DType sketch_type(const ModelConfig& c, const Param& p) {
 
 bool is_of_indexer(ParamKind kind) {
   return kind == ParamKind::index_q || kind == ParamKind::index_k ||
-         kind == ParamKind::index_k_norm || kind == ParamKind::index_weights;
+         kind == ParamKind::index_q_norm || kind == ParamKind::index_k_norm ||
+         kind == ParamKind::index_weights;
 }
 
 bool is_of_streams(ParamKind kind) {

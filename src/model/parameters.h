@@ -62,9 +62,10 @@ enum class ParamKind : uint8_t {
   kv_a_norm,
   k_b,
   v_b,
-  // of an indexer, which chooses what sparse attention sees: its queries, its keys and their norm,
-  // the weights of its heads
+  // of an indexer, which chooses what sparse attention sees: its queries, and their norm where it
+  // chooses blocks, its keys and their norm, the weights of its heads
   index_q,
+  index_q_norm,
   index_k,
   index_k_norm,
   index_weights,

@@ -124,7 +124,8 @@ int64_t saved_heads(const Sizes& s, int64_t layer) {
   if (shape.value_norm)  // what it sees, unless keys are made of it, and its statistics
     bytes += (shape.values_of_keys ? 0 : s.n * shape.v_width() * s.a) + s.n * shape.kv_heads * kF32;
   bytes += s.n * shape.gates * (shape.own_gates() ? kF32 : s.a);
-  if (shape.clip > 0) bytes += q + k + s.n * shape.v_width() * s.a;  // before they were clipped
+  if (shape.clip > 0) bytes += q + k + s.n * shape.v_width() * s.a;    // before they were clipped
+  if (shape.block > 0) bytes += s.n * kF32 * (shape.index_heads + 1);  // of an indexer's norms
   // before and after the norms, k_rope; statistics, those of an indexer's norm too
   if (const LatentAttention& l = shape.latent; l.present())
     return bytes + s.n * (2 * (l.width + l.query_width) + shape.shared_width) * s.a +
@@ -495,21 +496,35 @@ int64_t scratch_latents(const Sizes& s, int64_t layer) {
                                 : 0;
 }
 
+int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// The same where blocks are chosen, beside what attention gives: queries before and behind their
+// norm too, and each head's best score of 64 keys; or keys and values that no cache has.
+int64_t scratch_of_blocks(const Sizes& s, const AttentionShape& shape, int64_t kept,
+                          int64_t reach) {
+  const int64_t rows = rounded_up(s.n, ops::kKeyBlock), small = reach / ops::kKeyBlock + 1,
+                best = std::max(std::min(s.n * small * shape.index_heads, ops::kScoresAtOnce),
+                                small * shape.index_heads),
+                queries = 2 * s.n * shape.index_heads * shape.index_width * s.a;
+  return s.stream() + std::max(rows * (shape.k_width() + shape.v_width()) * s.a,
+                               kept + rows * shape.index_width * s.a + queries + kF32 * best);
+}
+
 // Of attention that sees some keys of `reach` tokens: an indexer's keys before and behind their
 // norm, and as they are kept; then its queries, weights and scores, or copies of what was chosen.
 int64_t scratch_sparse(const Sizes& s, int64_t layer, int64_t reach) {
   const AttentionShape shape = s.c.attention(layer);
   if (shape.top == 0) return 0;
-  const auto up = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   const int64_t kept = s.n * shape.index_width * s.a * 2;
   if (reach <= shape.top) return kept;
+  if (shape.block > 0) return scratch_of_blocks(s, shape, kept, reach);
   const int64_t row = kF32 * shape.cached_key_width(),
                 copies = std::min(s.n * shape.top * row, std::max(kKeptBytes, shape.top * row));
   if (shape.index_heads == 0) return copies;
   const int64_t scores = std::max(std::min(s.n * reach, ops::kScoresAtOnce), reach);
-  return std::max(copies, kept + up(s.n, ops::kKeyBlock) * shape.index_width * s.a +
+  return std::max(copies, kept + rounded_up(s.n, ops::kKeyBlock) * shape.index_width * s.a +
                               s.n * shape.index_heads * (shape.index_width * s.a + kF32) +
-                              kF32 * up(scores, ops::kKeyBlock));
+                              kF32 * rounded_up(scores, ops::kKeyBlock));
 }
 
 // What heads gave, weighted or normed.
@@ -546,7 +561,8 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                                                     : turning[0],
                 turns = s.n * (turning[0] + growing + turning[1]) * kF32;
   const int64_t reach = std::max(shape.context, shape.tokens),
-                chosen = c.sparse.present() && reach > c.sparse.top ? s.n * c.sparse.top * 4 : 0;
+                choices = c.sparse.block > 0 ? c.sparse.heads * c.sparse.blocks() : c.sparse.top,
+                chosen = c.sparse.present() && reach > c.sparse.top ? s.n * choices * 4 : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse
   saved = std::max(saved, shape.logits * (c.vocab + 2) * kF32);      // and nll, lse
   int64_t scratch = shape.loss && kept_logits(s) == 0 ? chunk_of_logits(s) * kF32 : 0;

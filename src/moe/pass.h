@@ -90,7 +90,8 @@ struct Pass {
   // absent where it joins at once.
   Tensor late = {}, dlate = {};
   // [N,K] i32: the keys that sparse attention sees, as ops::choose_keys has them, of the last layer
-  // that chose. Model::prepare makes the room; absent where every token sees all before it.
+  // that chose; or [N,G*B] the blocks of them, as ops::choose_blocks has these. Model::prepare
+  // makes the room; absent where every token sees all before it.
   Tensor kept = {};
 
   bool draws() const { return !key.empty(); }

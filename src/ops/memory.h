@@ -43,7 +43,8 @@ void limit_copies(std::span<Param* const>, std::optional<int64_t> bytes);
 // What those copies take now, bytes.
 int64_t copies_taken(std::span<Param* const>);
 
-// Scores that choose_keys holds at once, but always those of one query.
+// Scores that choose_keys, and best scores that choose_blocks holds at once, but always those of
+// one query.
 constexpr int64_t kScoresAtOnce = int64_t{1} << 20;
 
 // What newton_schulz takes for all of these [O,I] and [E,O,I] on the CPU, bytes.

@@ -407,18 +407,12 @@ void check_top_set(const Tensor& choice, const Tensor& s) {
        "s [N,E] f32, choice [N,K] i32, K <= E", {{"choice", choice}, {"s", s}});
 }
 
-void check_choose_keys(const Tensor& kept, const Tensor& q, const Tensor& weights,
-                       const KvView& keys, std::span<const int32_t> positions) {
-  const char* op = "choose_keys";
+namespace {
+
+// Keys of which queries choose, and a place among them for each query.
+void need_chosen(const char* op, const Tensor& q, const KvView& keys,
+                 std::span<const int32_t> positions) {
   const Tensor& k = keys.k;
-  need(is_float(q) && weights.dtype == DType::f32 && kept.dtype == DType::i32 && kept.cols() > 0 &&
-           weights.cols() > 0 && kept.rows() == q.rows() && weights.rows() == q.rows(),
-       op, "q f32 or bf16 with a row of i32 to choose into and one of f32 weights for each of its",
-       {{"kept", kept}, {"q", q}, {"weights", weights}});
-  need(!k.empty() && k.rank == 3 && k.dense() && k.shape[2] == kKeyBlock &&
-           (is_float(k) || k.dtype == DType::f16) && q.cols() == weights.cols() * k.shape[1],
-       op, "keys f32, bf16 or f16 [blocks, C, 64] without gaps, C numbers for each weight's head",
-       {{"k", k}, {"q", q}, {"weights", weights}});
   const size_t sequences = keys.tables.empty() ? keys.first_row.size() : keys.slots.size();
   if (keys.bounds.size() != sequences + 1 || keys.bounds.front() != 0 ||
       keys.bounds.back() != q.rows() || static_cast<int64_t>(positions.size()) != q.rows())
@@ -435,6 +429,48 @@ void check_choose_keys(const Tensor& kept, const Tensor& q, const Tensor& weight
         fail("{}: query row {} is at position {}, whose key has no place in k {}", op, n, position,
              describe(k));
     }
+}
+
+// [blocks, C, 64]
+bool are_chosen_of(const Tensor& k) {
+  return !k.empty() && k.rank == 3 && k.dense() && k.shape[2] == kKeyBlock &&
+         (is_float(k) || k.dtype == DType::f16);
+}
+
+}  // namespace
+
+void check_choose_blocks(const Tensor& kept, const Tensor& q, const KvView& keys,
+                         std::span<const int32_t> positions, int64_t block, int64_t local) {
+  const char* op = "choose_blocks";
+  const Tensor& k = keys.k;
+  need(are_chosen_of(k) && is_float(q) && q.cols() > 0 && q.cols() % k.shape[1] == 0, op,
+       "keys f32, bf16 or f16 [blocks, C, 64] without gaps, q f32 or bf16 of heads of C numbers",
+       {{"k", k}, {"q", q}});
+  const int64_t heads = q.cols() / k.shape[1];
+  need(kept.dtype == DType::i32 && kept.rows() == q.rows() && kept.cols() > 0 &&
+           kept.cols() % heads == 0,
+       op, "a row of i32 to choose into for each of q's, of as much room for each head",
+       {{"kept", kept}, {"q", q}});
+  if (block < 1 || block % kKeyBlock != 0 || local < 1 || local > kept.cols() / heads)
+    fail(
+        "{}: blocks are of {} keys and {} of {} are always chosen; expected a multiple of {}, and "
+        "1 or more",
+        op, block, local, kept.cols() / heads, kKeyBlock);
+  need_chosen(op, q, keys, positions);
+}
+
+void check_choose_keys(const Tensor& kept, const Tensor& q, const Tensor& weights,
+                       const KvView& keys, std::span<const int32_t> positions) {
+  const char* op = "choose_keys";
+  const Tensor& k = keys.k;
+  need(is_float(q) && weights.dtype == DType::f32 && kept.dtype == DType::i32 && kept.cols() > 0 &&
+           weights.cols() > 0 && kept.rows() == q.rows() && weights.rows() == q.rows(),
+       op, "q f32 or bf16 with a row of i32 to choose into and one of f32 weights for each of its",
+       {{"kept", kept}, {"q", q}, {"weights", weights}});
+  need(are_chosen_of(k) && q.cols() == weights.cols() * k.shape[1], op,
+       "keys f32, bf16 or f16 [blocks, C, 64] without gaps, C numbers for each weight's head",
+       {{"k", k}, {"q", q}, {"weights", weights}});
+  need_chosen(op, q, keys, positions);
 }
 
 void need_numbers(int64_t first, int64_t tokens) {

@@ -72,6 +72,8 @@ void check_keep_columns(const Tensor& h, const Tensor& kept);
 void check_kept_neurons(const Tensor& y, const Tensor& x, const Param& gate, const Param& up,
                         const Param& down, const Tensor& kept);
 void check_top_set(const Tensor& choice, const Tensor& s);
+void check_choose_blocks(const Tensor& kept, const Tensor& q, const KvView& keys,
+                         std::span<const int32_t> positions, int64_t block, int64_t local);
 void check_choose_keys(const Tensor& kept, const Tensor& q, const Tensor& weights,
                        const KvView& keys, std::span<const int32_t> positions);
 // Refuses scores of a router, `first` being the first of `tokens` that has one which is not a

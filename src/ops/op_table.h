@@ -141,6 +141,10 @@ MOE_OP(host, void, choose_keys,
        (Run & run, Tensor kept, Tensor q, Tensor weights, const KvView& keys,
         std::span<const int32_t> positions),
        (run, kept, q, weights, keys, positions))
+MOE_OP(host, void, choose_blocks,
+       (Run & run, Tensor kept, Tensor q, const KvView& keys, std::span<const int32_t> positions,
+        int64_t block, int64_t local),
+       (run, kept, q, keys, positions, block, local))
 MOE_OP(device, void, attention_sinks, (Run & run, Tensor o, Tensor lse, const Param& sinks),
        (run, o, lse, sinks))
 MOE_OP(device, void, attention_sinks_backward,

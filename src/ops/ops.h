@@ -347,6 +347,15 @@ void attention_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tenso
 void choose_keys(Run&, Tensor kept, Tensor q, Tensor weights, const KvView& keys,
                  std::span<const int32_t> positions);
 
+// The same of whole blocks of keys, counted from the text's beginning, for each of H heads by
+// itself (ops/cpu/attention/choose_blocks.cpp): of those that a query at position p has some of, it
+// keeps the B whose best <q[n,h], k[j]>, j <= p, is highest, of equal ones the earlier; all where
+// there are no more, and always the last `local`, of which p lies in the last. kept [N,H*B] i32:
+// the blocks' numbers, of each head rising, and -1 behind them; q [N,H*C] A; k as above; block, a
+// multiple of 64: tokens in one
+void choose_blocks(Run&, Tensor kept, Tensor q, const KvView& keys,
+                   std::span<const int32_t> positions, int64_t block, int64_t local);
+
 // ---- sinks (ops/cpu/attention/sinks.cpp) --------------------------------------------------------
 // What attention_forward gave becomes what it is where each head has a score more, sinks[h], that
 // takes a share of the weights and gives nothing: o[n,h] /= 1 + e^(sinks[h] - lse[n,h]), and the

@@ -1,5 +1,6 @@
-// Sparse attention: a layer against its scalar twin, given what its indexer chose, and the choice
-// against every score; a model in one piece, in pieces and among others.
+// Sparse attention, of single tokens and of blocks: a layer against its scalar twin, given what its
+// indexer chose, and the choice against every score; a model in one piece, in pieces and among
+// others.
 #include "model/indexer.h"
 
 #include <fmt/format.h>
@@ -208,6 +209,133 @@ TEST(SparseAttention, ALayerFollowsAnothersChoice) {
   expect_near(y, twin_of(layer.attention, values(x), texts, pass.kept), kTwinF32, "y");
 }
 
+// ---- blocks -------------------------------------------------------------------------------------
+
+constexpr int64_t kSharing = 2, kKeyWidth = 8, kBlock = 64, kChoices = 3, kLocal = 2;
+
+// Two heads share each key/value head.
+struct BlockLayer {
+  Attention attention;
+
+  explicit BlockLayer(moe::Run& run) {
+    const auto matrix = [&](Param& param, int64_t out, uint64_t seed) {
+      param = draw_param(run.saved, {out, kWidth}, seed, 0.7f);
+    };
+    const auto norm = [&](Norm& of, uint64_t seed) {
+      of.eps = 1e-6f;
+      of.offset = 1;
+      of.weight = draw_param(run.saved, {kIndexWidth}, seed, 0.3f);
+    };
+    attention.shape = {.heads = kSharing * 2,
+                       .kv_heads = 2,
+                       .key_width = kKeyWidth,
+                       .value_width = kValues,
+                       .rotary_width = kTurning,
+                       .score_factor = 1.3f,
+                       .top = kBlock * kChoices,
+                       .index_heads = 2,
+                       .index_width = kIndexWidth,
+                       .block = kBlock,
+                       .local = kLocal};
+    matrix(attention.q, kSharing * 2 * kKeyWidth, 1);
+    matrix(attention.k, 2 * kKeyWidth, 2);
+    matrix(attention.v, 2 * kValues, 3);
+    attention.o = draw_param(run.saved, {kWidth, kSharing * 2 * kValues}, 4, 0.7f);
+    Indexer& indexer = attention.indexer.emplace();
+    matrix(indexer.q, 2 * kIndexWidth, 5);
+    matrix(indexer.k, kIndexWidth, 6);
+    norm(indexer.q_norm.emplace(), 7);
+    norm(indexer.k_norm, 8);
+  }
+};
+
+// Of one key/value head.
+std::vector<int32_t> blocks_of(const Tensor& kept, int64_t n, int64_t group) {
+  return list_of(kept.slice_cols(group * kChoices, (group + 1) * kChoices), n);
+}
+
+void expect_best_blocks(const Attention& attention, const Vector& x, const Texts& texts,
+                        const Tensor& kept) {
+  const Indexer& of = *attention.indexer;
+  const Vector f = rope_frequencies(kTurning, 100, {}).frequency;
+  const auto made = [&](const Param& matrix, const Norm& norm, int64_t heads) {
+    Vector weight = values(norm.weight.value);
+    for (double& w : weight) w += 1;
+    return twin::rope(twin::rms_norm_forward(linear(x, matrix.value), weight, 1e-6),
+                      texts.positions, heads, f, 1, false);
+  };
+  const Vector q = made(of.q, *of.q_norm, 2), k = made(of.k, of.k_norm, 1);
+  for (size_t s = 0; s + 1 < texts.bounds.size(); ++s)
+    for (int64_t n = texts.bounds[s]; n < texts.bounds[s + 1]; ++n)
+      for (int64_t g = 0; g < 2; ++g) {
+        const int64_t seen = texts.positions[static_cast<size_t>(n)] + 1;
+        const Vector scores =
+            twin::block_scores(q.data() + (n * 2 + g) * kIndexWidth, k, texts.bounds[s], seen,
+                               kIndexWidth, kBlock, kLocal);
+        const std::vector<int32_t> list = blocks_of(kept, n, g);
+        ASSERT_EQ(std::ssize(list), std::min(std::ssize(scores), kChoices)) << n;
+        ASSERT_TRUE(std::is_sorted(list.begin(), list.end())) << n;
+        EXPECT_LT(twin::missed_by(scores, list), 1e-4) << n;
+      }
+}
+
+// Attention of every query to the blocks that `kept` lists for the head's keys, and to nothing
+// else.
+Vector twin_of_blocks(const Attention& attention, const Vector& x, const Texts& texts,
+                      const Tensor& kept) {
+  constexpr size_t kHeadsHere = kSharing * 2, kC = kKeyWidth;
+  const Vector f = rope_frequencies(kTurning, 100, {}).frequency,
+               q = twin::rope(linear(x, attention.q.value), texts.positions, kHeadsHere, f, 1,
+                              false),
+               k = twin::rope(linear(x, attention.k.value), texts.positions, 2, f, 1, false),
+               v = linear(x, attention.v.value);
+  const double scale = static_cast<double>(attention.shape.score_factor) / std::sqrt(kC);
+  Vector o(static_cast<size_t>(texts.tokens()) * kHeadsHere * kValues);
+  for (size_t s = 0; s + 1 < texts.bounds.size(); ++s)
+    for (int64_t n = texts.bounds[s]; n < texts.bounds[s + 1]; ++n)
+      for (size_t h = 0; h < kHeadsHere; ++h) {
+        const size_t at = static_cast<size_t>(n) * kHeadsHere + h, g = h / kSharing;
+        double total = 0;
+        for (const int32_t block : blocks_of(kept, n, static_cast<int64_t>(g)))
+          for (int64_t place = block * kBlock;
+               place < (block + 1) * kBlock && place <= texts.positions[static_cast<size_t>(n)];
+               ++place) {
+            const auto j = static_cast<size_t>(texts.bounds[s] + place);
+            double score = 0;
+            for (size_t c = 0; c < kC; ++c) score += q[at * kC + c] * k[(j * 2 + g) * kC + c];
+            const double p = std::exp(scale * score);
+            total += p;
+            for (size_t c = 0; c < kValues; ++c)
+              o[at * kValues + c] += p * v[(j * 2 + g) * kValues + c];
+          }
+        for (size_t c = 0; c < kValues; ++c) o[at * kValues + c] /= total;
+      }
+  return linear(o, attention.o.value);
+}
+
+TEST(BlockAttention, ALayerSeesTheBlocksThatItsIndexerChose) {
+  for (const int threads : {1, 2}) {
+    moe::Run run(threads);
+    BlockLayer layer(run);
+    const Texts texts({500, 1, 192, 65, 330});
+    const Tensor x = draw(run.saved, DType::f32, {texts.tokens(), kWidth}, 20),
+                 y = run.saved.alloc(DType::f32, {texts.tokens(), kWidth});
+    Pass pass = pass_of(run, texts);
+    pass.kept = run.saved.alloc(DType::i32, {texts.tokens(), 2 * kChoices});
+    Attention::Saved saved;
+    layer.attention.forward(run, y, x, pass, 0, saved);
+    expect_best_blocks(layer.attention, values(x), texts, pass.kept);
+    expect_near(y, twin_of_blocks(layer.attention, values(x), texts, pass.kept), kTwinF32, "y");
+    // the two key/value heads do not see the same
+    int apart = 0;
+    for (int64_t n = 0; n < texts.tokens(); ++n)
+      apart += blocks_of(pass.kept, n, 0) != blocks_of(pass.kept, n, 1);
+    EXPECT_GT(apart, 0);
+    EXPECT_FAILS(layer.attention.backward(run, y, x, x, pass, saved),
+                 "beyond 192 tokens the attention of the model is sparse, which is not trained");
+  }
+}
+
 // ---- a model ------------------------------------------------------------------------------------
 
 ModelConfig sparse_config(std::vector<int64_t> followers) {
@@ -220,6 +348,25 @@ ModelConfig sparse_config(std::vector<int64_t> followers) {
   c.rotary_width = 4;
   c.latent = {.width = 16, .query_width = 24, .value_width = 8};
   c.sparse = {.top = 24, .heads = 8, .width = 16, .followers = std::move(followers)};
+  c.context = 300;
+  c.dense_width = 48;
+  c.init.std = 0.15f;
+  return c;
+}
+
+// Layer 0 attends to all tokens.
+ModelConfig block_config() {
+  ModelConfig c = small();
+  c.vocab = 50;
+  c.width = 32;
+  c.layers = 3;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_width = 8;
+  c.rotary_width = 4;
+  c.qk_norm = QkNorm::head;
+  c.norm_offset = true;
+  c.sparse = {.top = 2 * kBlock, .heads = 2, .width = 16, .block = kBlock, .whole_layers = {0}};
   c.context = 300;
   c.dense_width = 48;
   c.init.std = 0.15f;
@@ -274,23 +421,28 @@ struct Eval {
   moe::Run run;
 };
 
+void expect_same_bits(const ModelConfig& config, DType dtype, int64_t length) {
+  Eval one(config, dtype, 1), two(config, dtype, 2);
+  const std::vector<int32_t> text = Eval::text(length, 5), other = Eval::text(40, 6);
+  const Vector whole = one.in_pieces(text, length, dtype);
+  for (const int64_t piece : {1, 7, 64}) {
+    EXPECT_EQ(one.in_pieces(text, piece, dtype), whole) << piece;
+    EXPECT_EQ(two.in_pieces(text, piece, dtype), whole) << piece;
+  }
+  KvCache cache(one.model.config(), dtype, 384);
+  const std::vector<int32_t> slots = {cache.open(), cache.open()};
+  cache.extend(slots[0], 40);
+  cache.extend(slots[1], length);
+  Vector both = two.logits({other, text}, &cache, slots);
+  both.erase(both.begin(), both.begin() + 40 * 50);
+  EXPECT_EQ(both, whole);
+}
+
 TEST(SparseModel, PiecesThreadsAndNeighboursChangeNoBit) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     if (!ops::products_keep_row_bits(dtype)) continue;
-    Eval one(sparse_config({1}), dtype, 1), two(sparse_config({1}), dtype, 2);
-    const std::vector<int32_t> text = Eval::text(150, 5), other = Eval::text(40, 6);
-    const Vector whole = one.in_pieces(text, 150, dtype);
-    for (const int64_t piece : {1, 7, 64}) {
-      EXPECT_EQ(one.in_pieces(text, piece, dtype), whole) << piece;
-      EXPECT_EQ(two.in_pieces(text, piece, dtype), whole) << piece;
-    }
-    KvCache cache(one.model.config(), dtype, 256);
-    const std::vector<int32_t> slots = {cache.open(), cache.open()};
-    cache.extend(slots[0], 40);
-    cache.extend(slots[1], 150);
-    Vector both = two.logits({other, text}, &cache, slots);
-    both.erase(both.begin(), both.begin() + 40 * 50);
-    EXPECT_EQ(both, whole);
+    expect_same_bits(sparse_config({1}), dtype, 150);
+    expect_same_bits(block_config(), dtype, 250);
   }
 }
 
@@ -302,14 +454,14 @@ TEST(SparseModel, HasNoTextsThatEndForAnotherReason) {
   EXPECT_THROW(validate(c), Error);
 }
 
-TEST(SparseModel, OneForwardIsWhatTheCacheGives) {
-  Eval eval(sparse_config({1}));
-  const std::vector<int32_t> text = Eval::text(100, 5);
+// `top`: of a model in which every token sees all of the text.
+void expect_one_forward(const ModelConfig& config, int64_t length, int64_t top) {
+  Eval eval(config);
+  const std::vector<int32_t> text = Eval::text(length, 5);
   const Vector whole = eval.logits({text});
   expect_near(eval.in_pieces(text, 9, DType::f32), whole, kTwinF32, "by the cache");
-  // Every token sees all of a text as short as this; of a longer one not.
-  ModelConfig all = sparse_config({1}), dense = sparse_config({});
-  all.sparse.top = 100;
+  ModelConfig all = config, dense = config;
+  all.sparse.top = top;
   dense.sparse = {};
   Eval seeing(all), unasked(dense);
   for (Param* p : unasked.model.params()) {
@@ -325,20 +477,27 @@ TEST(SparseModel, OneForwardIsWhatTheCacheGives) {
   EXPECT_GT(relative_error(whole, seeing.logits({text})), 1e-3);
 }
 
+TEST(SparseModel, OneForwardIsWhatTheCacheGives) {
+  expect_one_forward(sparse_config({1}), 100, 100);
+  expect_one_forward(block_config(), 250, 4 * kBlock);
+}
+
 // Blocks that sequences share, and those that one of them copies to go on, hold its index too.
 TEST(SparseModel, ASequenceMayBeginWithAnothersBlocks) {
-  Eval eval(sparse_config({}));
-  const std::vector<int32_t> text = Eval::text(140, 5);
-  const Vector whole = eval.in_pieces(text, 140, DType::f32);
-  KvCache cache(eval.model.config(), DType::f32, 512);
-  const int32_t first = cache.open(), second = cache.open();
-  cache.extend(first, 128);
-  eval.logits({{text.begin(), text.begin() + 128}}, &cache, {first});
-  cache.adopt(second, cache.blocks(first));
-  cache.truncate(second, 100);
-  cache.extend(second, 40);
-  const Vector rest = eval.logits({{text.begin() + 100, text.end()}}, &cache, {second}, 100);
-  EXPECT_EQ(rest, Vector(whole.begin() + 100 * 50, whole.end()));
+  for (const ModelConfig& config : {sparse_config({}), block_config()}) {
+    Eval eval(config);
+    const std::vector<int32_t> text = Eval::text(240, 5);
+    const Vector whole = eval.in_pieces(text, 240, DType::f32);
+    KvCache cache(config, DType::f32, 512);
+    const int32_t first = cache.open(), second = cache.open();
+    cache.extend(first, 192);
+    eval.logits({{text.begin(), text.begin() + 192}}, &cache, {first});
+    cache.adopt(second, cache.blocks(first));
+    cache.truncate(second, 150);
+    cache.extend(second, 90);
+    const Vector rest = eval.logits({{text.begin() + 150, text.end()}}, &cache, {second}, 150);
+    EXPECT_EQ(rest, Vector(whole.begin() + 150 * 50, whole.end()));
+  }
 }
 
 TEST(SparseModel, TheChoiceHasNoGradients) {
@@ -353,6 +512,46 @@ TEST(SparseModel, TheChoiceHasNoGradients) {
   EXPECT_EQ(count_params(model.config()).frozen, frozen);
   // What a token leaves: latents and what turns in three layers, an indexer's key in two.
   EXPECT_EQ(count_memory(model.config()).kv_per_token_bf16, 2 * (3 * (16 + 4) + 2 * 16));
+}
+
+TEST(SparseModel, ChoicesOfBlocksAreCounted) {
+  const ModelConfig c = block_config();
+  int64_t frozen = 0;
+  const Model model(c);
+  for (const Param* p : model.params()) {
+    EXPECT_EQ(p->frozen, is_of_indexer(p->kind)) << p->name;
+    frozen += p->frozen ? p->value.numel() : 0;
+  }
+  EXPECT_EQ(frozen, 2 * (2 * 16 * 32 + 16 + 16 * 32 + 16));  // in two layers
+  EXPECT_EQ(count_params(c).frozen, frozen);
+  EXPECT_EQ(count_memory(c).kv_per_token_bf16, 2 * (3 * (16 + 16) + 2 * 16));
+  EXPECT_EQ(c.attention(0).seen_of(250), 250);
+  EXPECT_EQ(c.attention(1).seen_of(128), 128);
+  EXPECT_EQ(c.attention(1).seen_of(129), 64 + 1);
+  EXPECT_EQ(c.attention(1).seen_of(256), 128);
+}
+
+TEST(SparseModel, SaysWhichBlocksCannotBeChosen) {
+  const auto refused = [](const std::function<void(ModelConfig&)>& change, const char* why) {
+    ModelConfig c = block_config();
+    change(c);
+    EXPECT_FAILS(validate(c), why);
+  };
+  refused([](ModelConfig& c) { c.sparse.block = 96; }, "blocks of 96 tokens are chosen");
+  refused([](ModelConfig& c) { c.sparse.top = 100; }, "100 tokens are chosen in blocks of 64");
+  refused([](ModelConfig& c) { c.sparse.local = 3; }, "the last 3 of them always");
+  refused([](ModelConfig& c) { c.sparse.local = 0; }, "the last 0 of them always");
+  refused([](ModelConfig& c) { c.sparse.heads = 4; }, "an indexer has 4 heads");
+  refused([](ModelConfig& c) { c.sparse.width = 2; }, "2 numbers, of which 4 turn");
+  refused([](ModelConfig& c) { c.sparse.followers = {2}; }, "by an indexer in each layer");
+  refused([](ModelConfig& c) { c.attention_sinks = true; }, "without sinks and caps");
+  refused([](ModelConfig& c) { c.sparse.whole_layers = {0, 1, 2}; }, "all 3 layers attend to all");
+  refused([](ModelConfig& c) { c.sparse.whole_layers = {3}; }, "layer 3 is listed as one that");
+  refused([](ModelConfig& c) { c.attention_window = 8; }, "no window");
+  ModelConfig c = sparse_config({});
+  c.sparse.whole_layers = {0};
+  EXPECT_FAILS(validate(c), "single tokens are chosen by latent attention");
+  EXPECT_FAILS(KvCache(block_config(), DType::q8_0, 64), "cannot be kept in q8_0");
 }
 
 }  // namespace

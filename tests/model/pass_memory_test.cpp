@@ -143,6 +143,8 @@ TEST(ForwardMemory, OfShapesOfTheirOwn) {
   // keys and values of heads are estimated too, which are made where none are chosen
   expect_estimated("sparse attention", c, {.tokens = 1024, .loss = true}, 0.6);
   c = config_of(default_options(find_recipe("dense"), 1, 1, 3));
+  c.sparse = {.top = 128, .heads = c.kv_heads, .width = 64, .block = 64, .whole_layers = {1}};
+  expect_estimated("blocks of keys", c, {.tokens = 1024, .loss = true});
   c.vocab = 20000;  // whose logits are not kept
   expect_estimated("a large vocabulary", c, {.tokens = 1024, .loss = true});
   expect_estimated("logits of a part", c, {.tokens = 1024, .logits = 600});

@@ -26,6 +26,24 @@ inline std::vector<double> key_scores(const double* q, const double* w,
   return scores;
 }
 
+// The best <q, k[j]> of each block of `block` of the `seen` keys k[first + j], and above all for
+// the last `local` blocks.  q [width], k [rows*width]
+inline std::vector<double> block_scores(const double* q, const std::vector<double>& k,
+                                        int64_t first, int64_t seen, int64_t width, int64_t block,
+                                        int64_t local) {
+  std::vector<double> best(static_cast<size_t>((seen + block - 1) / block), -INFINITY);
+  for (int64_t j = 0; j < seen; ++j) {
+    double dot = 0;
+    for (int64_t c = 0; c < width; ++c)
+      dot += q[c] * k[static_cast<size_t>((first + j) * width + c)];
+    double& of = best[static_cast<size_t>(j / block)];
+    of = std::max(of, dot);
+  }
+  for (size_t b = 0; b < best.size(); ++b)
+    if (b + static_cast<size_t>(local) >= best.size()) best[b] = INFINITY;
+  return best;
+}
+
 // The places of the `take` best, of equal ones the earlier, rising; all where there are no more.
 inline std::vector<int32_t> best_of(const std::vector<double>& scores, int64_t take) {
   std::vector<int32_t> order(scores.size());

@@ -450,6 +450,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.streams && c.hyper.present()) return "it has several residual streams";
   if (!known.streams && c.experts_held) return "its routed experts are held at 10";
   if (!known.streams && c.sparse.norm_eps != 1e-6f) return "norms of its indexers are others";
+  if (!known.blocks && c.sparse.block > 0) return "its attention sees blocks that it chooses";
   if (!known.caps && c.score_cap > 0) return "its attention's scores are held back";
   if (!known.xielu && c.xielu) return "factors of its activation are learned";
   if (!known.bare_norms && !c.norm_weights) return "its norms have no weights";

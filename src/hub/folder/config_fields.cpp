@@ -28,6 +28,9 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("index_head_dim", c.sparse.width, 0, 1);
   v.extra("index_norm_eps", c.sparse.norm_eps, 1e-6f, 0);
   v.layer_list("index_followers", c.sparse.followers);
+  v.extra("index_block_size", c.sparse.block, 0, 1);
+  v.extra("index_local_blocks", c.sparse.local, 1, 1);
+  v.layer_list("index_whole_layers", c.sparse.whole_layers);
   v.extra("rotary_dim", c.rotary_width, 0, 2);
   v.extra("window_rotary_dim", c.window_rotary_width, 0, 2);
   v.layer_list("nope_layers", c.nope_layers);

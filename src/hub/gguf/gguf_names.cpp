@@ -23,6 +23,7 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::k_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
     {Part::attention, ParamKind::v_b, "blk.{i}.attn_kv_b.weight", Layout::fused_heads},
     {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight"},
+    {Part::attention, ParamKind::index_q_norm, "blk.{i}.indexer.q_norm.weight"},
     {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight"},
     {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}"},
     {Part::attention, ParamKind::index_weights, "blk.{i}.indexer.proj.weight"},

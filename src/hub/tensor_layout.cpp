@@ -12,7 +12,7 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}", kPart = "{p}",
-                           kGated = "{g}";
+                           kGated = "{g}", kHalf = "{h}", kSide = "{s}", kZero = "{z}";
 
 template <class T>
 std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
@@ -24,7 +24,7 @@ std::string filled(std::string_view pattern, std::string_view hole, const T& wha
 std::string name_in_file(const NameRow& row, const Param& param, const ModelConfig& config) {
   const bool gated = param.layer >= 0 && config.norm_gate > 0 && config.is_moe(param.layer);
   const std::string named =
-      filled(filled(row.file, kLayer, param.layer), kGated, gated ? ".norm" : "");
+      filled(name_of_layer(row.file, param.layer), kGated, gated ? ".norm" : "");
   return filled(named, kWhich, param.is_bias() ? "bias" : "weight");
 }
 
@@ -157,11 +157,23 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
 }  // namespace
 
 std::string name_of_layer(std::string_view pattern, int64_t layer) {
-  return filled(pattern, kLayer, layer);
+  return filled(filled(filled(pattern, kLayer, layer), kHalf, layer / 2), kSide, layer % 2);
 }
 
-bool names_layers(std::string_view pattern) {
-  return pattern.find(kLayer) != std::string_view::npos;
+std::vector<std::string> names_of_all(std::string_view pattern, const ModelConfig& config) {
+  const auto has = [&](std::string_view hole) {
+    return pattern.find(hole) != std::string_view::npos;
+  };
+  if (!has(kLayer) && !has(kHalf)) return {std::string(pattern)};
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const std::string of_layer = name_of_layer(pattern, i);
+    if (!has(kZero)) names.push_back(of_layer);
+    else if (config.is_moe(i))
+      for (int64_t e = config.routing.experts; e < config.routing.scored(); ++e)
+        names.push_back(filled(of_layer, kZero, e));
+  }
+  return names;
 }
 
 std::vector<int64_t> shape_of(const Tensor& t) {

@@ -11,7 +11,8 @@ namespace moe {
 
 // A name for a layer: "blk.{i}.attn_q.weight" and the like filled in.
 std::string name_of_layer(std::string_view pattern, int64_t layer);
-bool names_layers(std::string_view pattern);
+// The same for every layer, and for its zero experts where the pattern names them.
+std::vector<std::string> names_of_all(std::string_view pattern, const ModelConfig&);
 
 std::vector<int64_t> shape_of(const Tensor&);
 

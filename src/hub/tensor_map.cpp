@@ -415,11 +415,9 @@ std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
                    .pieces = {{embedding}},
                    .alias = true});
   }
-  for (const std::string_view buffer : names.buffers) {
-    const bool of_layers = names_layers(buffer);
-    for (int64_t i = 0; i < (of_layers ? model.config().layers : 1); ++i)
-      map.push_back({.name = name_of_layer(buffer, i), .shape = {}, .pieces = {}, .alias = true});
-  }
+  for (const std::string_view buffer : names.buffers)
+    for (const std::string& name : names_of_all(buffer, model.config()))
+      map.push_back({.name = name, .shape = {}, .pieces = {}, .alias = true});
   return map;
 }
 

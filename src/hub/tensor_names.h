@@ -67,8 +67,9 @@ enum class Layout {
 struct NameRow {
   Part part;
   ParamKind kind;
-  // {i} layer, {e} expert, {w} "weight" or "bias", {p} "q", "k" and "v", {g} ".norm" of layers that
-  // route, behind whose norm a gate stands, and nothing of others
+  // {i} layer, {h} and {s} half of it and what is left, {e} expert, {z} zero expert, {w} "weight"
+  // or "bias", {p} "q", "k" and "v", {g} ".norm" of layers that route, behind whose norm a gate
+  // stands, and nothing of others
   std::string_view file;
   Layout layout = Layout::same;
   bool bias = false;
@@ -117,7 +118,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
     kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
-    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors;
+    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

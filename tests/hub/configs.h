@@ -640,6 +640,7 @@ inline std::vector<NamedConfig> small_families() {
   add_mimo(add);
   add_laguna(add);
   add_flint(add, all);
+  add_longcat(add, latent, all);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -1,6 +1,8 @@
 // Small configs of families that came later than those of configs.h, for its list.
 #pragma once
 
+#include <cmath>
+
 #include "model/config.h"
 
 namespace moe::test {
@@ -55,6 +57,32 @@ void add_lfm3(Add&& add) {
       c.window_rope_theta = 500;
       c.rope_scaling = {.kind = RopeScaling::Kind::proportional, .share = 0.5f};
     });
+}
+
+// LongCat-Flash's, with zero experts or without them, whose router is stages of a config's own.
+template <class Add, class Latent, class All>
+void add_longcat(Add&& add, Latent&& latent, All& all) {
+  for (const bool zero : {true, false}) {
+    add("longcat_flash", "mixtral", [&](ModelConfig& c) {
+      latent(c);
+      c.layers = 4;
+      c.dense_first = 0;
+      c.moe_every = 2;
+      c.latent = {.width = 6, .query_width = 5, .value_width = 3};
+      c.latent.factor = static_cast<float>(std::sqrt(static_cast<double>(c.width) / 6));
+      c.latent.query_factor = static_cast<float>(std::sqrt(static_cast<double>(c.width) / 5));
+      c.expert_width = 6;
+      c.shared_experts = 1;
+      c.shared_width = c.dense_width = 10;
+      c.shortcut = true;
+    });
+    RoutingOptions& routing = all.back().config.routing;
+    routing.coef = {};
+    routing.zero_experts = zero ? 2 : 0;
+    routing.recipe = kCustom;
+    routing.stages =
+        R"({"select":{"bias":true,"type":"top_k"},"weigh":{"scale":1.5,"type":"scores"}})";
+  }
 }
 
 }  // namespace moe::test

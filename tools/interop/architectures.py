@@ -152,7 +152,7 @@ def router_of(layer):
     block = next(getattr(layer, name) for name in names if hasattr(layer, name))
     gate = getattr(block, "gate", None) or getattr(block, "router", None)
     gate = getattr(gate, "wg", getattr(gate, "gate", gate))
-    if gate is not None and not hasattr(gate, "weight"):
+    if gate is not None and not hasattr(gate, "weight") and not hasattr(gate, "classifier"):
         gate = gate.layer  # DBRX's
     if gate is not None and not hasattr(gate, "num_group") and hasattr(block, "n_group"):
         gate.num_group, gate.topk_group = block.n_group, block.topk_group
@@ -162,12 +162,16 @@ def router_of(layer):
     return gate, bias if statics is None else getattr(statics, name)[0]
 
 
+def weight_of_router(gate):
+    return getattr(gate, "classifier", gate).weight  # LongCat's has a layer of its own
+
+
 def choosing_scores(gate, bias, x):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
-    logits = x @ gate.weight.T + (0 if getattr(gate, "bias", None) is None else gate.bias)
+    logits = x @ weight_of_router(gate).T + (0 if getattr(gate, "bias", None) is None else gate.bias)
     if type(gate).__name__ == "Kolibri1TopKRouter":  # whose bias is one of logits
         return logits + bias
-    softmax = bias is None or hasattr(gate, "moe_statics")
+    softmax = bias is None or hasattr(gate, "moe_statics") or hasattr(gate, "classifier")
     scores = logits.softmax(-1) if softmax else logits.sigmoid()
     scores = scores if bias is None else scores + bias
     if getattr(gate, "topk_method", None) == "greedy" or not getattr(gate, "num_group", None):
@@ -176,6 +180,29 @@ def choosing_scores(gate, bias, x):
     best = groups.amax(-1) if bias is None else groups.topk(2, -1)[0].sum(-1)
     kept = torch.zeros_like(best).scatter_(1, best.topk(gate.topk_group, -1)[1], 1)
     return groups.masked_fill(kept[..., None] == 0, float("-inf")).flatten(1)
+
+
+def with_zero_experts(folder):
+    """The folder, or a copy with matrices of zero experts, which transformers asks for and does not
+    read; published checkpoints and what `moe` saves have none."""
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    if not config.get("zero_expert_num"):
+        return folder
+    copied = folder + "-with-zero-experts"
+    shutil.rmtree(copied, ignore_errors=True)
+    shutil.copytree(folder, copied, ignore=shutil.ignore_patterns("checkpoint-*"))
+    path = os.path.join(copied, "model.safetensors")
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    experts = config["n_routed_experts"]
+    for layer in range(config["num_layers"]):
+        for which in ("gate_proj", "up_proj"):
+            name = f"model.layers.{layer}.mlp.experts.{{}}.{which}.weight"
+            for e in range(experts, experts + config["zero_expert_num"]):
+                tensors.setdefault(name.format(e), torch.zeros_like(tensors[name.format(0)]))
+    save_file(tensors, path, {"format": "pt"})
+    return copied
 
 
 class Reference:
@@ -188,7 +215,7 @@ class Reference:
             self.model = deepseek_reference.load(folder)
             return
         self.model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
+            with_zero_experts(folder),
             dtype=torch.float32,
             output_loading_info=True,
             local_files_only=True,
@@ -211,10 +238,15 @@ class Reference:
                 )
                 continue
             gate, bias = router_of(layer)
+            if hasattr(layer, "mlps"):  # LongCat's, which is two of ours
+                index *= 2
             if gate is not None:
                 gate.register_forward_hook(
                     lambda gate, x, _, index=index, bias=bias: self.probs.__setitem__(
-                        index, choosing_scores(gate, bias, x[0].reshape(-1, gate.weight.shape[1]))
+                        index,
+                        choosing_scores(
+                            gate, bias, x[0].reshape(-1, weight_of_router(gate).shape[1])
+                        ),
                     )
                 )
 

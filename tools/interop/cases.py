@@ -34,6 +34,7 @@ from sizes import (
     LLAMA4,
     LLAMA_LIKE,
     LOCAL_EXPERTS,
+    LONGCAT,
     MIMO,
     MISTRAL4,
     NEMOTRON_H,
@@ -194,6 +195,11 @@ CASES = {
     "axk2-yarn": (
         "AXK2Config",
         dict(AXK2, first_k_dense_replace=0, rope_parameters=LATENT_YARN),
+    ),
+    "longcat_flash": ("LongcatFlashConfig", LONGCAT),
+    "longcat_flash-plain": (
+        "LongcatFlashConfig",
+        dict(LONGCAT, zero_expert_num=0, rope_parameters=LATENT_YARN),
     ),
     "deepseek_v32": (
         "DeepseekV32Config",
@@ -787,6 +793,8 @@ NOT_FOR_LLAMA_CPP = {
     "lfm3-plain": "window",
     "axk2": "gates stand behind its norms",
     "axk2-yarn": "gates stand behind its norms",
+    "longcat_flash": "weighs experts as recipe 'custom' does",
+    "longcat_flash-plain": "weighs experts as recipe 'custom' does",
     "axk1": "what its experts give is normalised",
     "axk1-yarn": "what its experts give is normalised",
     "mistral4": "queries grow with their positions",

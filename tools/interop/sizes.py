@@ -95,6 +95,24 @@ AXK1 = dict(LATENT, q_lora_rank=24, n_group=2, topk_group=1, pad_token_id=None)
 # the step that shows gradients.
 INDEXED = dict(LATENT, q_lora_rank=24, index_n_heads=4, index_head_dim=16, index_topk=512)
 AXK2 = dict(INDEXED, gated_norm_rank=8)
+# Two layers of its are four of ours.
+LONGCAT = dict(
+    {key: SIZES[key] for key in SIZES if key not in ("num_hidden_layers", "intermediate_size")},
+    num_layers=2,
+    num_key_value_heads=4,
+    ffn_hidden_size=64,
+    expert_ffn_hidden_size=24,
+    q_lora_rank=24,
+    kv_lora_rank=32,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    head_dim=8,
+    v_head_dim=12,
+    n_routed_experts=8,
+    zero_expert_num=4,
+    moe_topk=3,
+    routed_scaling_factor=2.5,
+)
 # Of few heads all may miss a key, so that many have the same score. With 72 the keys at the border
 # are 6e-6 of the largest score apart at least, and f32 decides as f64 does.
 SPARSE = dict(INDEXED, index_n_heads=16, index_topk=72)

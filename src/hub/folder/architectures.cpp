@@ -137,6 +137,7 @@ constexpr Architecture kArchitectures[] = {
     {"dbrx", "DbrxForCausalLM", why_not_dbrx, read_dbrx, write_dbrx, &kDbrxTensors, false},
     family<kLlama4>("llama4_text", "Llama4ForCausalLM", kLlama4Tensors),
     family<kAxK1>("axk1", "AXK1ForCausalLM", kAxK1Tensors, nullptr, kOfAxK1),
+    family<kLongcatFlash>("longcat_flash", "LongcatFlashForCausalLM", kLongcatTensors),
     family<kAxK2>("axk2", "AXK2ForCausalLM", kAxK2Tensors),
     family<kMistral4>("mistral4", "Mistral4ForCausalLM", kFusedLatentTensors, nullptr,
                       kOfFusedLatent),

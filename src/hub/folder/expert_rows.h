@@ -13,7 +13,7 @@ std::string chosen_sigmoid_stages(bool renormalise);
 std::string biased_sigmoid_stages(bool renormalise);
 
 // What single rows have (family_experts.cpp, family_llama4.cpp, family_mimo.cpp,
-// family_laguna.cpp).
+// family_laguna.cpp, family_longcat.cpp).
 void read_ernie_layers(const JsonReader&, ModelConfig&);
 void write_ernie_layers(Json&, const ModelConfig&);
 void check_exaone_layers(const JsonReader&, ModelConfig&);
@@ -23,6 +23,9 @@ void read_llama4_experts(const JsonReader&, ModelConfig&);
 void write_llama4_experts(Json&, const ModelConfig&);
 void read_mimo_dense(const JsonReader&, ModelConfig&);
 void check_laguna_dense(const JsonReader&, ModelConfig&);
+void read_longcat_experts(const JsonReader&, ModelConfig&);
+void write_longcat_experts(Json&, const ModelConfig&);
+std::string why_not_longcat_experts(const ModelConfig&);
 
 inline constexpr const char kDenseWidth[] = "intermediate_size";
 
@@ -226,6 +229,14 @@ inline constexpr FamilyExperts kLlama4Experts = {.count_key = "num_local_experts
                                                  .stages = chosen_sigmoid_stages,
                                                  .read = read_llama4_experts,
                                                  .write = write_llama4_experts};
+inline constexpr FamilyExperts kLongcatExperts = {.count_key = "n_routed_experts",
+                                                  .top_k_key = "moe_topk",
+                                                  .width_key = "expert_ffn_hidden_size",
+                                                  .dense_width_key = "ffn_hidden_size",
+                                                  .layers = MoeLayers::own,
+                                                  .read = read_longcat_experts,
+                                                  .write = write_longcat_experts,
+                                                  .why_not = why_not_longcat_experts};
 
 // Routers.
 

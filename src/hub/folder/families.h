@@ -11,6 +11,13 @@
 
 namespace moe {
 
+// What LongCat-Flash's published configs say beside what transformers' class has.
+inline constexpr FamilyKey kLongcatKeys[] = {
+    {"hidden_act", "\"silu\""},    {"attention_method", "\"MLA\""},
+    {"router_bias", "false"},      {"zero_expert_type", "\"identity\""},
+    {"norm_topk_prob", "false"},   {"mla_scale_q_lora", "true"},
+    {"mla_scale_kv_lora", "true"},
+};
 // What Qwen3-Coder's configs say of parts that only other families may have, or lack.
 inline constexpr FamilyKey kQwen3MoeKeys[] = {
     {"qkv_bias", "false"}, {"use_qk_norm", "true"}, {"shared_expert_intermediate_size", "0"}};
@@ -262,6 +269,12 @@ inline constexpr Family kGlmDsa = {.biases = FamilyBiases::flag,
                                    .router = &kDeepSeekV3Router,
                                    .keys = kGlmDsaKeys,
                                    .unread = kIndexedUnread};
+// (transformers:longcat_flash/modeling_longcat_flash.py)
+inline constexpr Family kLongcatFlash = {.head_width = HeadWidth::latent,
+                                         .silu = true,
+                                         .longcat = true,
+                                         .experts = &kLongcatExperts,
+                                         .keys = kLongcatKeys};
 // (transformers:axk2/modeling_axk2.py)
 inline constexpr Family kAxK2 = {.biases = FamilyBiases::flag,
                                  .head_width = HeadWidth::latent,

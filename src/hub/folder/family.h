@@ -155,6 +155,9 @@ struct Family {
   // Gates stand behind norms, and queries and the gate of latent attention are made of latents
   // before and behind their norm.
   bool axk2 = false;
+  // Each of its layers is two of ours, of which the first routes, to zero experts too, and what
+  // experts give joins behind the second; latents have factors.
+  bool longcat = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   const FamilyExperts* experts = nullptr;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax

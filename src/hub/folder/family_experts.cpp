@@ -437,6 +437,7 @@ void write_own_stages(Json& json, const ModelConfig& c, const FamilyExperts& e) 
 
 void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   const FamilyExperts& e = *f.experts;
+  if (e.why_not) return;
   if (f.router) return read_own_router(reader, c, f);
   if (e.stages) return read_own_stages(reader, c, f);
   const bool renormalise = e.norm == Renormalised::always || reader.get<bool>("norm_topk_prob");
@@ -462,6 +463,7 @@ void write_deepseek_router(Json& json, const ModelConfig& c) {
 
 void write_router(Json& json, const ModelConfig& c, const Family& f) {
   const FamilyExperts& e = *f.experts;
+  if (e.why_not) return;
   if (f.router) return write_own_router(json, c, *f.router);
   if (e.stages) return write_own_stages(json, c, e);
   const bool renormalise = renormalises(c.routing);
@@ -603,6 +605,7 @@ void write_experts(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_experts(const ModelConfig& c, const Family& f) {
+  if (f.experts->why_not) return f.experts->why_not(c);
   for (const auto why : {why_not_layers, why_not_router, why_not_shared})
     if (const std::string reason = why(c, f); !reason.empty()) return reason;
   return "";

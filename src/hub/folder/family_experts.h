@@ -62,6 +62,8 @@ struct FamilyExperts {
   // What only this row has, once the sizes and the layers are known.
   void (*read)(const JsonReader&, ModelConfig&) = nullptr;
   void (*write)(Json&, const ModelConfig&) = nullptr;
+  // Then these have the router too, and nothing else asks what the row can say.
+  std::string (*why_not)(const ModelConfig&) = nullptr;
 
   bool counts_shared() const {
     return shared == FamilyShared::counted || shared == FamilyShared::counted_or_none;

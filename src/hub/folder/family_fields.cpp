@@ -32,7 +32,9 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
     need_to_stand(
         reader, "q_lora_rank",
         "the width of what queries are made of, or null where they are made of the token");
-  if (f.indexed || reader.has("q_lora_rank")) fields.size("q_lora_rank", c.latent.query_width, 1);
+  if (f.indexed || f.longcat || reader.has("q_lora_rank"))
+    fields.size("q_lora_rank", c.latent.query_width, 1);
+  if (f.longcat) read_longcat_latents(c);
   if (f.indexed) read_indexers(reader, c, f);
   c.head_width = reader.get_in<int64_t>("qk_nope_head_dim", 1, kMaxSize) + c.rotary_width;
   // What else says the width of a head, or of a part of it.
@@ -65,9 +67,9 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("vocab_size", c.vocab, 1);
   v.size("hidden_size", c.width, 1);
   if (f.halves) v.size_or("num_hidden_layers", c.layers, c.layers, 1, kMaxLayers);
-  else v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
+  else if (!f.longcat) v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
   v.size("num_attention_heads", c.heads, 1);
-  if (f.biases == FamilyBiases::flag_later)
+  if (f.biases == FamilyBiases::flag_later || f.longcat)
     v.size_or("num_key_value_heads", c.kv_heads, c.heads, 1);
   else v.size("num_key_value_heads", c.kv_heads, 1);
   if (f.halves) v.size_or("head_dim", c.head_width, c.head_width, 1);
@@ -77,9 +79,10 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
   else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
   if (f.eps_key) v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
-  if (!clamped(f) && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma && !f.xielu)
+  if (!clamped(f) && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma && !f.xielu && !f.longcat)
     v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
+  else if (f.longcat) v.flag_or("tie_word_embeddings", c.tied, false);
   else v.flag("tie_word_embeddings", c.tied);
   v.number_or("initializer_range", c.init.std, 0.02f, 0);
   switch (f.biases) {
@@ -552,6 +555,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
   if (f.halves) read_half_sizes(reader, c);
+  if (f.longcat) read_longcat_layers(reader, c);
   visit_sizes(fields, c, f);
   if (f.latent()) read_latents(reader, c, f);
   if (c.head_width == 0)
@@ -722,7 +726,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .heads_apart = f.laguna,
                             .parts_apart = f.window_rope == WindowRope::parts,
                             .softplus_gates = f.laguna,
-                            .norm_gates = f.axk2};
+                            .norm_gates = f.axk2,
+                            .longcat = f.longcat};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})

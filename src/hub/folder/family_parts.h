@@ -124,6 +124,11 @@ std::string why_not_mimo(const ModelConfig&);
 void read_laguna(const JsonReader&, ModelConfig&);
 void write_laguna(Json&, const ModelConfig&);
 
+// What sets LongCat-Flash apart (family_longcat.cpp): its layers, each two of ours, and the factors
+// of its latents.
+void read_longcat_layers(const JsonReader&, ModelConfig&);
+void read_longcat_latents(ModelConfig&);
+
 // The experts, the layers that have them, and the router (family_experts.cpp).
 void read_experts(const JsonReader&, ModelConfig&, const Family&);
 // Of those before it only which layers are dense, the first ones.

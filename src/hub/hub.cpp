@@ -50,6 +50,14 @@ bool is_there(const std::string& path) {
       fetch_command(*name));
 }
 
+[[noreturn]] void fail_file(const std::string& path) {
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
+  if (is_there((folder / "config.json").string()))
+    fail("{}: this is one file of a model folder; name the folder in its place: {}", path,
+         folder.string());
+  fail("{}: this file is no GGUF, and {}", path, kHolds);
+}
+
 // Weights that other programs read, where that is all the folder has.
 void check_reads_weights(const std::string& folder) {
   const std::optional<std::string> other = foreign_weights(folder);
@@ -70,7 +78,7 @@ void check_is_model_folder(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (!fs::exists(status)) fail_absent(folder);
-  if (fs::is_regular_file(status)) fail("{}: this file is no GGUF, and {}", folder, kHolds);
+  if (fs::is_regular_file(status)) fail_file(folder);
   if (!fs::is_directory(status)) fail("{}: this is no folder; {}", folder, kHolds);
   check_reads_weights(folder);
   const bool tokenizer =

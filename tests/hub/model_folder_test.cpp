@@ -409,6 +409,10 @@ TEST_F(Changed, WhatIsNoModelFolder) {
     expect_refused(fmt::format("there is no {} in this folder; a model folder holds", name));
   }
   start(small_olmoe());
+  for (const char* name : {"config.json", "model.safetensors"})
+    EXPECT_FAILS(
+        load_model(folder_ / name),
+        "this is one file of a model folder; name the folder in its place: " + folder_.path());
   std::filesystem::remove(folder_ / "model.safetensors");
   expect_refused("its weights are in m.gguf; name that file in place of the folder");
   std::filesystem::remove(folder_ / "m.gguf");

@@ -1,8 +1,8 @@
 #include "core/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -190,7 +190,9 @@ std::string one_line_json(const Json& json) { return dumped_on_one_line(json); }
 std::string one_line_json(const OrderedJson& json) { return dumped_on_one_line(json); }
 
 double shortest_decimal(float x) {
-  const double decimal = std::strtod(fmt::format("{}", x).c_str(), nullptr);
+  const std::string text = fmt::format("{}", x);
+  double decimal = x;
+  std::from_chars(text.data(), text.data() + text.size(), decimal);
   return static_cast<float>(decimal) == x ? decimal : static_cast<double>(x);
 }
 

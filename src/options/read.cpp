@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <clocale>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -48,10 +49,12 @@ std::optional<Json> parse_natural(const std::string& word) {
   return number ? std::make_optional(Json(static_cast<uint64_t>(*number))) : std::nullopt;
 }
 
-// A number too large or too small for a double is infinite or 0.
+// A number too large or too small for a double is infinite or 0. With a point, whatever the locale
+// of the program around the library has in its place: numbers of its JSON come here too.
 std::optional<Json> parse_real(const std::string& word) {
+  static const locale_t with_points = newlocale(LC_ALL_MASK, "C", nullptr);
   char* end = nullptr;
-  const long double number = std::strtold(word.c_str(), &end);
+  const long double number = strtold_l(word.c_str(), &end, with_points);
   if (word.empty() || end != word.c_str() + word.size()) return std::nullopt;
   return Json(static_cast<double>(number));
 }

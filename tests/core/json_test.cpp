@@ -1,8 +1,10 @@
 // The strict parser and the reader over an object: each refusal with its place and its reason.
 #include "core/json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "support/comma_locale.h"
 #include "support/files.h"
 
 namespace moe::test::json_test {
@@ -15,6 +17,21 @@ TEST(ParseJson, TakesWhatIsValid) {
   EXPECT_EQ(value["a"][1].get<double>(), -2.5);
   EXPECT_EQ(value["a"][4].get<std::string>(), "éé");
   EXPECT_TRUE(parse("3").is_number());
+}
+
+TEST(ShortestDecimal, IsTheSameInEveryLocale) {
+  const auto all_right = [] {
+    EXPECT_EQ(shortest_decimal(0.1f), 0.1);
+    EXPECT_EQ(shortest_decimal(-3e-7f), -3e-7);
+    EXPECT_EQ(shortest_decimal(65504.0f), 65504.0);
+    EXPECT_EQ(shortest_decimal(INFINITY), INFINITY);
+    EXPECT_TRUE(std::isnan(shortest_decimal(NAN)));
+  };
+  all_right();
+  const CommaLocale comma;
+  if (!comma.works()) GTEST_SKIP() << "no locale with a comma can be made here (localedef)";
+  all_right();
+  EXPECT_EQ(parse("[0.25]")[0].get<double>(), 0.25);
 }
 
 TEST(ParseJson, ErrorsHaveLineAndColumn) {

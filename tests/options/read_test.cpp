@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "options/common.h"
+#include "support/comma_locale.h"
 #include "support/files.h"
 
 namespace moe::read_test {
@@ -48,6 +49,15 @@ All read(const char* json, Given given = {}, GivenBy by = GivenBy::config) {
   FieldList list = fields(a);
   read_options(list, parse_json(json, "f"), "f", by, given);
   return a;
+}
+
+TEST(Read, NumbersHavePointsInEveryLocale) {
+  const test::CommaLocale comma;
+  if (!comma.works()) GTEST_SKIP() << "no locale with a comma can be made here (localedef)";
+  EXPECT_EQ(read(R"({"number": 0.25})").number, 0.25);
+  EXPECT_EQ(read(R"({"number": "-2.5e-3"})").number, -0.0025);
+  EXPECT_EQ(read(R"({"mix": {"a": 0.5}})").mix.at("a"), 0.5);
+  EXPECT_FAILS(read(R"({"number": "0,25"})"), "a number is needed");
 }
 
 TEST(Read, EveryKindFromJson) {

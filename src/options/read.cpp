@@ -178,7 +178,7 @@ std::string whole_number(const std::string& word) {
   constexpr int kMost = 40;  // digits: far beyond any whole number that is taken
   const bool is_number =
       !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
-  if (!is_number || std::abs(exponent) > kMost) return word;
+  if (!is_number || exponent < -kMost || exponent > kMost) return word;
   for (int shift = exponent - static_cast<int>(fraction.size()); shift != 0;
        shift += shift < 0 ? 1 : -1) {
     if (shift > 0) digits += '0';

@@ -80,6 +80,8 @@ TEST(Read, EveryKindFromJson) {
 }
 
 TEST(Read, WhatIsNoneOfItsKindIsRefusedByName) {
+  // an exponent whose size no int holds
+  EXPECT_FAILS(read(R"({"whole_number": "0e-2147483648"})"), "a whole number is needed");
   EXPECT_FAILS(read(R"({"whole_number": 1.5})"),
                "f: \"whole_number\" is 1.5; a whole number is needed");
   EXPECT_FAILS(read(R"({"threads": 99999999999})"),

@@ -101,17 +101,23 @@ void StepLines::append(const std::string& line) {
 
 std::string StepLines::change_last(
     const std::function<std::string(std::string_view line)>& change) {
-  std::string changed;
+  std::string before, changed;
   const size_t kept = [&] {
     const MappedFile file(path_);
     const std::string_view text = file.text();
     const size_t begin = begin_of_line(text, text.size());
-    changed = change(text.substr(begin, text.size() - 1 - begin));
+    before = text.substr(begin, text.size() - 1 - begin);
+    changed = change(before);
     return begin;
   }();
   if (ftruncate(fd_, static_cast<off_t>(kept)) != 0)
     fail("cannot shorten {}: {}; check whether it may be written to", path_, std::strerror(errno));
-  append(changed);
+  try {
+    append(changed);
+  } catch (const Error&) {
+    append(before);  // there was room for it a moment ago
+    throw;
+  }
   return changed;
 }
 

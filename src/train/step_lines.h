@@ -20,8 +20,8 @@ class StepLines {
 
   // `line` without its newline. All of it is written, or nothing.
   void append(const std::string& line);
-  // The last line becomes what `change` makes of it, which is returned; there must be one. A kill
-  // in between loses it.
+  // The last line becomes what `change` makes of it, which is returned; there must be one. It stays
+  // where there is no room for the other. A kill in between loses it.
   std::string change_last(const std::function<std::string(std::string_view line)>& change);
   // To disk: called before a checkpoint, so that no line of a saved step can be missing.
   void sync();

@@ -1,6 +1,9 @@
 #include "train/step_lines.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "support/files.h"
 #include "support/step_numbers.h"
@@ -59,6 +62,28 @@ TEST(StepLines, TheLastLineIsChanged) {
   EXPECT_EQ(file.change_last(longer), R"({"more":1,"step":2})");
   file.append(at(3));
   EXPECT_EQ(slurp(path), at(1) + "\n" + R"({"more":1,"step":2})" + "\n" + at(3) + "\n");
+}
+
+// What it said of its step is not told again.
+TEST(StepLines, TheLastLineStaysWhereAnotherHasNoRoom) {
+  const TempFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  StepLines file(path, 0);
+  file.append(at(1));
+  file.append(at(2));
+  const std::string before = slurp(path);
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{before.size() + 3, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string message = message_of([&] {
+    file.change_last([](std::string_view) { return std::string(R"({"more":1,"step":2})"); });
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(message.find("free some space"), std::string::npos) << message;
+  EXPECT_EQ(slurp(path), before);
 }
 
 TEST(StepLines, AFolderThatCannotBeWrittenIsNamed) {

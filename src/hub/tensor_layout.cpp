@@ -224,6 +224,9 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       if (param.kind == ParamKind::linear_v)
         return join(map, name, shape, 0, tiled_piece(param, config.linear));
       return push(tiled_piece(param, config.linear));
+    case Layout::exp_rows:
+      shape.push_back(1);
+      return push({.param = &param, .change = FileTensor::Piece::Change::exp});
     case Layout::minus_exp_rows: shape.push_back(1); [[fallthrough]];
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});

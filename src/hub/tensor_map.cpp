@@ -362,8 +362,10 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
 }  // namespace
 
 void to_file(std::span<float> numbers, FileTensor::Piece::Change change) {
-  if (change == FileTensor::Piece::Change::none) return;
-  for (float& x : numbers) x = change == FileTensor::Piece::Change::plus_one ? x + 1 : -std::exp(x);
+  using Change = FileTensor::Piece::Change;
+  if (change == Change::none) return;
+  for (float& x : numbers)
+    x = change == Change::plus_one ? x + 1 : change == Change::exp ? std::exp(x) : -std::exp(x);
 }
 
 void columns_to_file(std::span<float> row, const FileTensor::Piece& piece) {
@@ -377,8 +379,10 @@ void columns_to_file(std::span<std::byte> row, const FileTensor::Piece& piece, D
 }
 
 void from_file(std::span<float> numbers, FileTensor::Piece::Change change) {
-  if (change == FileTensor::Piece::Change::none) return;
-  for (float& x : numbers) x = change == FileTensor::Piece::Change::plus_one ? x - 1 : std::log(-x);
+  using Change = FileTensor::Piece::Change;
+  if (change == Change::none) return;
+  for (float& x : numbers)
+    x = change == Change::plus_one ? x - 1 : std::log(change == Change::exp ? x : -x);
 }
 
 Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {

@@ -51,7 +51,7 @@ struct FileTensor {
     RowOrder order = {};
     RowOrder columns = {};  // of a piece that is not transposed
     // What the file has of each number x of the Model.
-    enum class Change { none, plus_one, minus_exp } change = Change::none;
+    enum class Change { none, plus_one, exp, minus_exp } change = Change::none;
   };
 
   std::string name;

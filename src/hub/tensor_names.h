@@ -59,6 +59,7 @@ enum class Layout {
   plus_one,             // 1 is added to each number
   minus_exp,            // of each number x, -e^x
   minus_exp_rows,       // the same, [H] as [H,1]
+  exp_rows,             // e^x, [H] as [H,1]
   tiled,                // of linear attention, value heads key head by key head the other way round
 };
 
@@ -127,8 +128,8 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufLatentTensors, kGgufIndexedTensors, kGgufOlderIndexedTensors, kGgufOlderLatentTensors,
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
-    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufHybridTensors, kGgufHalvesTensors,
-    kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
+    kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufLing3Tensors, kGgufHybridTensors,
+    kGgufHalvesTensors, kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

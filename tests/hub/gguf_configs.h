@@ -683,6 +683,9 @@ inline std::vector<NamedConfig> gguf_configs() {
   add_other_dense_configs(all);
   add_configs_with_listed_windows(all, moe_config("deepseek-v3"));
   add_layer_norm_ggufs(all, dense_config());
+  ModelConfig latent = grouped_config();
+  make_latent(latent);
+  add_configs_with_later_latents(all, latent);
   add_own_configs(all);
   return all;
 }

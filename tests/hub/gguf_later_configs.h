@@ -53,6 +53,22 @@ inline ModelConfig laguna_config(ModelConfig c) {
   return c;
 }
 
+// Kimi's linear attention, gates and decays of whole matrices, around latent attention that turns.
+inline ModelConfig ling_config(ModelConfig c) {
+  c.model_type = "bailing_hybrid";
+  c.shared_experts = 1;
+  c.attention_gate = c.head_gates = true;
+  c.linear = {.key_heads = c.heads,
+              .value_heads = c.heads,
+              .key_width = 16,
+              .value_width = 16,
+              .conv_width = 4,
+              .channel_decays = true,
+              .decay_floor = -5};
+  c.linear_layers = {0, 2};
+  return c;
+}
+
 inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
                                             const ModelConfig& routed) {
   ModelConfig mimo = mimo_config(routed);
@@ -79,6 +95,18 @@ inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
   laguna.head_gates = false;
   laguna.tied = true;
   all.push_back({"laguna", laguna});
+}
+
+// `latent` has latents and routes by groups.
+inline void add_configs_with_later_latents(std::vector<NamedConfig>& all,
+                                           const ModelConfig& latent) {
+  ModelConfig ling = ling_config(latent);
+  all.push_back({"bailingmoe3", ling});
+  ling.latent.query_width = 32;
+  ling.tied = true;
+  all.push_back({"bailingmoe3", ling});
+  ling.linear.decay_floor = 0;
+  all.push_back({"moe_cpp", ling});
 }
 
 }  // namespace moe::test

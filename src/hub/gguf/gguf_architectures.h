@@ -94,6 +94,9 @@ struct GgufArchitecture {
   // Linear attention with decays of channels in layers whose number of key/value heads is 0, latent
   // attention in which nothing turns in the others.
   bool kimi = false;
+  // The same in Ling 3.0, whose gates and decays are made by whole matrices and decays have a
+  // floor, around latent attention that turns, with a gate of each head.
+  bool ling3 = false;
   bool mrope = false;  // a key of the axes of pictures has to stand there
   bool gate = false;   // attention of every layer has a gate
   bool conv = false;   // convolutions in layers whose number of key/value heads is 0
@@ -144,7 +147,8 @@ struct GgufArchitecture {
   bool listed() const { return mimo || laguna; }
   bool windows() const { return window_every > 0 || gemma4 || (listed() && window_local); }
   bool stands() const { return kimi || halves; }  // nothing turns in any layer
-  bool latent() const { return older_latents != nullptr || kimi; }
+  bool channel_decays() const { return kimi || ling3; }
+  bool latent() const { return older_latents != nullptr || channel_decays(); }
   bool may_lack_shared() const {
     return shared == SharedExperts::sized || shared == SharedExperts::summed;
   }

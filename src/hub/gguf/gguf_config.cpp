@@ -185,9 +185,9 @@ void read_latents(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   const bool older = row.older_latents != nullptr && !keys.has("attention.key_length_mla");
   c.head_width = keys.size(older ? kKeyWidth : "attention.key_length_mla", 1);
   c.latent.value_width = keys.size(older ? kValueWidth : "attention.value_length_mla", 1);
-  if (row.kimi) {
-    read_kimi_layers(keys, c);
-    keys.need_number("attention.q_lora_rank", 0, "queries are made of the token");
+  if (row.channel_decays()) {
+    read_kimi_layers(keys, row, c);
+    if (row.kimi) keys.need_number("attention.q_lora_rank", 0, "queries are made of the token");
     keys.ignore(kValueWidth);  // converters copy there what their config says of no layer
   } else {
     keys.need_number(kKvHeads, static_cast<double>(older ? c.heads : 1),
@@ -197,7 +197,8 @@ void read_latents(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (older) return;
   const std::string why = "the latents and what turns are so wide";
   keys.need_number(kKeyWidth, static_cast<double>(c.latent.width + c.rotary_width), why);
-  if (!row.kimi) keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
+  if (!row.channel_decays())
+    keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
 constexpr const char *kTop = "attention.indexer.top_k",

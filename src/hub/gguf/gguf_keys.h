@@ -53,6 +53,7 @@ class GgufKeys {
   const std::string& text(std::string_view key) { return file_.text(name(key)); }
   const std::vector<int64_t>& integers(std::string_view key) { return file_.integers(name(key)); }
   const std::vector<bool>& flags(std::string_view key) { return file_.flags(name(key)); }
+  const std::vector<double>& numbers(std::string_view key) { return file_.numbers(name(key)); }
   bool flag(std::string_view key) { return file_.flag(name(key)); }
   // A key that may stand there only with the one value that is what happens here.
   void need_number(std::string_view key, double wanted, std::string_view why) {
@@ -93,7 +94,7 @@ const std::vector<T>& listed_by_layers(const std::vector<T>& list, GgufKeys& key
 }
 
 // Layers that have something else in place of attention (gguf_mixers.cpp).
-void read_kimi_layers(GgufKeys&, ModelConfig&);
+void read_kimi_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);
 void read_convolutions(GgufKeys&, ModelConfig&);
 void read_linear_sizes(GgufKeys&, ModelConfig&);
 void read_state_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);

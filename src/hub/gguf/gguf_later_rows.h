@@ -62,6 +62,21 @@ inline constexpr GgufArchitecture kLaterGgufRows[] = {
      .dense_first = true,
      .expert_width = "expert_feed_forward_length",
      .model_type = "laguna"},
+    {.name = "bailingmoe3",
+     .title = "Ling 3.0",
+     .recipe = "deepseek-v3",
+     .tensors = &kGgufLing3Tensors,
+     .yarn_scores = YarnScores::none,
+     .ling3 = true,
+     .gating = GgufGating::sigmoid,
+     .selection_bias = Biases::yes,
+     .renormalises = true,
+     .weighs_as_said = true,
+     .shared = SharedExperts::counted,
+     .shared_width = SharedWidth::together,
+     .dense_first = true,
+     .expert_width = "expert_feed_forward_length",
+     .model_type = "bailing_hybrid"},
 };
 
 }  // namespace moe

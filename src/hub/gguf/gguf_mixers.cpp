@@ -13,7 +13,10 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kState = "ssm.state_size", *kValueHeads = "ssm.time_step_rank",
                      *kKeyHeads = "ssm.group_count", *kFullEvery = "full_attention_interval",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
+                     *kKdaBounded = "kda.safe_gate", *kKdaFloor = "kda.gate_lower_bound",
                      *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
+constexpr const char *kLingScaling = "rope.scaling.type",
+                     *kLingSections = "rope.dimension_sections";
 
 // The number that is of all layers but those that have 0, and these.
 struct SameOrNone {
@@ -76,6 +79,31 @@ void read_half_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& 
          keys.where(), keys.name(kFfnWidths));
 }
 
+// llama.cpp asserts the floor, scales nothing but what turns by YaRN, and turns halves where the
+// axes of pictures are said (github ggml-org/llama.cpp src/models/bailingmoe3.cpp).
+void read_ling_parts(GgufKeys& keys, ModelConfig& c) {
+  if (keys.has(kKdaBounded) && !keys.flag(kKdaBounded))
+    fail("{}: key \"{}\" is false; decays have a floor here", keys.where(), keys.name(kKdaBounded));
+  c.linear.decay_floor = keys.number(kKdaFloor, -FLT_MAX);
+  if (c.linear.decay_floor >= 0)
+    fail("{}: key \"{}\" is {}; it must be below 0", keys.where(), keys.name(kKdaFloor),
+         c.linear.decay_floor);
+  c.attention_gate = c.head_gates = true;
+  if (keys.has(kLingScaling) && keys.text(kLingScaling) == "yarn")
+    fail(
+        "{}: key \"{}\" is \"yarn\", of which llama.cpp here scales no scores; it is not supported",
+        keys.where(), keys.name(kLingScaling));
+  if (keys.has(kLingSections))
+    fail("{}: key \"{}\" stands in files of models of pictures, which are not supported",
+         keys.where(), keys.name(kLingSections));
+  for (const char* key : {"swiglu_clamp_exp", "swiglu_clamp_shexp"}) {
+    if (!keys.holds<std::vector<double>>(key)) keys.need_number(key, 0, "no expert is held");
+    else if (std::ranges::any_of(keys.numbers(key), [](double x) { return x != 0; }))
+      fail("{}: key \"{}\" lists limits of experts, which are not supported", keys.where(),
+           keys.name(key));
+  }
+}
+
 }  // namespace
 
 std::vector<int64_t> layers_between(int64_t every, int64_t n) {
@@ -86,14 +114,15 @@ std::vector<int64_t> layers_between(int64_t every, int64_t n) {
 }
 
 // One size is that of keys, values and gates, and there are as many heads as in the other layers.
-void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
+void read_kimi_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   const std::vector<int64_t>& heads = listed_by_layers(keys.integers(kKvHeads), keys, kKvHeads);
   for (int64_t i = 0; i < c.layers; ++i) {
     const int64_t n = heads[static_cast<size_t>(i)];
     if (n != 0 && n != 1)
       fail("{}: key \"{}\" has {} at layer {}; all heads share the latents, so only 1 is supported",
            keys.where(), keys.name(kKvHeads), n, i);
-    (n == 0 ? c.linear_layers : c.nope_layers).push_back(i);
+    if (n == 0) c.linear_layers.push_back(i);
+    else if (row.kimi) c.nope_layers.push_back(i);
   }
   const int64_t width = keys.size(kKdaWidth, 1);
   c.linear = {.key_heads = c.heads,
@@ -101,7 +130,9 @@ void read_kimi_layers(GgufKeys& keys, ModelConfig& c) {
               .key_width = width,
               .value_width = width,
               .conv_width = keys.size(kConv, 2),
-              .gate_width = width};
+              .gate_width = row.kimi ? width : 0,
+              .channel_decays = row.ling3};
+  if (row.ling3) read_ling_parts(keys, c);
 }
 
 // Where there are no key/value heads a convolution is.
@@ -164,10 +195,11 @@ void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
   const auto size = [&](const char* key, int64_t x) {
     out.push_back({prefix + key, Type::u32, x});
   };
-  if (!row.conv && !row.kimi && !row.scan) return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  if (!row.conv && !row.channel_decays() && !row.scan)
+    return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
   std::vector<int64_t> heads;
   for (int64_t i = 0; i < c.layers; ++i)
-    heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.kimi ? 1 : c.kv_heads);
+    heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.latent() ? 1 : c.kv_heads);
   out.push_back({prefix + kKvHeads, Type::u32s, heads});
   if (row.halves) {
     std::vector<int64_t> widths;
@@ -183,7 +215,10 @@ void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
     return size(kKeyHeads, c.scan.groups);
   }
   size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
-  if (row.kimi) size(kKdaWidth, c.linear.key_width);
+  if (row.channel_decays()) size(kKdaWidth, c.linear.key_width);
+  if (!row.ling3) return;
+  out.push_back({prefix + kKdaBounded, Type::boolean, true});
+  out.push_back({prefix + kKdaFloor, Type::f32, static_cast<double>(c.linear.decay_floor)});
 }
 
 void add_linear(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {

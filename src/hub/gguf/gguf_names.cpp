@@ -162,6 +162,14 @@ constexpr NameRow kGgufKimi[] = {
     {Part::attention, ParamKind::linear_o, "blk.{i}.attn_output.weight"},
 };
 constexpr auto kGgufKimiLatent = joined(kGgufKimi, kGgufLatent);
+// Ling 3.0's, whose decays and gates are made by whole matrices.
+constexpr NameRow kGgufLing3[] = {
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_gate.weight"},
+    {Part::attention, ParamKind::linear_z, "blk.{i}.ssm_g_a.weight"},
+    {Part::attention, ParamKind::linear_a_out, "blk.{i}.ssm_f_a.weight"},
+    {Part::attention, ParamKind::linear_a_log, "blk.{i}.ssm_a", Layout::exp_rows, true},
+};
+constexpr auto kGgufLing3Latent = joined(kGgufLing3, kGgufKimiLatent);
 
 // The indexers of GLM-5, which turn neighbours.
 constexpr NameRow kGgufPairedIndexer[] = {
@@ -275,6 +283,8 @@ const TensorNames kGgufLlamaTensors = {"llama.cpp",  kGgufPaired, kGgufHead,
 const TensorNames kGgufFusedTensors = {"llama.cpp", kGgufFused, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufLatentTensors = {"llama.cpp", kGgufLatent, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufKimiTensors = {"llama.cpp", kGgufKimiLatent, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufLing3Tensors = {"llama.cpp", kGgufLing3Latent, kGgufHead, {},
+                                       {},          kGgufNames};
 const TensorNames kGgufHybridTensors = {"llama.cpp", kGgufHybrid, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufHalvesTensors = {"llama.cpp", kGgufHalves, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};

@@ -151,19 +151,22 @@ std::string why_not_window_rope(const GgufArchitecture& row, const ModelConfig& 
 }
 
 // A file has one width of all that, and no number of heads of its own.
-std::string why_not_kimi_sizes(const ModelConfig& c) {
+std::string why_not_kimi_sizes(const GgufArchitecture& row, const ModelConfig& c) {
   const LinearAttention& l = c.linear;
   if (!l.by_channel()) return "heads of its linear attention have one decay each";
   if (l.key_heads != c.heads || l.value_heads != c.heads)
     return fmt::format("its linear attention has {} heads, its other attention {}", l.value_heads,
                        c.heads);
-  if (l.value_width != l.key_width || l.gate_width != l.key_width)
+  if (row.ling3 && l.gate_width > 0) return "gates of its linear attention are made of few numbers";
+  if (l.value_width != l.key_width || (row.kimi && l.gate_width != l.key_width))
     return "keys, values and gates of its linear attention are of different widths";
+  if (row.ling3) return c.head_gates ? "" : "its attention has a gate for each number of a head";
   return c.latent.query_width > 0 ? "its queries are made of latents" : "";
 }
 
 std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
-  const bool linear = row.linear || row.kimi;
+  const bool linear = row.linear || row.channel_decays(),
+             gate = row.linear || row.gate || row.ling3;
   if (linear != c.linear.present())
     return linear ? "it has no linear attention" : "some of its layers have linear attention";
   if (row.scan != c.scan.present())
@@ -172,10 +175,12 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
-  if (c.linear.decay_floor != 0) return "decays of its linear attention have a floor";
-  if ((row.linear || row.gate) != c.attention_gate)
-    return row.linear || row.gate ? "its attention has no gate" : "its attention has a gate";
-  if (row.kimi) return why_not_kimi_sizes(c);
+  if (row.ling3 != (c.linear.decay_floor != 0))
+    return row.ling3 ? "decays of its linear attention have no floor"
+                     : "decays of its linear attention have a floor";
+  if (gate != c.attention_gate)
+    return gate ? "its attention has no gate" : "its attention has a gate";
+  if (row.channel_decays()) return why_not_kimi_sizes(row, c);
   if (!row.linear) return "";
   if (c.linear.by_channel()) return "in its linear attention each channel has its own decay";
   if (c.linear.key_width != c.linear.value_width)
@@ -313,7 +318,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         .caps = row.caps,
                         .bare_norms = !row.norm_weights,
                         .halves = row.halves,
-                        .head_gates = row.laguna,
+                        .head_gates = row.laguna || row.ling3,
                         .llama4 = row.llama4,
                         .clips = row.clips,
                         .values_apart = row.mimo,
@@ -358,7 +363,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       why_not_so_many_layers(row, c),
       why_not_windows_by_layers(row, c),
       why_not_rope_scaling(row, c),
-      needs(!taken_for_lite(c) || c.latent.query_width == 0,
+      needs(row.older_latents == nullptr || !taken_for_lite(c) || c.latent.query_width == 0,
             fmt::format("it has {} layers, as DeepSeek-V2-Lite has, and latents of queries",
                         c.layers)),
       row.scan ? why_not_state_sizes(row, c) : "",

@@ -121,6 +121,8 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
       return {.head = width, .turning = turning, .paired = true, .last = true};
     case Layout::halves_last: return {.head = width, .turning = turning, .last = true};
     case Layout::index_last: return {.head = shape.index_width, .turning = turning, .last = true};
+    case Layout::index_pairs_last:
+      return {.head = shape.index_width, .turning = turning, .paired = true, .last = true};
     case Layout::rotary_first:
       return {.head = shape.index_width, .turning = turning, .paired = true};
     case Layout::fused_rotary: return {.head = turning, .turning = turning, .paired = true};
@@ -282,6 +284,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::swapped:
     case Layout::halves_last:
     case Layout::index_last:
+    case Layout::index_pairs_last:
     case Layout::rotary_first:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:

@@ -30,14 +30,15 @@ enum class Layout {
             // rotary embedding of neighbours wants them
   swapped,  // rows of each head that turn, their second half before their first, as a rotary
             // embedding that turns the other way wants them
-  rotary_last,   // of each head the rows that turn behind the others, in pairs
-  halves_last,   // the same in halves
-  index_last,    // the same of each head of an indexer
-  rotary_first,  // of each head of an indexer the rows that turn, which are the first, in pairs
-  fused_rotary,  // as fused, all rows in pairs
-  fused_paired,  // as fused, rows of each head in pairs
-  fused_heads,   // as fused, but head by head: a head's keys, then its values
-  by_head,       // [H*C,I] as [H,C,I]
+  rotary_last,       // of each head the rows that turn behind the others, in pairs
+  halves_last,       // the same in halves
+  index_last,        // the same of each head of an indexer
+  index_pairs_last,  // as rotary_last of each head of an indexer
+  rotary_first,      // of each head of an indexer the rows that turn, which are the first, in pairs
+  fused_rotary,      // as fused, all rows in pairs
+  fused_paired,      // as fused, rows of each head in pairs
+  fused_heads,       // as fused, but head by head: a head's keys, then its values
+  by_head,           // [H*C,I] as [H,C,I]
   by_head_transposed,   // [H*C,I] as [H,I,C]
   fused_experts,        // as fused, but expert by expert: [E,F,D] and [E,F,D] as [E,2F,D]
   interleaved_experts,  // expert by expert, rows in turns and transposed: [E,F,D] twice as
@@ -129,7 +130,8 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufAfterAttentionTensors, kGgufOutputNormTensors, kGgufQwen3NextTensors, kGgufQwen35Tensors,
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
     kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufLing3Tensors, kGgufHybridTensors,
-    kGgufHalvesTensors, kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufChatGlmTensors;
+    kGgufHalvesTensors, kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufHy4Tensors,
+    kGgufChatGlmTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

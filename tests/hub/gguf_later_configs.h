@@ -69,6 +69,18 @@ inline ModelConfig ling_config(ModelConfig c) {
   return c;
 }
 
+// GLM-5's attention with sinks and a gate, residual streams, held experts.
+inline ModelConfig hy4_config(ModelConfig c) {
+  c.model_type = "hy_v4";
+  c.routing.expert_groups = c.routing.groups_kept = 1;
+  c.shared_experts = 1;
+  c.latent.query_width = 32;
+  c.sparse = {.top = 6, .heads = 3, .width = 16, .norm_eps = c.norm_eps, .followers = {1}};
+  c.hyper = {.streams = 2, .mixes = false, .magnitude = 1.5f, .eps = 1e-5f};
+  c.attention_gate = c.attention_sinks = c.experts_held = true;
+  return c;
+}
+
 inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
                                             const ModelConfig& routed) {
   ModelConfig mimo = mimo_config(routed);
@@ -107,6 +119,10 @@ inline void add_configs_with_later_latents(std::vector<NamedConfig>& all,
   all.push_back({"bailingmoe3", ling});
   ling.linear.decay_floor = 0;
   all.push_back({"moe_cpp", ling});
+  ModelConfig hy4 = hy4_config(latent);
+  all.push_back({"hy_v4", hy4});
+  hy4.sparse.norm_eps = 2e-6f;
+  all.push_back({"moe_cpp", hy4});
 }
 
 }  // namespace moe::test

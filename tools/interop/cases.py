@@ -786,8 +786,6 @@ NOT_FOR_LLAMA_CPP = {
     "kimi_linear-heads": "its linear attention has 3 heads",
     "bailing_hybrid-free": "decays of its linear attention have no floor",
     "deepseek_v32-sparse": "mscale_all_dim is 0.707",
-    "hy_v4": "it has several residual streams",
-    "hy_v4-sparse": "it has several residual streams",
     "lfm3": "its attention has one gate a head",
     "lfm3-plain": "window",
     "axk2": "gates stand behind its norms",

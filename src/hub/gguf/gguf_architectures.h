@@ -97,6 +97,7 @@ struct GgufArchitecture {
   // The same in Ling 3.0, whose gates and decays are made by whole matrices and decays have a
   // floor, around latent attention that turns, with a gate of each head.
   bool ling3 = false;
+  bool hy4 = false;    // residual streams, latent attention with a gate, experts that are held
   bool mrope = false;  // a key of the axes of pictures has to stand there
   bool gate = false;   // attention of every layer has a gate
   bool conv = false;   // convolutions in layers whose number of key/value heads is 0
@@ -148,7 +149,7 @@ struct GgufArchitecture {
   bool windows() const { return window_every > 0 || gemma4 || (listed() && window_local); }
   bool stands() const { return kimi || halves; }  // nothing turns in any layer
   bool channel_decays() const { return kimi || ling3; }
-  bool latent() const { return older_latents != nullptr || channel_decays(); }
+  bool latent() const { return older_latents != nullptr || channel_decays() || hy4; }
   bool may_lack_shared() const {
     return shared == SharedExperts::sized || shared == SharedExperts::summed;
   }

@@ -337,6 +337,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
   if (row.gate) c.attention_gate = true;
+  if (row.hy4) read_hy4(keys, c);
   if (row.multipliers) read_multipliers(keys, row, c.multipliers);
   if (row.logit_factor) c.multipliers.logits = turned_over(keys.number(kLogitFactor, FLT_MIN));
   if (row.mup) c.multipliers.embedding = std::sqrt(static_cast<float>(c.width));
@@ -457,6 +458,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size(kKeyWidth, c.latent.width + c.rotary_width);
     size(kValueWidth, c.latent.width);
     if (row.indexed) add_indexers(out, prefix, row, c);
+    if (row.hy4) add_hy4(out, prefix, c);
   } else {
     size(kKeyWidth, c.head_width);
     size(kValueWidth, c.value_width > 0 ? c.value_width : c.head_width);

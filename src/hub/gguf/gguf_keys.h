@@ -132,6 +132,12 @@ std::string why_not_listed(const GgufArchitecture&, const ModelConfig&);
 // Keys of few rows (gguf_few_keys.cpp).
 void read_few_keys(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
 void add_few_keys(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+// What Hy4 has beside latents and indexers (gguf_hy4.cpp).
+void read_hy4(GgufKeys&, ModelConfig&);
+void add_hy4(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+std::string why_not_hy4(const ModelConfig&);
+// Of graphs that scale what turns of latent attention by YaRN, and no scores.
+void refuse_latent_yarn(GgufKeys&);
 // What sets Gemma 4 apart (gguf_gemma4.cpp): heads of two kinds, windows layer by layer, the share
 // of a head that turns; nothing of any other row.
 void read_gemma4(const Gguf&, GgufKeys&, ModelConfig&);

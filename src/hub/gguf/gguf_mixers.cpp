@@ -15,8 +15,7 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
                      *kKdaBounded = "kda.safe_gate", *kKdaFloor = "kda.gate_lower_bound",
                      *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
-constexpr const char *kLingScaling = "rope.scaling.type",
-                     *kLingSections = "rope.dimension_sections";
+constexpr const char* kLingSections = "rope.dimension_sections";
 
 // The number that is of all layers but those that have 0, and these.
 struct SameOrNone {
@@ -89,10 +88,7 @@ void read_ling_parts(GgufKeys& keys, ModelConfig& c) {
     fail("{}: key \"{}\" is {}; it must be below 0", keys.where(), keys.name(kKdaFloor),
          c.linear.decay_floor);
   c.attention_gate = c.head_gates = true;
-  if (keys.has(kLingScaling) && keys.text(kLingScaling) == "yarn")
-    fail(
-        "{}: key \"{}\" is \"yarn\", of which llama.cpp here scales no scores; it is not supported",
-        keys.where(), keys.name(kLingScaling));
+  refuse_latent_yarn(keys);
   if (keys.has(kLingSections))
     fail("{}: key \"{}\" stands in files of models of pictures, which are not supported",
          keys.where(), keys.name(kLingSections));

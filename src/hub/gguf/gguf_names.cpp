@@ -180,6 +180,18 @@ constexpr NameRow kGgufPairedIndexer[] = {
 constexpr auto kGgufIndexed = joined(kGgufPairedIndexer, kGgufLatent);
 constexpr auto kGgufOlderIndexed = joined(kGgufPairedIndexer, kGgufOlderLatent);
 
+// Hy4's, which turn neighbours behind the rows that do not turn.
+constexpr NameRow kGgufHy4[] = {
+    {Part::attention, ParamKind::o_gate, "blk.{i}.attn_gate.weight"},
+    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.attn_q_b.weight",
+     Layout::index_pairs_last},
+    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.attn_k.weight",
+     Layout::index_pairs_last},
+    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.{w}",
+     Layout::index_pairs_last},
+};
+constexpr auto kGgufHy4Indexed = joined(kGgufHy4, kGgufLatent);
+
 constexpr NameRow kGgufAfterAttention[] = {
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_attention_norm.weight"},
 };
@@ -288,6 +300,7 @@ const TensorNames kGgufLing3Tensors = {"llama.cpp", kGgufLing3Latent, kGgufHead,
 const TensorNames kGgufHybridTensors = {"llama.cpp", kGgufHybrid, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufHalvesTensors = {"llama.cpp", kGgufHalves, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufHy4Tensors = {"llama.cpp", kGgufHy4Indexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},
                                               {},          kGgufNames};
 const TensorNames kGgufOlderLatentTensors = {"llama.cpp", kGgufOlderLatent, kGgufHead, {},

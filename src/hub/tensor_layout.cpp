@@ -131,6 +131,10 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
                  ? RowOrder{.head = own, .apart = own + shape.value_width}
                  : RowOrder{
                        .head = shape.value_width, .apart = own + shape.value_width, .before = own};
+    case Layout::qkv_heads: {
+      const int64_t before = param.kind == ParamKind::q ? 0 : param.kind == ParamKind::k ? 1 : 2;
+      return {.head = width, .apart = 3 * width, .before = before * width};
+    }
     case Layout::gated_heads:
       return {
           .head = width, .apart = 2 * width, .before = param.kind == ParamKind::o_gate ? width : 0};
@@ -290,6 +294,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::fused_rotary:
     case Layout::fused_paired:
     case Layout::fused_heads:
+    case Layout::qkv_heads:
     case Layout::gated_heads:
     case Layout::gated_latent_heads:
     case Layout::linear_heads:

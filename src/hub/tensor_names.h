@@ -47,6 +47,7 @@ enum class Layout {
   interleaved_apart,    // [E,F,D] twice as E tensors [2F,D], rows in turns, {e} in the name; of
                         // biases [E,F] twice as E tensors [2F]
   fused_of_one,         // as fused, of banks of one: [1,F,D] and [1,F,D] as [2F,D]
+  qkv_heads,            // as fused, but head by head: a head's queries, then its keys, its values
   gated_heads,          // as fused, but head by head: a head's queries, then its gate
   gated_latent_heads,   // the same of latent attention, queries as by rotary_last
   linear_heads,         // of linear attention, as fused, but key head by key head
@@ -120,7 +121,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
     kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
-    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors;
+    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors, kGptNeoxTensors,
+    kGptNeoxNewerTensors, kPhiTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

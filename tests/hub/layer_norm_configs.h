@@ -14,6 +14,20 @@ inline void make_olmo(ModelConfig& c) {
   c.norm_eps = 1e-5f;
 }
 
+// What GPT-NeoX and Phi share.
+inline void make_neox(ModelConfig& c) {
+  c.norm = NormKind::layer;
+  c.norm_placement = NormPlacement::beside_each;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+  c.gated = false;
+  c.act = ops::Act::gelu_tanh;
+}
+inline void make_phi(ModelConfig& c) {
+  make_neox(c);
+  c.norm_placement = NormPlacement::beside;
+  c.head_bias = true;
+}
+
 template <class Add>
 void add_layer_norm_families(Add&& add) {
   for (const bool clips : {true, false})
@@ -22,6 +36,33 @@ void add_layer_norm_families(Add&& add) {
       c.attention_bias = c.attention_out_bias = true;
       if (clips) c.qkv_clip = 1.5f;
       else c.tied = true;
+    });
+  const auto wider = [](ModelConfig& c) {
+    c.width = 16;
+    c.head_width = 4;
+    c.rotary_width = 2;
+  };
+  for (const bool beside : {true, false})
+    add("gpt_neox", "dense", [&](ModelConfig& c) {
+      make_neox(c);
+      wider(c);
+      c.kv_heads = c.heads;
+      c.act = ops::Act::gelu;
+      if (beside) return;
+      c.norm_placement = NormPlacement::pre;
+      c.attention_bias = c.attention_out_bias = false;
+      c.tied = true;
+      c.rotary_width = 0;
+      c.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 4};
+    });
+  for (const bool part : {true, false})
+    add("phi", "dense", [&](ModelConfig& c) {
+      make_phi(c);
+      wider(c);
+      if (part) return;
+      c.rotary_width = 0;
+      c.kv_heads = c.heads;
+      c.tied = true;
     });
 }
 
@@ -36,6 +77,22 @@ void add_layer_norm_ggufs(std::vector<Named>& all, const ModelConfig& base) {
   all.push_back({"olmo", olmo});
   olmo.attention_bias = olmo.attention_out_bias = true;
   all.push_back({"moe_cpp", olmo});
+  ModelConfig neox = base;
+  make_neox(neox);
+  neox.kv_heads = neox.heads;
+  neox.rotary_width = 4;
+  all.push_back({"gptneox", neox});
+  neox.norm_placement = NormPlacement::pre;
+  all.push_back({"gptneox", neox});
+  neox.norm_placement = NormPlacement::beside_each;
+  neox.act = ops::Act::gelu;  // which llama.cpp takes for the one by tanh
+  all.push_back({"moe_cpp", neox});
+  ModelConfig phi = base;
+  make_phi(phi);
+  phi.rotary_width = 4;
+  all.push_back({"phi2", phi});
+  phi.head_bias = false;
+  all.push_back({"moe_cpp", phi});
 }
 
 }  // namespace moe::test

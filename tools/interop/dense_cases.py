@@ -2,6 +2,11 @@
 
 from sizes import DENSE
 
+OLMO = dict(DENSE, pad_token_id=None)
+# There is no number of key/value heads.
+NEOX = {key: size for key, size in DENSE.items() if key != "num_key_value_heads"}
+NEOX.update(rotary_pct=0.5)
+
 DENSE_CASES = {
     "stablelm": (
         "StableLmConfig",
@@ -17,12 +22,26 @@ DENSE_CASES = {
         "Cohere2Config",
         dict(DENSE, num_hidden_layers=4, pad_token_id=None, sliding_window=100),
     ),
-    "olmo": ("OlmoConfig", dict(DENSE, pad_token_id=None)),
-    "olmo-clipped": ("OlmoConfig", dict(DENSE, pad_token_id=None, clip_qkv=1.5, tie_word_embeddings=True)),
-    "olmo-biases": ("OlmoConfig", dict(DENSE, pad_token_id=None, attention_bias=True)),
+    "olmo": ("OlmoConfig", OLMO),
+    "olmo-clipped": ("OlmoConfig", dict(OLMO, clip_qkv=1.5, tie_word_embeddings=True)),
+    "olmo-biases": ("OlmoConfig", dict(OLMO, attention_bias=True)),
+    "gpt_neox": ("GPTNeoXConfig", NEOX),
+    "gpt_neox-fast": ("GPTNeoXConfig", dict(NEOX, hidden_act="gelu_fast")),
+    "gpt_neox-sequential": (
+        "GPTNeoXConfig",
+        dict(NEOX, hidden_act="gelu_new", use_parallel_residual=False),
+    ),
+    "gpt_neox-bare": (
+        "GPTNeoXConfig",
+        dict(NEOX, rotary_pct=1.0, attention_bias=False, tie_word_embeddings=True),
+    ),
+    "phi": ("PhiConfig", DENSE),
+    "phi-whole": ("PhiConfig", dict(DENSE, partial_rotary_factor=1.0, tie_word_embeddings=True)),
 }
 # As NOT_FOR_LLAMA_CPP of cases.py.
 DENSE_NOT_FOR_LLAMA_CPP = {
     "cohere-bias": "queries, keys and values have biases",
     "olmo-biases": "queries, keys and values have biases",
+    "gpt_neox": "its activation is another",
+    "gpt_neox-bare": "its activation is another",
 }

@@ -108,6 +108,7 @@ constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfLing3[] = {&kLing3SavedTensors};
 constexpr const TensorNames* kOfHy4[] = {&kHy4FusedTensors, &kHy4ApartTensors};
+constexpr const TensorNames* kOfGptNeox[] = {&kGptNeoxNewerTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
@@ -211,6 +212,9 @@ constexpr Architecture kArchitectures[] = {
     family<kFalconH1>("falcon_h1", "FalconH1ForCausalLM", kFalconH1Tensors),
     family<kOlmoHybrid>("olmo_hybrid", "OlmoHybridForCausalLM", kOlmoHybridTensors, nullptr,
                         kOfOlmoHybrid),
+    {"gpt_neox", "GPTNeoXForCausalLM", why_not_gpt_neox, read_gpt_neox, write_gpt_neox,
+     &kGptNeoxTensors, false, nullptr, kOfGptNeox},
+    {"phi", "PhiForCausalLM", why_not_phi, read_phi, write_phi, &kPhiTensors, false},
     {"moe_cpp", "MoeCppForCausalLM", why_not_moe_cpp, read_moe_cpp, write_moe_cpp, &kMoeCppTensors,
      false},
     // Their code lies with their weights, so nothing is gained by giving a new model this form.
@@ -437,7 +441,7 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "strengths of its linear attention are up to 2";
   if (!known.olmo_hybrid && c.linear.norm_eps > 0)
     return "the norm in its linear attention has an epsilon of its own";
-  if (!known.phimoe && c.head_bias) return "its head has a bias";
+  if (!known.head_bias && c.head_bias) return "its head has a bias";
   if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)
     return "long texts turn by other frequencies";
   if (!known.query_growth && c.query_growth.present())

@@ -55,7 +55,7 @@ std::string why_not_plain_routing(const RoutingOptions&);
 // What a model has of the parts that few families' models have, but for those that are known; empty
 // when it has none.
 struct KnownParts {
-  bool gemma4 = false, phimoe = false, longrope = false, query_growth = false, caps = false,
+  bool gemma4 = false, head_bias = false, longrope = false, query_growth = false, caps = false,
        nanochat = false, bare_norms = false, moe_out_norm = false, shared_average = false,
        xielu = false, halves = false, head_gates = false, streams = false, proportional = false,
        llama4 = false, clips = false, olmo_hybrid = false, falcon_h1 = false, values_apart = false,

@@ -704,7 +704,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (!f.eps_key && c.norm_eps != kUnsaidEps) return "its norms have another epsilon than 1e-5";
   if (f.nanochat && !c.embedding_norm) return "its embedding is not normalised";
   const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
-                            .phimoe = f.phimoe,
+                            .head_bias = f.phimoe,
                             .longrope = f.phimoe || f.longrope,
                             .query_growth = c.query_growth.where_still ? f.llama4 : f.query_growth,
                             .caps = f.gemma == FamilyGemma::gemma2,

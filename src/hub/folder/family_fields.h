@@ -1,4 +1,5 @@
-// The keys of config.json of the families (hub/folder/families.h), of GPT-2 and of DBRX.
+// The keys of config.json of the families (hub/folder/families.h), of GPT-2, of DBRX, and of
+// GPT-NeoX and Phi.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,6 +18,14 @@ std::string why_not_family(const ModelConfig&, const Family&);
 ModelConfig read_gpt2(const JsonReader&);
 void write_gpt2(Json&, const ModelConfig&);
 std::string why_not_gpt2(const ModelConfig&);
+
+ModelConfig read_gpt_neox(const JsonReader&);
+void write_gpt_neox(Json&, const ModelConfig&);
+std::string why_not_gpt_neox(const ModelConfig&);
+
+ModelConfig read_phi(const JsonReader&);
+void write_phi(Json&, const ModelConfig&);
+std::string why_not_phi(const ModelConfig&);
 
 ModelConfig read_dbrx(const JsonReader&);
 void write_dbrx(Json&, const ModelConfig&);

@@ -29,6 +29,11 @@ enum class SharedExperts {
 // What "expert_shared_feed_forward_length" says of counted ones.
 enum class SharedWidth { unsaid, each, together };
 
+// What "use_parallel_residual" says. unread: nothing, which llama.cpp does not read, its converter
+// writes true where a config says nothing, and the tensors tell: here each has a norm of its own;
+// told: whether attention and FFN stand beside one another, each behind a norm of its own.
+enum class ParallelKey { none, unread, told };
+
 // Which "mscale_all_dim" YaRN's factor of scores may be of; none: scores have no such factor.
 enum class YarnScores { any, one, none };
 
@@ -82,9 +87,7 @@ struct GgufArchitecture {
   bool window_plain = false;  // which turn unscaled, with the same base
   bool window_local = false;  // which turn unscaled, with a base of their own
   bool base_unsaid = false;   // a file may lack the base of rotary angles, which is 10,000 then
-  // A key says whether attention and FFN share a norm. llama.cpp does not read it, its converter
-  // writes true where a config says nothing, and the tensors tell: here each has its own.
-  bool parallel_key = false;
+  ParallelKey parallel = ParallelKey::none;
   bool linear = false;  // linear attention but in each so-many-th layer, whose attention has
                         // a gate
   // Windows and numbers of heads are said layer by layer (gguf_windows.cpp). Of MiMo values have a
@@ -124,6 +127,7 @@ struct GgufArchitecture {
   // Queries grow with their positions where a file says so; its YaRN multiplies nothing.
   bool query_growth = false;
   bool yarn_truncate = true;  // the ends of YaRN's blend are rounded in the models of this name
+  bool head_bias = false;     // the head has a bias
   bool needs_head = false;    // a tied head is written a second time, as "output.weight"
   bool tied = false;          // the head is the embedding, whatever a file holds
   GgufGating gating = GgufGating::softmax;

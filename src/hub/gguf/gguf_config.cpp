@@ -434,7 +434,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
   if (row.window_every > 0) size(kWindow, c.attention_window);
   if (row.unheeded_window) size(kWindow, 0);  // older versions of llama.cpp want to be told
   if (row.window_key) size(kPattern, row.window_every);
-  add_few_keys(out, prefix, c);
+  add_few_keys(out, prefix, row, c);
   if (row.caps) {
     number(kGgufScoreCap, c.score_cap);
     number(kGgufLogitCap, c.logit_cap);

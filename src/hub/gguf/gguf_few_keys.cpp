@@ -1,5 +1,5 @@
 // Keys that few rows have: what queries, keys and values are held within (OLMo), and whether
-// attention and FFN stand beside one another (StableLM).
+// attention and FFN stand beside one another (StableLM, GPT-NeoX).
 #include "core/error.h"
 #include "hub/gguf/gguf_keys.h"
 
@@ -23,11 +23,18 @@ void check_norms_apart(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
 }  // namespace
 
 void read_few_keys(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
-  if (row.parallel_key) check_norms_apart(file, keys, row);
+  if (row.parallel == ParallelKey::unread) check_norms_apart(file, keys, row);
+  if (row.parallel == ParallelKey::told && !keys.flag(kParallelResidual))
+    c.norm_placement = NormPlacement::pre;
+  c.head_bias = row.head_bias;
   if (row.clips) c.qkv_clip = keys.number_or(kClamp, 0, 0);
 }
 
-void add_few_keys(std::vector<GgufEntry>& out, const std::string& prefix, const ModelConfig& c) {
+void add_few_keys(std::vector<GgufEntry>& out, const std::string& prefix,
+                  const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.parallel == ParallelKey::told)
+    out.push_back({prefix + kParallelResidual, GgufEntry::Type::boolean,
+                   c.norm_placement == NormPlacement::beside_each});
   if (c.qkv_clip > 0)
     out.push_back({prefix + kClamp, GgufEntry::Type::f32, static_cast<double>(c.qkv_clip)});
 }

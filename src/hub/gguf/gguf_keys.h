@@ -131,7 +131,8 @@ void add_listed(std::vector<GgufEntry>&, const std::string& prefix, const GgufAr
 std::string why_not_listed(const GgufArchitecture&, const ModelConfig&);
 // Keys of few rows (gguf_few_keys.cpp).
 void read_few_keys(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
-void add_few_keys(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+void add_few_keys(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                  const ModelConfig&);
 // What Hy4 has beside latents and indexers (gguf_hy4.cpp).
 void read_hy4(GgufKeys&, ModelConfig&);
 void add_hy4(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);

@@ -246,7 +246,8 @@ bool taken_for_lite(const ModelConfig& c) {
 }
 
 std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
-  if (row.placement != c.norm_placement)
+  const bool told = row.parallel == ParallelKey::told && c.norm_placement == NormPlacement::pre;
+  if (row.placement != c.norm_placement && !told)
     return c.norm_placement == NormPlacement::pre      ? "its norms come before each sublayer"
            : c.norm_placement == NormPlacement::output ? "its norms are of what sublayers give"
            : c.norm_placement == NormPlacement::both
@@ -313,6 +314,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       why_layers,
       why_not_norms(row, c),
       what_few_have(c, {.gemma4 = row.gemma4,
+                        .head_bias = row.head_bias,
                         .longrope = row.longrope,
                         .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
                         .caps = row.caps,
@@ -362,6 +364,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         c.width)),
       needs(row.shares_kv || c.kv_heads == c.heads, "heads share keys and values"),
       needs(!row.tied || c.tied, "its head is not the embedding"),
+      needs(!row.head_bias || c.head_bias, "its head has no bias"),
       why_not_so_many_layers(row, c),
       why_not_windows_by_layers(row, c),
       why_not_rope_scaling(row, c),

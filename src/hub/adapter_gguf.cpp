@@ -25,6 +25,7 @@ struct AdaptedTensor {
   std::string name;
   std::vector<Module> modules;
   bool bank = false;
+  float factor = 1;  // by which the file has the matrix, and so B
 
   std::vector<int64_t> shape(int64_t rows, int64_t cols) const {
     if (bank) return {static_cast<int64_t>(modules.size()), rows, cols};
@@ -45,11 +46,14 @@ Form form_of(Model& model) {
     if (modules.empty()) continue;
     // Turned or reordered columns would be turned in A; no architecture that llama.cpp adapts has
     // them.
-    if (std::any_of(tensor.pieces.begin(), tensor.pieces.end(), [](const auto& p) {
-          return p.transpose || !p.columns.as_in_model() || p.heads > 0 || p.rows.count > 0;
+    // Nor is there one factor of rows that have several.
+    const float factor = tensor.pieces[0].factor;
+    if (std::any_of(tensor.pieces.begin(), tensor.pieces.end(), [&](const auto& p) {
+          return p.transpose || !p.columns.as_in_model() || p.heads > 0 || p.rows.count > 0 ||
+                 p.factor != factor;
         }))
       continue;
-    out.targets.push_back({tensor.name, std::move(modules), tensor.shape.size() == 3});
+    out.targets.push_back({tensor.name, std::move(modules), tensor.shape.size() == 3, factor});
   }
   return out;
 }
@@ -118,7 +122,7 @@ void read_target(std::vector<FoundPair>& pairs, const Gguf& file, const AdaptedT
   for (size_t m = 0; m < target.modules.size(); ++m) {
     const auto part = static_cast<int64_t>(m);
     pairs.push_back({&target.modules[m], a.part(part), b.part(part), rank,
-                     static_cast<float>(alpha / static_cast<double>(rank))});
+                     static_cast<float>(alpha / static_cast<double>(rank)) / target.factor});
   }
 }
 
@@ -165,7 +169,7 @@ void save_gguf_adapter(const std::string& path, Model& model, const AdapterFile&
         item_of(target, kHalfA, target.shape(rank, first.members[0].cols), 1, room,
                 [&of, rank, room](const Module& m) { return stacked_a(m, of, rank, room); }));
     items.push_back(
-        item_of(target, kHalfB, target.shape(first.out, rank), factor, room,
+        item_of(target, kHalfB, target.shape(first.out, rank), factor * target.factor, room,
                 [&of, rank, room](const Module& m) { return stacked_b(m, of, rank, room); }));
   }
   const std::vector<GgufEntry> metadata = {

@@ -81,8 +81,8 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
   for (const FileTensor::Piece& piece : tensor.pieces) {
     const Stored& other = types.at(piece.param);
     stored.mixed = stored.mixed || other.mixed || other.dtype != stored.dtype;
-    as_stored = as_stored && !piece.transpose && piece.param->value.dtype == stored.dtype &&
-                !piece.param->is_adapted();
+    as_stored = as_stored && !piece.transpose && piece.factor == 1 &&
+                piece.param->value.dtype == stored.dtype && !piece.param->is_adapted();
   }
   if (stored.mixed) stored.dtype = DType::f32;
   const WeightKind kind = kind_of(*model.model, first);

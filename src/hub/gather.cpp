@@ -123,9 +123,8 @@ void gather_rows(float* out, const FileTensor& tensor, int64_t begin, int64_t en
     dequantise(to, from.data, from.dtype, cols);
     adapt_row({to, static_cast<size_t>(cols)}, *from.piece, from.matrix, from.row);
     columns_to_file({to, static_cast<size_t>(cols)}, tensor.pieces[0]);
+    to_file({to, static_cast<size_t>(cols)}, *from.piece);
   });
-  if (!tensor.pieces.empty())
-    to_file({out, static_cast<size_t>((end - begin) * cols)}, tensor.pieces[0].change);
 }
 
 void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t begin, int64_t end,
@@ -137,10 +136,11 @@ void gather_stored(void* out, const FileTensor& tensor, DType dtype, int64_t beg
     auto* to = static_cast<std::byte*>(out) + (row - begin) * bytes;
     std::memcpy(to, from.data, static_cast<size_t>(bytes));
     columns_to_file({to, static_cast<size_t>(bytes)}, tensor.pieces[0], dtype);
+    assert(dtype == DType::f32 || from.piece->factor == 1);
+    if (dtype == DType::f32)
+      to_file({reinterpret_cast<float*>(to), static_cast<size_t>(bytes) / sizeof(float)},
+              *from.piece);
   });
-  if (dtype == DType::f32 && !tensor.pieces.empty())
-    to_file({static_cast<float*>(out), static_cast<size_t>((end - begin) * bytes) / sizeof(float)},
-            tensor.pieces[0].change);
 }
 
 }  // namespace moe

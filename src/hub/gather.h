@@ -19,8 +19,8 @@ FileRows rows_of(const FileTensor&);
 // (model/adapters.h), the work shared by threads. What was read is added to `read`.
 void gather_rows(float* out, const FileTensor&, int64_t begin, int64_t end, int threads,
                  Coverage& read);
-// The same as they are stored; all pieces must have the type `dtype`, and none may be turned or
-// have a term.
+// The same as they are stored; all pieces must have the type `dtype`, and none may be turned, have
+// a term or, but for f32, a factor.
 void gather_stored(void* out, const FileTensor&, DType dtype, int64_t begin, int64_t end,
                    int threads, Coverage& read);
 

@@ -22,4 +22,8 @@ const NameRow& row_of(const TensorNames&, const Param&);
 // are there.
 void add_piece(std::vector<FileTensor>& map, const NameRow&, Param&, const ModelConfig&);
 
+// Gives the pieces their factors, of a file whose weights hold the config's multipliers
+// (folded.cpp).
+void fold_multipliers(std::vector<FileTensor>& map, const ModelConfig&);
+
 }  // namespace moe

@@ -157,7 +157,7 @@ void read_piece(T* to, const FileTensor::Piece& piece, const Source& from) {
   const auto convert = [&](T* out, const char* in) {
     if constexpr (std::is_same_v<T, float>) {
       to_floats(out, in, from.dtype, width);
-      from_file({out, static_cast<size_t>(width)}, piece.change);
+      from_file({out, static_cast<size_t>(width)}, piece);
     } else std::memcpy(out, in, static_cast<size_t>(width) * sizeof(T));
   };
   std::vector<T> strip(static_cast<size_t>(piece.transpose ? kRowsAtOnce * width : 0));
@@ -196,7 +196,7 @@ Tensor gathered(const FileTensor& tensor, std::vector<float>& buffer) {
                   from.cols());
         adapt_row({row, static_cast<size_t>(from.cols())}, piece, m, r);
       }
-      to_file(rows, piece.change);
+      to_file(rows, piece);
       const auto place = [&](int64_t r) {
         return reinterpret_cast<float*>(const_cast<char*>(to.row(m, r)));
       };
@@ -334,7 +334,8 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
   for (const auto& [piece, from] : pieces) {
     alike = alike && from.dtype == dtype;
     as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense() &&
-               piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model();
+               piece.keeps_numbers() && piece.columns.as_in_model();
+    alike = alike && piece.factor == 1;
     cut = cut || piece.columns.head % block_of(dtype).elements != 0;
     transposed = transposed || piece.transpose;
   }
@@ -361,11 +362,15 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
 
 }  // namespace
 
-void to_file(std::span<float> numbers, FileTensor::Piece::Change change) {
+void to_file(std::span<float> numbers, const FileTensor::Piece& piece) {
   using Change = FileTensor::Piece::Change;
-  if (change == Change::none) return;
-  for (float& x : numbers)
-    x = change == Change::plus_one ? x + 1 : change == Change::exp ? std::exp(x) : -std::exp(x);
+  if (piece.change != Change::none)
+    for (float& x : numbers)
+      x = piece.change == Change::plus_one ? x + 1
+          : piece.change == Change::exp    ? std::exp(x)
+                                           : -std::exp(x);
+  if (piece.factor != 1)
+    for (float& x : numbers) x *= piece.factor;
 }
 
 void columns_to_file(std::span<float> row, const FileTensor::Piece& piece) {
@@ -378,11 +383,13 @@ void columns_to_file(std::span<std::byte> row, const FileTensor::Piece& piece, D
   reorder(row, order, [&](int64_t at) { return order.file_row(at); });
 }
 
-void from_file(std::span<float> numbers, FileTensor::Piece::Change change) {
+void from_file(std::span<float> numbers, const FileTensor::Piece& piece) {
   using Change = FileTensor::Piece::Change;
-  if (change == Change::none) return;
-  for (float& x : numbers)
-    x = change == Change::plus_one ? x - 1 : std::log(change == Change::exp ? x : -x);
+  if (piece.factor != 1)
+    for (float& x : numbers) x /= piece.factor;
+  if (piece.change != Change::none)
+    for (float& x : numbers)
+      x = piece.change == Change::plus_one ? x - 1 : std::log(piece.change == Change::exp ? x : -x);
 }
 
 Tensor matrix_of(const FileTensor::Piece& piece, int64_t m) {
@@ -419,6 +426,7 @@ std::vector<FileTensor> map_tensors(const TensorNames& names, Model& model) {
                    .pieces = {{embedding}},
                    .alias = true});
   }
+  if (names.folds) fold_multipliers(map, model.config());
   for (const std::string_view buffer : names.buffers)
     for (const std::string& name : names_of_all(buffer, model.config()))
       map.push_back({.name = name, .shape = {}, .pieces = {}, .alias = true});
@@ -642,8 +650,8 @@ std::vector<SafetensorsItem> items_of(const std::vector<FileTensor>& map, DType 
     const bool scattered =
         (piece.expert < 0 && !piece.param->places().empty()) || piece.param->is_share();
     if (tensor.pieces.size() == 1 && !piece.transpose && piece.order.as_in_model() && !scattered &&
-        piece.change == FileTensor::Piece::Change::none && piece.columns.as_in_model() &&
-        !piece.param->is_adapted() && !is_quantised(piece.param->value.dtype)) {
+        piece.keeps_numbers() && piece.columns.as_in_model() && !piece.param->is_adapted() &&
+        !is_quantised(piece.param->value.dtype)) {
       item.value = shaped(numbers_of(piece), tensor.shape);
       continue;
     }

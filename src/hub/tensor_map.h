@@ -50,8 +50,11 @@ struct FileTensor {
     } rows = {};
     RowOrder order = {};
     RowOrder columns = {};  // of a piece that is not transposed
-    // What the file has of each number x of the Model.
+    // What the file has of each number x of the Model, and so many times that.
     enum class Change { none, plus_one, exp, minus_exp } change = Change::none;
+    float factor = 1;
+
+    bool keeps_numbers() const { return change == Change::none && factor == 1; }
   };
 
   std::string name;
@@ -65,8 +68,8 @@ struct FileTensor {
 };
 
 // A piece's numbers as the file has them, from those of the Model and back, in place.
-void to_file(std::span<float>, FileTensor::Piece::Change);
-void from_file(std::span<float>, FileTensor::Piece::Change);
+void to_file(std::span<float>, const FileTensor::Piece&);
+void from_file(std::span<float>, const FileTensor::Piece&);
 // A row's numbers in the file's order of columns, in place; `dtype`: its blocks, none of which a
 // head cuts.
 void columns_to_file(std::span<float> row, const FileTensor::Piece&);

@@ -90,6 +90,7 @@ struct TensorNames {
   std::string_view prefix = {};             // that some writers leave off every name
   std::span<const NameRow> otherwise = {};  // what `rows` do not name
   std::string_view other_prefix = {};       // that some writers have in place of `prefix`
+  bool folds = false;  // weights hold what the config multiplies them by (folded.cpp)
 };
 
 // One table behind another.
@@ -133,7 +134,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
     kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufLing3Tensors, kGgufHybridTensors,
     kGgufHalvesTensors, kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufHy4Tensors,
-    kGgufChatGlmTensors;
+    kGgufChatGlmTensors, kGgufFalconH1Tensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -79,7 +79,7 @@ std::vector<GgmlPre> table() {
       {{"olmo"}, {gpt2}, false, true},
       {{"smollm", "starcoder", "refact", "mellum2"}, {digit, gpt2}},
       {{"command-r"}, {digit, gpt2}, false, true},  // transformers:cohere/tokenization_cohere.py
-      {{"llama-bpe", "llama3", "llama-v3", "lfm2"}, one(kLlama3), true},
+      {{"llama-bpe", "llama3", "llama-v3", "lfm2", "falcon3", "falcon-h1"}, one(kLlama3), true},
       {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, one(kLlama3)},
       {{"qwen2", "deepseek-r1-qwen"}, one(kQwen2), false, true},
       {{"qwen35"}, one(kQwen35), false, true},

@@ -58,6 +58,17 @@ inline ModelConfig halved_config() {
   return c;
 }
 
+// A state space beside attention in every layer.
+inline ModelConfig beside_config() {
+  ModelConfig c = dense_config();
+  c.model_type = "falcon_h1";
+  c.head_width = 16;
+  c.scan = {.heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
+  c.scan_layers = {0, 1, 2};
+  c.scan_beside = true;
+  return c;
+}
+
 // Some of whose layers have something else in place of attention, and no experts.
 inline void add_own_hybrids(std::vector<NamedConfig>& all) {
   ModelConfig bamba = dense_config();
@@ -67,12 +78,8 @@ inline void add_own_hybrids(std::vector<NamedConfig>& all) {
       .heads = 4, .groups = 2, .width = 16, .states = 16, .conv_width = 4, .conv_bias = true};
   bamba.scan_layers = {0, 2};
   all.push_back({"moe_cpp", bamba});
-  ModelConfig falcon = dense_config();
-  falcon.model_type = "falcon_h1";
-  falcon.scan = bamba.scan;
-  falcon.scan.norm = false;
-  falcon.scan_layers = {0, 1, 2};
-  falcon.scan_beside = true;
+  ModelConfig falcon = beside_config();
+  falcon.scan.norm = falcon.scan.conv_bias = false;
   falcon.multipliers = {.embedding = 5.5f,
                         .attention = 0.25f,
                         .logits = 8,
@@ -216,6 +223,11 @@ inline void add_dense_configs(std::vector<NamedConfig>& all) {
   all.push_back({"granitehybrid", hybrid});
   granite.nope_layers = {0, 1, 2};
   all.push_back({"granite", granite});
+  ModelConfig beside = beside_config();
+  all.push_back({"falcon-h1", beside});
+  beside.scan.norm = false;
+  beside.tied = true;
+  all.push_back({"falcon-h1", beside});
   ModelConfig halved = halved_config();
   halved.routing = {};
   halved.moe_layers.clear();

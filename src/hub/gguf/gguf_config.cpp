@@ -331,6 +331,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   read_few_keys(file, keys, row, c);
   if (row.may_lack_qk_norm && !file.contains("blk.0.attn_q_norm.weight")) c.qk_norm = QkNorm::none;
   if (!row.mimo) c.attention_sinks = row.sinks;
+  if (row.beside) c.scan.norm = file.contains("blk.0.ssm_norm.weight");
   check_windows_by_layers(keys, row, c);
   if (row.unheeded_window) c.attention_window = keys.size_or(kWindow, 0, 0);
   if (row.llama4) read_gguf_llama4(keys, c);

@@ -150,19 +150,23 @@ void read_linear_sizes(GgufKeys& keys, ModelConfig& c) {
   c.attention_gate = true;
 }
 
-// Where there are no key/value heads a state space is, or an FFN alone. One number is that of all
-// layers.
+// Where there are no key/value heads a state space is, or an FFN alone; or all layers have both.
+// One number is that of all layers.
 void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (keys.holds<std::vector<int64_t>>(kKvHeads)) c.scan_layers = layers_without_heads(keys, c);
   else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
   if (row.halves) read_half_layers(keys, row, c);
+  if (!c.scan_layers.empty() && (!row.scan || row.beside))
+    fail("{}: by key \"{}\" layer {} has no attention; in a model of this architecture all have",
+         keys.where(), keys.name(kKvHeads), c.scan_layers[0]);
+  if (row.beside) {
+    for (int64_t i = 0; i < c.layers; ++i) c.scan_layers.push_back(i);
+    c.scan_beside = true;
+  }
   if (c.scan_layers.empty()) {
     for (const char* key : {kConv, kInner, kState, kValueHeads, kKeyHeads}) keys.ignore(key);
     return;
   }
-  if (!row.scan)
-    fail("{}: by key \"{}\" layer {} has no attention; in a model of this architecture all have",
-         keys.where(), keys.name(kKvHeads), c.scan_layers[0]);
   c.scan = {.heads = keys.size(kValueHeads, 1),
             .groups = keys.size(kKeyHeads, 1),
             .states = keys.size(kState, 1),
@@ -191,12 +195,13 @@ void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
   const auto size = [&](const char* key, int64_t x) {
     out.push_back({prefix + key, Type::u32, x});
   };
-  if (!row.conv && !row.channel_decays() && !row.scan)
-    return size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  const bool plain = !row.conv && !row.channel_decays() && !row.scan;
+  if (plain || row.beside) size(kKvHeads, row.latent() ? 1 : c.kv_heads);
+  if (plain) return;
   std::vector<int64_t> heads;
   for (int64_t i = 0; i < c.layers; ++i)
     heads.push_back(c.mixer(i) != Mixer::attention ? 0 : row.latent() ? 1 : c.kv_heads);
-  out.push_back({prefix + kKvHeads, Type::u32s, heads});
+  if (!row.beside) out.push_back({prefix + kKvHeads, Type::u32s, heads});
   if (row.halves) {
     std::vector<int64_t> widths;
     for (int64_t i = 0; i < c.layers; ++i)

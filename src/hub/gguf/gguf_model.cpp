@@ -91,6 +91,17 @@ LoadedModel load_gguf(const std::string& path, LoadFor purpose, const comm::Grou
   return loaded;
 }
 
+namespace {
+
+// Whether a tied head is written a second time: where a row wants it, and where weights hold
+// multipliers that make it another matrix than the embedding.
+bool writes_tied_head(const GgufArchitecture& row, const ModelConfig& c) {
+  return row.needs_head ||
+         (row.tensors->folds && c.multipliers.embedding * c.multipliers.logits != 1);
+}
+
+}  // namespace
+
 GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   const ModelConfig& c = model.config();
   const auto [architecture, why_own] = gguf_form_of(c);
@@ -106,7 +117,7 @@ GgufTarget gguf_target(Model& model, const Tokenizer& tokenizer) {
   for (GgufEntry& entry : gguf_vocab_entries(std::move(vocab), c.vocab))
     target.metadata.push_back(std::move(entry));
   for (FileTensor& tensor : map_tensors(*row.tensors, model))
-    if (!tensor.pieces.empty() && (!tensor.alias || row.needs_head))
+    if (!tensor.pieces.empty() && (!tensor.alias || writes_tied_head(row, c)))
       target.tensors.push_back(std::move(tensor));
   for (GgufRopeFactors& table : gguf_rope_factors(row, c)) {
     auto factors = std::make_shared<std::vector<float>>(std::move(table.factors));

@@ -129,6 +129,13 @@ constexpr NameRow kGgufOneNorm[] = {
 };
 constexpr auto kGgufHalves = joined(kGgufStates, kGgufOneNorm);
 
+// Falcon-H1's, whose second norm stands there without the word that it is a weight (github
+// ggml-org/llama.cpp gguf-py/gguf/tensor_mapping.py).
+constexpr NameRow kGgufBareNorm[] = {
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm"},
+};
+constexpr auto kGgufFalconH1 = joined(kGgufStates, kGgufBareNorm);
+
 constexpr NameRow kGgufFused[] = {
     {Part::attention, ParamKind::q, "blk.{i}.attn_qkv.{w}", Layout::fused},
     {Part::attention, ParamKind::k, "blk.{i}.attn_qkv.{w}", Layout::fused},
@@ -299,6 +306,11 @@ const TensorNames kGgufLing3Tensors = {"llama.cpp", kGgufLing3Latent, kGgufHead,
                                        {},          kGgufNames};
 const TensorNames kGgufHybridTensors = {"llama.cpp", kGgufHybrid, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufHalvesTensors = {"llama.cpp", kGgufHalves, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufFalconH1Tensors = {.title = "llama.cpp",
+                                          .rows = kGgufFalconH1,
+                                          .tied_head = kGgufHead,
+                                          .otherwise = kGgufNames,
+                                          .folds = true};
 const TensorNames kGgufIndexedTensors = {"llama.cpp", kGgufIndexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufHy4Tensors = {"llama.cpp", kGgufHy4Indexed, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufOlderIndexedTensors = {"llama.cpp", kGgufOlderIndexed, kGgufHead, {},

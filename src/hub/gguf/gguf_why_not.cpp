@@ -113,7 +113,7 @@ std::string why_not_positions(const GgufArchitecture& row, const ModelConfig& c)
                stands = row.granite4
                             ? !c.attention_turns()
                             : row.stands() || (row.nope_every > 0 && (i + 1) % row.nope_every == 0);
-    if (c.mixer(i) != Mixer::attention) continue;
+    if (!c.attends(i)) continue;
     if (turns == stands)
       return fmt::format("in layer {} {} turns", i, turns ? "something" : "nothing");
   }
@@ -172,6 +172,9 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.scan != c.scan.present())
     return row.scan ? "none of its layers has a state space"
                     : "some of its layers have a state space";
+  for (int64_t i = 0; row.beside && i < c.layers; ++i)
+    if (c.mixer(i) != Mixer::scan || !c.attends(i))
+      return fmt::format("layer {} has not both attention and a state space", i);
   if (row.conv == c.conv_layers.empty())
     return row.conv ? "none of its layers has a convolution"
                     : "some of its layers have a convolution";
@@ -200,6 +203,7 @@ std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& 
     others.logits = 1;
     return others.none() ? "" : "its multipliers are others";
   }
+  if (row.beside) return m.residual == 1 ? "" : "what its sublayers add has a multiplier";
   if (row.mup)
     return rooted && m.residual == 1 && m.attention == 0 && m.logits == 1
                ? ""
@@ -324,6 +328,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
                         .streams = row.hy4,
                         .llama4 = row.llama4,
                         .clips = row.clips,
+                        .falcon_h1 = row.beside,
                         .values_apart = row.mimo,
                         .kv_heads_apart = row.listed(),
                         .heads_apart = row.listed(),

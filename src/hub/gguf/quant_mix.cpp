@@ -185,7 +185,7 @@ std::optional<MixMatrix> matrix_of(const Param& param, bool fused, const ModelCo
 // of them, which is 1 of latents and 0 where a layer without attention has one.
 int64_t sharing_of(const ModelConfig& c) {
   if (c.mixer(0) == Mixer::linear) return c.linear.by_channel() ? 0 : c.heads / c.kv_heads;
-  if (c.mixer(0) != Mixer::attention) return 0;
+  if (!c.attends(0)) return 0;
   const AttentionShape first = c.attention(0);
   return c.latent.present() ? first.heads : first.heads / first.kv_heads;
 }
@@ -193,8 +193,7 @@ int64_t sharing_of(const ModelConfig& c) {
 // Whether a layer has a tensor that is called values, or queries, keys and values in one. Latent
 // attention has its values in a matrix of another name.
 bool has_values(const ModelConfig& c, int64_t layer) {
-  const Mixer mixer = c.mixer(layer);
-  return mixer == Mixer::linear || (mixer == Mixer::attention && !c.latent.present());
+  return c.is_linear(layer) || (c.attends(layer) && !c.latent.present());
 }
 
 // Layer numbers are the model's, dense and MoE layers alike, but values are counted among the

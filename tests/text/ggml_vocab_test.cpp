@@ -125,6 +125,9 @@ TEST(GgmlVocab, SplitsAsTheModelsOwnTokenizersDo) {
                      "ລາວ", "中文カナ", "한국", " !", "abc", "\n"}));
   EXPECT_EQ(split("seed-coder", "It's 12 x!/\n\n b  c"),
             (Strings{"It", "'s", " ", "1", "2", " x", "!/", "\n\n", " b", " ", " c"}));
+  EXPECT_EQ(split("laguna", "It's 12 x!\n\n b  c\n"),
+            (Strings{"It", "'s", " ", "1", "2", " x", "!", "\n\n", " b", " ", " c", "\n"}));
+  EXPECT_EQ(&ggml_pre("hy_v4"), &ggml_pre("deepseek-v3"));
   EXPECT_EQ(split("youtu", "HelloWorld it's 中文，カナ한국 12 x!/\n b  c"),
             (Strings{"Hello", "World", " it's", " ", "中文", "，", "カナ", "한국", " ", "1", "2",
                      " x", "!/\n", " b", " ", " c"}));

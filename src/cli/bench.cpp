@@ -38,7 +38,7 @@ int run_peak(const Flags& f) {
     print_json(to_json(peak));
     return 0;
   }
-  fmt::print("{} threads, kernels {}\n", run.threads, ops::isa_name());
+  fmt::print("{}, kernels {}\n", counted(run.threads, "thread"), ops::isa_name());
   fmt::print("f32 FMA peak   {:8.1f} GFLOP/s (registers only)\n", peak.f32 / 1e9);
   if (peak.bf16 > 0)
     fmt::print("bf16 peak      {:8.1f} GFLOP/s (registers only)\n", peak.bf16 / 1e9);
@@ -139,10 +139,10 @@ int run_model(const Flags& f) {
   }
   const Speed& first = t.lengths.front().speed;
   fmt::print(
-      "{}: {} activations, {} cache, {} threads, kernels {}; {} tokens written; median of {} once "
+      "{}: {} activations, {} cache, {}, kernels {}; {} written; median of {} once "
       "the weights are packed\n",
-      t.model, name_of(t.dtype), name_of(t.cache_dtype), t.peak.threads, ops::isa_name(),
-      first.tokens, first.prompt_seconds.size());
+      t.model, name_of(t.dtype), name_of(t.cache_dtype), counted(t.peak.threads, "thread"),
+      ops::isa_name(), counted(first.tokens, "token"), first.prompt_seconds.size());
   fmt::print("measured beside it: peak {:.0f} Gop/s in {}, read rate {:.1f} GB/s\n\n",
              t.limit / 1e9, t.products, t.peak.read / 1e9);
   print_lengths(t);

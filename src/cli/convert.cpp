@@ -131,10 +131,10 @@ int run_convert(const Flags& f) {
   }
   if (!reply.verified) return 0;
   const auto& [text, before, after] = *reply.verified;
-  fmt::print(
-      "perplexity on {} ({} windows of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n",
-      text.path, before.windows, text.rule.window, before.perplexity, after.perplexity,
-      after.perplexity - before.perplexity, 100 * (after.perplexity / before.perplexity - 1));
+  fmt::print("perplexity on {} ({} of {}): {:.4f} before, {:.4f} after, {:+.4f} ({:+.2f}%)\n",
+             text.path, counted(before.windows, "window"), text.rule.window, before.perplexity,
+             after.perplexity, after.perplexity - before.perplexity,
+             100 * (after.perplexity / before.perplexity - 1));
   return 0;
 }
 

@@ -52,10 +52,10 @@ int run_score(const Flags& f, const comm::World& world) {
   }
   const Score& s = reply.score;
   fmt::print(
-      "{} tokens in {} windows of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per "
+      "{} tokens in {} of {}: {:.4f} nats per token, perplexity {:.3f}, {:.4f} bits per "
       "byte\n",
-      s.tokens, s.windows, reply.plan.options.window, s.nats_per_token, s.perplexity,
-      s.bits_per_byte);
+      s.tokens, counted(s.windows, "window"), reply.plan.options.window, s.nats_per_token,
+      s.perplexity, s.bits_per_byte);
   if (reply.replayed) print_replayed(*reply.replayed);
   if (!reply.record.empty())
     fmt::print("the choices of {} layers for {} tokens are in {}\n", reply.moe_layers,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/words.h"
 #include "infer/eval_routing.h"
 
 namespace moe {
@@ -45,11 +46,10 @@ void window_losses(Model& model, Run& run, std::span<const int32_t> ids, Pass pa
 
 }  // namespace
 
-int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
+int64_t scored_windows(int64_t tokens, const ScoreOptions& options, const ScoredNames& names) {
   if (options.window < 2)
-    fail_usage(
-        "@window is {}; a window needs at least 2 tokens, one to predict from and one to predict",
-        options.window);
+    fail_usage("{} is {}; a window needs at least 2 tokens, one to predict from and one to predict",
+               field(names.window.empty() ? "window" : names.window), options.window);
   if (options.windows < 0)
     fail_usage("@windows is {}; it must be 0 (all) or above", options.windows);
   if (options.chunk < 0)
@@ -57,9 +57,13 @@ int64_t scored_windows(int64_t tokens, const ScoreOptions& options) {
   if (options.chunk > 0 && (options.recorded || options.on_routing))
     fail_usage("routing is recorded and replayed in whole windows; leave @chunk out");
   const int64_t whole = tokens / options.window;
-  if (whole == 0)
-    fail("the text has {} tokens, less than one window of {}; lower @window", tokens,
-         options.window);
+  if (whole == 0) {
+    const std::string shorter = names.window.empty() || tokens < 2
+                                    ? ""
+                                    : message(", or {} {}", field(names.window), tokens);
+    fail("{} has {}, less than one window of {}; give a longer text{}", names.text,
+         counted(tokens, "token"), options.window, shorter);
+  }
   return options.windows > 0 ? std::min(options.windows, whole) : whole;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "infer/memory_plan.h"
@@ -48,8 +49,12 @@ struct Score {
   std::vector<std::optional<double>> logprobs;
 };
 
+// What a message calls a text, and the option that its windows have; empty: there is none.
+struct ScoredNames {
+  std::string_view text = "the text", window = "window";
+};
 // How many windows of a text of so many tokens are scored; fails when there is not one.
-int64_t scored_windows(int64_t tokens, const ScoreOptions&);
+int64_t scored_windows(int64_t tokens, const ScoreOptions&, const ScoredNames& = {});
 // How they are routed; empty for a model that does not route.
 RoutingSpec scored_routing(const ModelConfig&, const ScoreOptions&);
 

@@ -88,10 +88,11 @@ void check_not_fitted_to(const VerifyText& text, std::span<const int32_t> calibr
     watch.tell(fmt::format("note: {} too; the damage may be larger than it shows", seen));
 }
 
-VerifyText read_verify(const std::string& path, const LoadedModel& model, ScoreOptions rule) {
+VerifyText read_verify(const std::string& path, const LoadedModel& model, ScoreOptions rule,
+                       std::string_view window) {
   if (rule.window == 0) rule.window = default_window(model.model->config());
   VerifyText text{.path = path, .ids = read_ids(path, *model.tokenizer), .rule = rule};
-  text.windows = scored_windows(std::ssize(text.ids), rule);
+  text.windows = scored_windows(std::ssize(text.ids), rule, {.text = path, .window = window});
   return text;
 }
 

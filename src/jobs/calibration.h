@@ -43,9 +43,10 @@ struct VerifyText {
   ScoreOptions rule;
   int64_t windows = 0;  // that there are by the rule
 };
-// A window of 0 stands for default_window. Fails where the text has not one.
+// A window of 0 stands for default_window. Fails where the text has not one; `window` is the option
+// that says how long they are, empty where there is none.
 VerifyText read_verify(const std::string& path, const LoadedModel&,
-                       ScoreOptions rule = {.window = 0});
+                       ScoreOptions rule = {.window = 0}, std::string_view window = "");
 // Fails (usage) where half or more of what is scored, by its lines, stands in the text that the
 // conversion is fitted to, or half of that one in it: it could not show the damage. Says so where a
 // fifth does.

@@ -133,12 +133,13 @@ void check_speed_options(const CompareJob& job, const Given& given) {
 }
 
 ComparedText read_compared_text(const std::string& name, const CompareJob& job,
-                                const LoadedModel& model) {
+                                const LoadedModel& model, std::string_view window) {
   ComparedText text{name, {}, job.options};
   if (text.options.window == 0) text.options.window = default_window(model.model->config());
   text.ids = read_ids(name, *model.tokenizer);
   scored_windows(std::ssize(text.ids),
-                 {.window = text.options.window, .windows = text.options.windows});
+                 {.window = text.options.window, .windows = text.options.windows},
+                 {.text = name, .window = window});
   return text;
 }
 

@@ -35,13 +35,14 @@ FieldList measuring_fields(CompareJob&, const std::string& group = "");
 void check_speed_options(const CompareJob&, const Given&);
 
 // The text as tokens of a model, and the rule of windows that both models can be read by; fails
-// where the text has not one window, before anything is measured.
+// where the text has not one window, whose option is `window`, before anything is measured.
 struct ComparedText {
   std::string name;
   std::vector<int32_t> ids;
   CompareOptions options;
 };
-ComparedText read_compared_text(const std::string& text, const CompareJob&, const LoadedModel&);
+ComparedText read_compared_text(const std::string& text, const CompareJob&, const LoadedModel&,
+                                std::string_view window = "window");
 
 // The model that others are held against, and its name.
 struct NamedModel {

@@ -222,7 +222,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
   const MadeFolder made(job.out);
   check_convert_target(in, job.out, before);
   std::optional<VerifyText> text;
-  if (!job.verify.empty()) text = read_verify(job.verify, before, job.rule);
+  if (!job.verify.empty()) text = read_verify(job.verify, before, job.rule, "verify_window");
   if (job.importance.asked()) {
     reply.importance = find_importance(job.importance, before, in, text ? &*text : nullptr,
                                        options.threads, job.memory, watch);
@@ -263,7 +263,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
                         "the model is written", watch);
   };
   Score first = scored(before, *text);
-  Score second = scored(after, read_verify(job.verify, after, text->rule));
+  Score second = scored(after, read_verify(job.verify, after, text->rule, "verify_window"));
   reply.verified = {std::move(*text), std::move(first), std::move(second)};
   return reply;
 }

@@ -117,7 +117,7 @@ ScoreReply score_model(const ScoreJob& job, const Watch& watch, const comm::Grou
         fmt::format("note: routed {} this loss is too low for a text read from left to right: {}",
                     name_of(plan.routing), plan.not_causal_because));
   if (group.is_first()) tell_of_context(config, plan.options.window, watch);
-  const int64_t windows = scored_windows(corpus.size(), plan.options);
+  const int64_t windows = scored_windows(corpus.size(), plan.options, {.text = job.text});
   Run run(thread_count(job.compute.threads), dtype, ops::device_of(job.compute.device));
   MemoryNeed beside;
   beside.add("text", corpus.size() * static_cast<int64_t>(sizeof(int32_t)));

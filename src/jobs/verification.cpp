@@ -67,7 +67,7 @@ void check_verify_options(const CompareJob& job, const Given& given) {
 Verification::Verification(const CompareJob& job, const NamedModel& before, const Watch& watch)
     : job_(job), watch_(watch), before_(before) {
   if (!asked()) return;
-  text_ = read_compared_text(job_.text, job_, before_.loaded);
+  text_ = read_compared_text(job_.text, job_, before_.loaded, "verify_window");
   if (!job_.no_speed) validate(job_.speed, before_.loaded.model->config());
   if (!job_.html.empty()) page_ = std::make_unique<AtomicFile>(job_.html);
 }

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "core/words.h"
 
 namespace moe {
 namespace {
@@ -172,9 +173,9 @@ BatchPlan::BatchPlan(int64_t tokens, BatchShape shape, Shuffle shuffle, uint64_t
     : BatchPlan(shape, shuffle, seed) {
   if (tokens < shape.context + 1)
     fail(
-        "the text has {} tokens, at least {} are needed for a context of {}; give more text or a "
-        "smaller @context",
-        tokens, shape.context + 1, shape.context);
+        "the text has {}, at least {} are needed for a context of {}; give more text or a smaller "
+        "@context",
+        counted(tokens, "token"), shape.context + 1, shape.context);
   windows_ = (tokens - 1) / shape.context;
   sources_ = {{{}, tokens, windows_, 0, windows_}};
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/words.h"
 #include "tensor/on_host.h"
 #include "train/batch_of.h"
 #include "train/trainer.h"
@@ -94,9 +95,9 @@ void check_held_out(const Corpus& held_out, const TrainOptions& options) {
   if (options.pairs) return static_cast<void>(PairIndex(held_out, context));
   if (held_out.size() <= context)
     fail(
-        "the held-out text has {} tokens, at least {} are needed for a context of {}; give more of "
+        "the held-out text has {}, at least {} are needed for a context of {}; give more of "
         "it or a smaller @context",
-        held_out.size(), context + 1, context);
+        counted(held_out.size(), "token"), context + 1, context);
   const EvalWindows windows(held_out, options);
   TextBatch text;
   for (int64_t w = 0; w < windows.count; ++w) {

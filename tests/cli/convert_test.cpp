@@ -173,7 +173,11 @@ TEST_F(Convert, Refusals) {
   expect_refused({"convert", model(), model()}, 1, {"is the model itself"});
   expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});
   put(folder_ / "short.txt", "x");
-  expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1, {"window"});
+  expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1,
+                 {"short.txt has 1 token, less than one window of 32; give a longer text"});
+  put(folder_ / "short.txt", "too short");
+  expect_refused({"convert", model(), gguf, "--verify", folder_ / "short.txt"}, 1,
+                 {"short.txt has 9 tokens", "give a longer text, or --verify-window 9"});
   expect_refused({"convert", model(), gguf, "--verify-windows", "2"}, 2,
                  {"--verify-windows", "--verify TEXT"});
   put(folder_ / "text.gguf", "text");

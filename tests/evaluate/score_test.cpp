@@ -180,8 +180,15 @@ TEST(Score, TellsItsProgress) {
 
 TEST(Score, RefusesATextShorterThanAWindowAndWindowsOfNothing) {
   Fixture f(kWindow - 1);
-  EXPECT_FAILS(f.score(), "9 tokens");
-  EXPECT_FAILS(f.score(), "window");
+  EXPECT_FAILS(
+      f.score(),
+      "the text has 9 tokens, less than one window of 10; give a longer text, or window 9");
+  const ScoredNames verify{.text = "a.txt", .window = ""};
+  EXPECT_EQ(message_of([&] { scored_windows(9, {.window = 10}, verify); }),
+            "a.txt has 9 tokens, less than one window of 10; give a longer text");
+  EXPECT_EQ(message_of([&] { scored_windows(1, {.window = 10}); }),
+            "the text has 1 token, less than one window of 10; give a longer text")
+      << "no window has room for one";
   Fixture enough(kWindow);
   EXPECT_EQ(enough.score().windows, 1);
   for (const int64_t window : {int64_t{1}, int64_t{0}, int64_t{-5}}) {

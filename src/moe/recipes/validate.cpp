@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/words.h"
 #include "moe/router.h"
 
 namespace moe {
@@ -98,9 +99,9 @@ void check_groups(const RoutingSpec& spec, const GroupedTopK& s) {
         s.keep, size, s.k);
   if (s.group_top < 1 || s.group_top > size)
     fail_usage(
-        "a group's score is the sum of its {} largest, but a group has {} experts; give group_top "
-        "a number from 1 to {}, or lower @expert_groups",
-        s.group_top, size, size);
+        "a group's score is the sum of its {} largest, but a group has {}; give group_top a number "
+        "from 1 to {}, or lower @expert_groups",
+        s.group_top, counted(size, "expert"), size);
 }
 
 void check_select(const RoutingSpec& spec) {

@@ -214,6 +214,11 @@ void describe_tuning(ProgressLine& screen, Training& training) {
       "trained (--tune {}): {} of {} numbers, {:.2f}%: {}", name_of(o.tune),
       human_count(static_cast<double>(trained)), human_count(static_cast<double>(total)),
       100 * static_cast<double>(trained) / static_cast<double>(total), fmt::join(parts, ", ")));
+  if (o.tune == Tune::all && training.takes_default_rate() && !training.resumed_from())
+    screen.log(
+        fmt::format("note: --lr {:g} is the default, made for drawn weights; trained ones want "
+                    "some {}",
+                    o.lr, o.pairs ? "1e-6 to 1e-5" : "3e-5 to 3e-4"));
   if (o.tune == Tune::experts_hot) screen.log(describe_hot(training.model(), o));
   if (!tunes_whole(o.tune, Part::router) && training.model().config().moe_layer_count() > 0)
     screen.log(

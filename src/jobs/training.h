@@ -60,6 +60,8 @@ class Training {
   }  // of its memory, in words; not when is_done()
   const comm::Layout& layout() const { return layout_; }
   bool from_weights() const { return !options_.from.empty(); }
+  // Neither the caller nor a file said how fast to learn.
+  bool takes_default_rate() const { return !given_.has("lr"); }
   std::optional<int64_t> resumed_from() const {
     return checkpoint_ ? std::optional(checkpoint_->step) : std::nullopt;
   }

@@ -53,6 +53,22 @@ TEST_F(RecoverCommand, SaysWhatIsTrained) {
   EXPECT_EQ(trained["experts"]["trained"], 0);
 }
 
+TEST_F(RecoverCommand, ADefaultRateOverAllTrainedWeightsIsNamed) {
+  const std::string note =
+      "note: --lr 0.001 is the default, made for drawn weights; trained ones want some 3e-5 to "
+      "3e-4\n";
+  const CommandResult r = ok(train({"--out", folder_ / "a", "--steps", "1"}));
+  has(r.err, "trained (--tune all): ");
+  has(r.err, note);
+  for (const std::vector<std::string>& quiet :
+       {train({"--out", folder_ / "b", "--steps", "1", "--lr", "1e-4"}),
+        train({"--out", folder_ / "c", "--steps", "1", "--tune", "lora"}),
+        command_line("train --recipe dense --width 16 --heads 2 --layers 1 --context 32 --steps 1 "
+                     "--no-report",
+                     {"--data", text(), "--out", folder_ / "d"})})
+    EXPECT_EQ(ok(quiet).err.find("made for drawn weights"), std::string::npos);
+}
+
 TEST_F(RecoverCommand, AnAdapterIsMergedBack) {
   const CommandResult r = moe_command(train({"--tune", "lora+router", "--lora-rank", "2", "--lr",
                                              "0.01", "--out", folder_ / "l", "--steps", "4"}));

@@ -109,10 +109,20 @@ std::string parts_in_words(const ModelConfig& c) {
                      c.window_rotary_width, c.norm_gate, c.latent.query_both);
 }
 
+std::string streams_in_words(const ops::HyperShape& h) {
+  if (!h.present()) return "one";
+  return fmt::format("{}, {}weighed up to {} with an epsilon of {} in {} rounds", h.streams,
+                     h.mixes ? "mixed, " : "", h.magnitude, h.eps, h.rounds);
+}
+
 const char* gates_in_words(const ModelConfig& c) {
   if (!c.attention_gate) return "none";
   if (c.gate_softplus) return c.head_gates ? "softplus, one a head" : "softplus";
   return c.head_gates ? "sigmoids, one a head" : "sigmoids";
+}
+
+std::string activation_in_words(const ModelConfig& c) {
+  return c.xielu ? "xIELU" : activation_names().at(static_cast<size_t>(c.act));
 }
 
 // As they stand beside those of `beside`.
@@ -128,8 +138,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the width (hidden_size)", c.width);
   decides("the number of layers (num_hidden_layers)", c.layers);
   decides("the FFN's width (intermediate_size)", c.dense_width);
-  decides("the activation (hidden_act)", activation_names().at(static_cast<size_t>(c.act)));
-  decides("whether the activation is xIELU", c.xielu);
+  decides("the activation (hidden_act)", activation_in_words(c));
   decides("whether FFNs have gates", c.gated);
   decides("whether FFNs have biases (mlp_bias)", c.ffn_bias);
   decides("the kind of norm", c.norm == NormKind::rms ? "RMSNorm" : "LayerNorm");
@@ -184,14 +193,14 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("what norms add to their weights", c.norm_offset ? 1 : 0);
   decides("whether norms have weights", c.norm_weights);
   decides("whether the embedding is normalised", c.embedding_norm);
-  decides("the residual streams (hc_mult)", c.hyper.streams);
-  decides("whether residual streams mix", c.hyper.mixes);
+  decides("the residual streams (hc_mult and the like)", streams_in_words(c.hyper));
   decides("whether experts are held at 10", c.experts_held);
   of_base("the rotary base of layers with a window (rope_local_base_freq)", c.window_rope_theta);
   decides("the number of heads (num_attention_heads)", c.heads);
   decides("the number of key/value heads (num_key_value_heads)", c.kv_heads);
   decides("the width of a head (head_dim)", c.head_width);
   of_base("the norm's epsilon (rms_norm_eps)", c.norm_eps);
+  of_base("the epsilon of an indexer's norms (index_norm_eps)", c.sparse.norm_eps);
   of_base("rope theta (rope_theta)", c.rope_theta);
   of_base("how queries grow (llama_4_scaling_beta)", growth_of(c.query_growth));
   of_base("the attention window (sliding_window, attention_chunk_size)",

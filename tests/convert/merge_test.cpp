@@ -333,6 +333,12 @@ TEST(Merge, RefusesWhatTheBaseHasOtherwise) {
   });
   refused(latent, changed(latent, [](ModelConfig& c) { c.latent.width = 12; }),
           {"kv_lora_rank", "is 12, 0, 16, the base's 8, 0, 16"});
+  const ModelConfig streams = changed(plain, [](ModelConfig& c) { c.hyper.streams = 2; });
+  refused(streams, plain, {"(hc_mult and the like) is one, the base's 2, weighed up to 2"});
+  refused(streams, changed(streams, [](ModelConfig& c) { c.hyper.magnitude = 4; }),
+          {"(hc_mult and the like) is 2, weighed up to 4 with", "the base's 2, weighed up to 2"});
+  refused(streams, changed(streams, [](ModelConfig& c) { c.hyper.rounds = 5; }),
+          {"in 5 rounds, the base's", "in 20 rounds"});
 }
 
 TEST(Merge, SaysWhichBanksBecomeF32) {

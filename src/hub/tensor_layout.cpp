@@ -160,6 +160,40 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
   }
 }
 
+// Of a tensor of this layout, which holds a parameter of this shape alone or a part of it; `turns`:
+// it is of matrices, not of biases.
+std::vector<int64_t> shape_in_file(Layout layout, std::vector<int64_t> shape, bool turns,
+                                   const ModelConfig& config) {
+  const auto turned = [&] {
+    if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+    return shape;
+  };
+  switch (layout) {
+    case Layout::transposed:
+    case Layout::fused_columns:
+    case Layout::interleaved_experts:
+    case Layout::stacked_experts: return turned();
+    case Layout::transposed_one: shape.erase(shape.begin()); return turned();
+    case Layout::per_expert:
+    case Layout::bank_of_one:
+    case Layout::fused_of_one:
+    case Layout::interleaved_apart: shape.erase(shape.begin()); return shape;
+    case Layout::bias_rows:
+    case Layout::as_channels: shape.insert(shape.begin() + 1, 1); return shape;
+    case Layout::as_row: shape.insert(shape.begin(), 1); return shape;
+    case Layout::as_column:
+    case Layout::exp_rows:
+    case Layout::minus_exp_rows: shape.push_back(1); return shape;
+    case Layout::as_states: return {1, 1, shape[0], 1};
+    case Layout::as_groups: return {config.scan.groups, shape[0] / config.scan.groups};
+    case Layout::bank_rows: return {shape[0] * shape[1], shape[2]};
+    case Layout::bank_columns: return {shape[0] * shape[2], shape[1]};
+    case Layout::by_head: return {config.heads, shape[0] / config.heads, shape[1]};
+    case Layout::by_head_transposed: return {config.heads, shape[1], shape[0] / config.heads};
+    default: return shape;
+  }
+}
+
 }  // namespace
 
 std::string name_of_layer(std::string_view pattern, int64_t layer) {
@@ -202,28 +236,32 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
                const ModelConfig& config) {
   const std::string name = name_in_file(row, param, config);
   const bool turns = param.is_matrix();
-  std::vector<int64_t> shape = shape_of(param.whole());
-  const auto turn = [&] {
-    if (turns) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
-  };
+  const std::vector<int64_t> shape =
+      shape_in_file(row.layout, shape_of(param.whole()), turns, config);
   const auto push = [&](const FileTensor::Piece& piece) {
     map.push_back({.name = name, .shape = shape, .pieces = {piece}});
   };
   switch (row.layout) {
-    case Layout::same: return push({&param});
+    case Layout::same:
+    case Layout::bias_rows:
+    case Layout::as_row:
+    case Layout::as_column:
+    case Layout::as_groups:
+    case Layout::as_channels:
+    case Layout::as_states:
+    case Layout::bank_rows: return push({&param});
+    case Layout::as_number:
+      push({&param});
+      map.back().number = true;
+      return;
     case Layout::per_expert:
-      shape.erase(shape.begin());
       for (int64_t e = 0; e < param.whole().shape[0]; ++e)
         map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
       return;
-    case Layout::bank_of_one: shape.erase(shape.begin()); return push({&param, 0});
-    case Layout::transposed: turn(); return push({.param = &param, .transpose = turns});
-    case Layout::transposed_one:
-      shape.erase(shape.begin());
-      turn();
-      return push({.param = &param, .expert = 0, .transpose = turns});
-    case Layout::bias_rows:
-    case Layout::as_channels: shape.insert(shape.begin() + 1, 1); return push({&param});
+    case Layout::bank_of_one: return push({&param, 0});
+    case Layout::bank_columns: return push({.param = &param, .transpose = true});
+    case Layout::transposed: return push({.param = &param, .transpose = turns});
+    case Layout::transposed_one: return push({.param = &param, .expert = 0, .transpose = turns});
     case Layout::plus_one:
       return push({.param = &param, .change = FileTensor::Piece::Change::plus_one});
     case Layout::tiled:
@@ -231,9 +269,8 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
         return join(map, name, shape, 0, tiled_piece(param, config.linear));
       return push(tiled_piece(param, config.linear));
     case Layout::exp_rows:
-      shape.push_back(1);
       return push({.param = &param, .change = FileTensor::Piece::Change::exp});
-    case Layout::minus_exp_rows: shape.push_back(1); [[fallthrough]];
+    case Layout::minus_exp_rows:
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
     case Layout::channels_apart:
@@ -243,46 +280,23 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
                        .shape = {rows.count, 1, shape[1]},
                        .pieces = {{.param = &param, .rows = rows}}});
       return;
-    case Layout::bank_rows: shape = {shape[0] * shape[1], shape[2]}; return push({&param});
-    case Layout::bank_columns:
-      shape = {shape[0] * shape[2], shape[1]};
-      return push({.param = &param, .transpose = true});
-    case Layout::as_states: shape = {1, 1, shape[0], 1}; return push({&param});
-    case Layout::as_number:
-      push({&param});
-      map.back().number = true;
-      return;
-    case Layout::as_row: shape.insert(shape.begin(), 1); return push({&param});
-    case Layout::as_column: shape.push_back(1); return push({&param});
-    case Layout::as_groups:
-      shape = {config.scan.groups, shape[0] / config.scan.groups};
-      return push({&param});
-    case Layout::by_head:
-    case Layout::by_head_transposed: {
-      const bool turned = row.layout == Layout::by_head_transposed;
-      shape = {config.heads, shape[0] / config.heads, shape[1]};
-      if (turned) std::swap(shape[1], shape[2]);
-      return push({.param = &param, .transpose = turned, .heads = config.heads});
-    }
+    case Layout::by_head: return push({.param = &param, .heads = config.heads});
+    case Layout::by_head_transposed:
+      return push({.param = &param, .transpose = true, .heads = config.heads});
     case Layout::fused: return join(map, name, shape, 0, {&param});
     case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
     case Layout::interleaved_experts:
     case Layout::stacked_experts:
-      turn();
       return join_experts(
           map, name, shape, shape.size() - 1,
           {.param = &param, .transpose = turns, .order = order_of(row, param, config)});
     case Layout::interleaved_apart:
-      shape.erase(shape.begin());
       for (int64_t e = 0; e < param.whole().shape[0]; ++e)
         join(map, filled(name, kExpert, e), shape, 0,
              {.param = &param, .expert = e, .order = order_of(row, param, config)});
       return;
-    case Layout::fused_of_one:
-      shape.erase(shape.begin());
-      return join(map, name, shape, 0, {&param, 0});
+    case Layout::fused_of_one: return join(map, name, shape, 0, {&param, 0});
     case Layout::fused_columns:
-      turn();
       return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
     case Layout::swapped:

@@ -241,7 +241,7 @@ ModelConfig seed_config_of(const GgufArchitecture& row) {
         .original_context = 8};
   if (row.routes()) c.routing = default_options(find_recipe(row.recipe), 4, 2, c.layers);
   if (row.shared != SharedExperts::none) c.shared_experts = 1, c.shared_width = c.expert_width;
-  if (row.window_every > 0) c.attention_window = 5;
+  if (row.window_every > 0) c.attention_window = row.llama4 ? row.usual_window : 5;
   if (row.linear) {
     c.linear = {
         .key_heads = 1, .value_heads = 2, .key_width = 4, .value_width = 4, .conv_width = 2};

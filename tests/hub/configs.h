@@ -161,6 +161,14 @@ void add_dense_families(Add&& add) {
     c.logit_cap = 30;
   });
   add("gemma2", "dense", gemma2);
+  for (const bool caps : {true, false})
+    add("vaultgemma", "dense", [&](ModelConfig& c) {
+      gemma2(c);
+      c.norm_placement = NormPlacement::pre;
+      if (!caps) return;
+      c.score_cap = 50;
+      c.logit_cap = 30;
+    });
   const Multipliers multipliers = {
       .embedding = 12, .residual = 0.22f, .attention = 0.015625f, .logits = 6};
   add("granite", "dense", [&](ModelConfig& c) { c.multipliers = multipliers, c.tied = true; });
@@ -295,6 +303,7 @@ template <class Add>
 void add_first_families(Add&& add) {
   add("llama", "dense",
       [](ModelConfig& c) { c.attention_bias = c.attention_out_bias = c.ffn_bias = true; });
+  add("iquestcoder", "dense", [](ModelConfig& c) { c.head_width = 6; });
   add("mistral", "dense", [](ModelConfig& c) { c.head_width = 4, c.attention_window = 7; });
   add("ministral3", "dense", [](ModelConfig& c) {
     c.head_width = 4;
@@ -637,6 +646,7 @@ inline std::vector<NamedConfig> small_families() {
     route_as_llama4(all.back().config.routing);
   }
   add_hybrid_families(add);
+  add_plain_windows(add);
   add_mimo(add);
   add_laguna(add);
   add_flint(add, all);

@@ -28,6 +28,13 @@ inline void make_phi(ModelConfig& c) {
   c.head_bias = true;
 }
 
+inline void make_jais2(ModelConfig& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = c.attention_bias = c.attention_out_bias = c.ffn_bias = true;
+  c.gated = false;
+  c.act = ops::Act::relu2;
+}
+
 template <class Add>
 void add_layer_norm_families(Add&& add) {
   for (const bool clips : {true, false})
@@ -36,6 +43,12 @@ void add_layer_norm_families(Add&& add) {
       c.attention_bias = c.attention_out_bias = true;
       if (clips) c.qkv_clip = 1.5f;
       else c.tied = true;
+    });
+  for (const bool biases : {true, false})
+    add("jais2", "dense", [&](ModelConfig& c) {
+      make_jais2(c);
+      c.head_width = 6;
+      c.attention_bias = c.attention_out_bias = biases;
     });
   const auto wider = [](ModelConfig& c) {
     c.width = 16;
@@ -77,6 +90,12 @@ void add_layer_norm_ggufs(std::vector<Named>& all, const ModelConfig& base) {
   all.push_back({"olmo", olmo});
   olmo.attention_bias = olmo.attention_out_bias = true;
   all.push_back({"moe_cpp", olmo});
+  ModelConfig jais = base;
+  make_jais2(jais);
+  jais.head_width = 16;
+  all.push_back({"jais2", jais});
+  jais.ffn_bias = false;
+  all.push_back({"moe_cpp", jais});
   ModelConfig neox = base;
   make_neox(neox);
   neox.kv_heads = neox.heads;

@@ -71,6 +71,42 @@ TEST(LayerNormFamilies, OlmoRefuses) {
   }
 }
 
+// The sizes of Jais 2 8B, the defaults of its class (transformers:jais2/configuration_jais2.py).
+Json jais2_8b() {
+  return Json::parse(R"({
+    "architectures": ["Jais2ForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "bos_token_id": 0, "eos_token_id": 150024, "head_dim": 128, "hidden_act": "relu2",
+    "hidden_size": 3328, "initializer_range": 0.02, "intermediate_size": 26624,
+    "layer_norm_eps": 1e-05, "max_position_embeddings": 8192, "mlp_bias": true,
+    "model_type": "jais2", "num_attention_heads": 26, "num_hidden_layers": 32,
+    "num_key_value_heads": 26, "rope_theta": 500000.0, "tie_word_embeddings": false,
+    "use_cache": true, "vocab_size": 150272})");
+}
+
+TEST(LayerNormFamilies, Jais2) {
+  const Json given = jais2_8b();
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "jais2");
+  const int64_t width = 3328, ffn = 26624,
+                layer = 4 * (width * width + width) + 2 * width * ffn + ffn + width + 4 * width;
+  EXPECT_EQ(count_params(c).total(), 2 * 150272 * width + 32 * layer + 2 * width);
+  EXPECT_TRUE(c.norm == NormKind::layer && c.norm_bias && c.attention_out_bias && c.ffn_bias);
+  EXPECT_FALSE(c.gated);
+  EXPECT_EQ(c.act, ops::Act::relu2);
+  expect_same(parse_json(config_to_json(c), "x"), c);
+  EXPECT_EQ(gguf_form_of(c).architecture->name, "jais2");
+  const ModelConfig half = parse(with(given, "attention_bias", false));
+  EXPECT_TRUE(!half.attention_bias && !half.attention_out_bias && half.ffn_bias);
+  expect_same(parse_json(config_to_json(half), "x"), half);
+  EXPECT_NE(gguf_form_of(half).why_own, "");
+  expect_needed(given, {"attention_bias", "layer_norm_eps", "mlp_bias", "num_key_value_heads",
+                        "rope_theta", "tie_word_embeddings"});
+  expect_refused(given, {{"hidden_act", "silu"}});
+  ModelConfig other = c;
+  other.norm_bias = false;
+  EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+}
+
 // The sizes of Pythia 70M (github EleutherAI/pythia, models/70M/pythia-70m.yml), in the words of
 // the family's class (transformers:gpt_neox/configuration_gpt_neox.py,
 // convert_rope_params_to_dict).

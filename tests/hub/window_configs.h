@@ -39,6 +39,28 @@ void add_mimo(Add&& add) {
   add("mimo_v2_flash", "deepseek-v3", mimo);  // without windows
 }
 
+// Those of Llama's kind in which some layers have a window.
+template <class Add>
+void add_plain_windows(Add&& add) {
+  for (const bool windows : {true, false})
+    add("ministral", "dense", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.head_width = 6;
+      if (!windows) return;
+      c.attention_window = 5;
+      c.window_layers = {0, 2};
+    });
+  for (const bool windows : {true, false})
+    add("cwm", "dense", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.head_width = 6;
+      if (!windows) return;
+      c.attention_window = 5;
+      c.window_layers = {1, 2};
+      c.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8, .original_context = 8};
+    });
+}
+
 template <class Add>
 void add_laguna(Add&& add) {
   for (const bool windows : {true, false})

@@ -1,11 +1,21 @@
-"""The tiny models of cases.py that have no experts and whose norms are LayerNorms."""
+"""Some of the tiny models of cases.py that have no experts: those with LayerNorms, and kin of Llama
+and Gemma 2."""
 
-from sizes import DENSE
+from sizes import DENSE, LLAMA3
 
 OLMO = dict(DENSE, pad_token_id=None)
 # There is no number of key/value heads.
 NEOX = {key: size for key, size in DENSE.items() if key != "num_key_value_heads"}
 NEOX.update(rotary_pct=0.5)
+VAULT = dict(
+    DENSE,
+    num_hidden_layers=3,
+    head_dim=16,
+    sliding_window=100,
+    query_pre_attn_scalar=16,
+    attn_logit_softcapping=1.5,
+    final_logit_softcapping=2.0,
+)
 
 DENSE_CASES = {
     "stablelm": (
@@ -25,6 +35,8 @@ DENSE_CASES = {
     "olmo": ("OlmoConfig", OLMO),
     "olmo-clipped": ("OlmoConfig", dict(OLMO, clip_qkv=1.5, tie_word_embeddings=True)),
     "olmo-biases": ("OlmoConfig", dict(OLMO, attention_bias=True)),
+    "jais2": ("Jais2Config", dict(DENSE, head_dim=16)),
+    "jais2-bare": ("Jais2Config", dict(DENSE, attention_bias=False, tie_word_embeddings=True)),
     "gpt_neox": ("GPTNeoXConfig", NEOX),
     "gpt_neox-fast": ("GPTNeoXConfig", dict(NEOX, hidden_act="gelu_fast")),
     "gpt_neox-sequential": (
@@ -37,11 +49,42 @@ DENSE_CASES = {
     ),
     "phi": ("PhiConfig", DENSE),
     "phi-whole": ("PhiConfig", dict(DENSE, partial_rotary_factor=1.0, tie_word_embeddings=True)),
+    "cwm": (
+        "CwmConfig",
+        dict(
+            DENSE, num_hidden_layers=4, head_dim=16, sliding_window=100, rope_parameters=LLAMA3
+        ),
+    ),
+    "ministral": (
+        "MinistralConfig",
+        dict(
+            DENSE,
+            num_hidden_layers=3,
+            sliding_window=100,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        ),
+    ),
+    "ministral-whole": ("MinistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
+    "iquestcoder": ("IQuestCoderConfig", dict(DENSE, head_dim=16)),
+    "iquestcoder-biases": (
+        "IQuestCoderConfig",
+        dict(DENSE, head_dim=12, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    ),
+    "vaultgemma": ("VaultGemmaConfig", VAULT),
+    "vaultgemma-free": (
+        "VaultGemmaConfig",
+        dict(VAULT, attn_logit_softcapping=None, final_logit_softcapping=None),
+    ),
 }
 # As NOT_FOR_LLAMA_CPP of cases.py.
 DENSE_NOT_FOR_LLAMA_CPP = {
     "cohere-bias": "queries, keys and values have biases",
     "olmo-biases": "queries, keys and values have biases",
+    "jais2-bare": "queries, keys and values have no biases",
+    "cwm": "window",
+    "ministral": "window",
+    "vaultgemma": "scores are held back",
+    "vaultgemma-free": "multipliers are others",
     "gpt_neox": "its activation is another",
     "gpt_neox-bare": "its activation is another",
 }

@@ -101,6 +101,18 @@ constexpr Architecture family(std::string_view model_type, std::string_view clas
           other_names};
 }
 
+// CWM's class scales frequencies where a config says nothing of them.
+constexpr Architecture cwm() {
+  Architecture row = family<kCwm>("cwm", "CwmForCausalLM", kLlamaTensors);
+  row.read = [](const JsonReader& reader) {
+    if (!reader.has("rope_scaling") && !reader.has("rope_parameters"))
+      fail("{}: \"rope_parameters\" is missing; add how rotary frequencies are scaled",
+           reader.where());
+    return read_family(reader, kCwm);
+  };
+  return row;
+}
+
 constexpr const TensorNames* kOfQwen3Moe[] = {&kQwen3VlMoeTensors, &kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfQwen35Moe[] = {&kQwen35MoeApartTensors};
 constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
@@ -153,6 +165,7 @@ constexpr Architecture kArchitectures[] = {
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
     family<kOlmo3>("olmo3", "Olmo3ForCausalLM", kOlmo2Tensors),
     family<kGemma2>("gemma2", "Gemma2ForCausalLM", kGemma3Tensors),
+    family<kVaultGemma>("vaultgemma", "VaultGemmaForCausalLM", kGemma3Tensors),
     family<kGemma3>("gemma3_text", "Gemma3ForCausalLM", kGemma3Tensors),
     family<kGemma4>("gemma4_text", "Gemma4ForCausalLM", kGemma4Tensors),
     family<kQwen3Next>("qwen3_next", "Qwen3NextForCausalLM", kQwen3NextTensors),
@@ -182,6 +195,7 @@ constexpr Architecture kArchitectures[] = {
     family<kLfm2>("lfm2", "Lfm2ForCausalLM", kLfm2Tensors),
     family<kHunYuanDense>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", kHunYuanTensors),
     family<kStableLm>("stablelm", "StableLmForCausalLM", kLlamaTensors),
+    family<kJais2>("jais2", "Jais2ForCausalLM", kLlamaTensors),
     family<kStarcoder2>("starcoder2", "Starcoder2ForCausalLM", kStarcoder2Tensors),
     family<kCohere>("cohere", "CohereForCausalLM", kCohereTensors),
     family<kCohere2>("cohere2", "Cohere2ForCausalLM", kCohereTensors),
@@ -212,6 +226,9 @@ constexpr Architecture kArchitectures[] = {
     family<kFalconH1>("falcon_h1", "FalconH1ForCausalLM", kFalconH1Tensors),
     family<kOlmoHybrid>("olmo_hybrid", "OlmoHybridForCausalLM", kOlmoHybridTensors, nullptr,
                         kOfOlmoHybrid),
+    family<kMinistral>("ministral", "MinistralForCausalLM", kLlamaTensors),
+    cwm(),
+    family<kIQuestCoder>("iquestcoder", "IQuestCoderForCausalLM", kLlamaTensors),
     {"gpt_neox", "GPTNeoXForCausalLM", why_not_gpt_neox, read_gpt_neox, write_gpt_neox,
      &kGptNeoxTensors, false, nullptr, kOfGptNeox},
     {"phi", "PhiForCausalLM", why_not_phi, read_phi, write_phi, &kPhiTensors, false},
@@ -399,6 +416,8 @@ std::string usual_model_type(const JsonReader& config) {
   std::string type = config.get<std::string>(kType);
   // (huggingface moonshotai/Kimi-K2-Instruct, whose class is DeepSeek-V3's)
   if (type == "kimi_k2") return "deepseek_v3";
+  // (transformers:auto/configuration_auto.py)
+  if (type == "mistral" && config.has("layer_types")) return "ministral";
   // (github sgl-project/sglang-jax, configs of Ling 3.0)
   return type == "bailing_moe_v3" ? "bailing_hybrid" : type;
 }

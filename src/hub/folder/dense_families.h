@@ -15,6 +15,11 @@ inline constexpr FamilyKey kErnie45Keys[] = {{"use_bias", "false"}};
 inline constexpr FamilyKey kStableLmKeys[] = {{"qk_layernorm", "false"},
                                               {"use_parallel_residual", "false"}};
 inline constexpr FamilyKey kHeliumKeys[] = {{"mlp_bias", "false"}};
+inline constexpr FamilyKey kCwmKeys[] = {{"mlp_bias", "false"}};
+inline constexpr FamilyKey kIQuestCoderKeys[] = {{"clip_qkv", "null"},
+                                                 {"use_sliding_window", "false"}};
+// Of windows, which have to be off.
+inline constexpr const char* kIQuestCoderUnread[] = {"sliding_window", "max_window_layers"};
 inline constexpr FamilyKey kLfm2Keys[] = {{"block_use_swiglu", "true"}};
 // What published configs say that transformers' code does not ask (huggingface
 // microsoft/Phi-4-mini-instruct, bigcode/starcoder2-3b, bigcode/starcoder2-15b).
@@ -75,7 +80,12 @@ inline constexpr Family kLlama = {
 // (huggingface internlm/internlm3-8b-instruct; transformers 5 names the flags as Llama does, and
 // takes one of them without the other for a mistake)
 inline constexpr Family kInternLm3 = {.biases = FamilyBiases::two_flags};
+// (transformers:iquestcoder/modular_iquestcoder.py)
+inline constexpr Family kIQuestCoder = {
+    .biases = FamilyBiases::flag_later, .keys = kIQuestCoderKeys, .unread = kIQuestCoderUnread};
 inline constexpr Family kMistral = {.window = FamilyWindow::mistral};
+// (transformers:ministral/modular_ministral.py)
+inline constexpr Family kMinistral = {.window = FamilyWindow::listed, .window_every = 0};
 // (transformers:ministral3/modeling_ministral3.py)
 inline constexpr Family kMinistral3 = {.window = FamilyWindow::mistral, .query_growth = true};
 inline constexpr Family kQwen2 = {
@@ -106,6 +116,12 @@ inline constexpr Family kGemma2 = {.biases = FamilyBiases::flag,
                                    .gemma = FamilyGemma::gemma2,
                                    .tied_unless_said = true,
                                    .unread = kGemma2Unread};
+// Gemma 2 with norms before sublayers alone (transformers:vaultgemma/modular_vaultgemma.py).
+inline constexpr Family kVaultGemma = {.biases = FamilyBiases::flag,
+                                       .head_width = HeadWidth::must,
+                                       .window = FamilyWindow::listed,
+                                       .gemma = FamilyGemma::gemma2,
+                                       .tied_unless_said = true};
 inline constexpr Family kGemma3 = {.biases = FamilyBiases::flag,
                                    .head_width = HeadWidth::must,
                                    .window = FamilyWindow::listed,
@@ -215,6 +231,18 @@ inline constexpr Family kNemotron = {.biases = FamilyBiases::flag_later,
                                      .plain_ffn = true,
                                      .relu2 = true,
                                      .head_width_too = "kv_channels"};
+// (transformers:jais2/modular_jais2.py)
+inline constexpr Family kJais2 = {.biases = FamilyBiases::both,
+                                  .eps_key = "layer_norm_eps",
+                                  .layer_norms = true,
+                                  .plain_ffn = true,
+                                  .relu2 = true};
+// Llama 3 with windows (transformers:cwm/modular_cwm.py).
+inline constexpr Family kCwm = {.head_width = HeadWidth::must,
+                                .window = FamilyWindow::listed,
+                                .window_every = 4,
+                                .first_full = true,
+                                .keys = kCwmKeys};
 // (transformers:nanochat/modeling_nanochat.py)
 inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,
                                      .qk_norm = QkNorm::head,

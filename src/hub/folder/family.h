@@ -19,6 +19,7 @@ enum class FamilyBiases {
   flag,          // these and the projection back, as "attention_bias" says
   flag_or_none,  // the same, none where it is missing, as in some of the family's published configs
   flag_later,    // the same and of FFNs "mlp_bias"; both keys came later than the family
+  both,          // the same, of FFNs "mlp_bias"; both keys have to stand
   use_qkv,       // queries, keys and values, as "use_qkv_bias" says, none where it is missing
   use_all,       // these, the projection back and FFNs, as "use_bias" says
   two_flags      // these as "qkv_bias" says, the projection back and FFNs as "bias" says
@@ -30,7 +31,8 @@ enum class HeadWidth { may, must, even, latent };
 
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
 // "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
-// or as the key says that is `every_key`.
+// or as the key says that is `every_key`; of families where that is 0 all, or none where
+// "sliding_window" is null.
 enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
 
 // The embedding times sqrt(D), and the other words of Gemma's configs.
@@ -168,9 +170,14 @@ struct Family {
 
   bool out_bias() const {
     return biases == FamilyBiases::flag || biases == FamilyBiases::flag_or_none ||
-           biases == FamilyBiases::flag_later || biases == FamilyBiases::use_all;
+           biases == FamilyBiases::flag_later || biases == FamilyBiases::both ||
+           biases == FamilyBiases::use_all;
   }
   bool latent() const { return head_width == HeadWidth::latent; }
+  // Whether "sliding_window" may be null, which is that no layer has a window.
+  bool may_lack_windows() const {
+    return rotary == FamilyRotary::windowed_or_all || window_every == 0;
+  }
   bool norm_offset() const {
     return linear || from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
   }

@@ -95,6 +95,9 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
     case FamilyBiases::flag_later:
       v.flag_or("attention_bias", c.attention_bias, false);
       return v.flag_or("mlp_bias", c.ffn_bias, false);
+    case FamilyBiases::both:
+      v.flag("attention_bias", c.attention_bias);
+      return v.flag("mlp_bias", c.ffn_bias);
     case FamilyBiases::use_qkv: return v.flag_or("use_qkv_bias", c.attention_bias, false);
     case FamilyBiases::use_all: return v.flag("use_bias", c.attention_bias);
     case FamilyBiases::two_flags:
@@ -143,7 +146,7 @@ void read_last_windows(const JsonReader& reader, ModelConfig& c, const Family& f
 
 // Of a family whose models have no window where the key says null.
 bool has_no_windows(const JsonReader& reader, const Family& f) {
-  if (f.rotary != FamilyRotary::windowed_or_all) return false;
+  if (!f.may_lack_windows()) return false;
   need_to_stand(reader, "sliding_window",
                 "the number of tokens that attention of some layers reaches back, or null");
   return !reader.has("sliding_window");
@@ -175,8 +178,8 @@ void read_listed_windows(const JsonReader& reader, ModelConfig& c, const Family&
       const bool dense = f.dense_windows && i < c.dense_first;
       const int64_t before = f.dense_windows && !dense ? c.dense_first : 0,
                     of = dense ? dense_pattern(reader) : every;
-      types.emplace_back((f.first_full ? i : i + 1 - before) % of != 0 ? "sliding_attention"
-                                                                       : "full_attention");
+      const bool slides = of == 0 || (f.first_full ? i : i + 1 - before) % of != 0;
+      types.emplace_back(slides ? "sliding_attention" : "full_attention");
     }
   for (size_t i = 0; i < types.size() && static_cast<int64_t>(i) < c.layers; ++i)
     if (types[i] == "sliding_attention") c.window_layers.push_back(static_cast<int64_t>(i));
@@ -215,7 +218,7 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
   if (f.window == FamilyWindow::listed) {
-    if (!used && f.rotary != FamilyRotary::windowed_or_all) json["sliding_window"] = c.context;
+    if (!used && !f.may_lack_windows()) json["sliding_window"] = c.context;
     for (int64_t i = 0; i < c.layers; ++i)
       json["layer_types"].push_back(c.has_window(i) ? "sliding_attention" : "full_attention");
     return;
@@ -682,8 +685,8 @@ std::string why_not_biases(const ModelConfig& c, const Family& f) {
     return "queries, keys and values have no biases";
   if (f.biases == FamilyBiases::use_all)
     return c.ffn_bias != c.attention_bias ? "some projections have biases and some have none" : "";
-  if (c.ffn_bias && f.biases != FamilyBiases::flag_later && !clamped(f))
-    return "its FFNs have biases";
+  const bool said = f.biases == FamilyBiases::flag_later || f.biases == FamilyBiases::both;
+  if (c.ffn_bias && !said && !clamped(f)) return "its FFNs have biases";
   return !c.ffn_bias && clamped(f) ? "its experts have no biases" : "";
 }
 

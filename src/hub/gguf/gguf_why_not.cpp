@@ -291,6 +291,27 @@ std::string why_not_windows_by_layers(const GgufArchitecture& row, const ModelCo
              : fmt::format("with {} layers llama.cpp gives it windows", c.layers);
 }
 
+// What the row can say of the parts that few families' models have.
+KnownParts known_parts_of(const GgufArchitecture& row, const ModelConfig& c) {
+  return {.gemma4 = row.gemma4,
+          .head_bias = row.head_bias,
+          .longrope = row.longrope,
+          .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
+          .caps = row.caps,
+          .bare_norms = !row.norm_weights,
+          .halves = row.halves,
+          .head_gates = row.laguna || row.ling3,
+          .streams = row.hy4,
+          .llama4 = row.llama4,
+          .clips = row.clips,
+          .falcon_h1 = row.beside,
+          .values_apart = row.mimo,
+          .kv_heads_apart = row.listed(),
+          .heads_apart = row.listed(),
+          .parts_apart = row.laguna,
+          .softplus_gates = row.laguna};
+}
+
 // The questions, those that tell families apart first.
 std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) {
   const std::string why_layers = why_not_layers(row, c);
@@ -317,23 +338,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
       why_not_norms(row, c),
-      what_few_have(c, {.gemma4 = row.gemma4,
-                        .head_bias = row.head_bias,
-                        .longrope = row.longrope,
-                        .query_growth = c.query_growth.where_still ? row.llama4 : row.query_growth,
-                        .caps = row.caps,
-                        .bare_norms = !row.norm_weights,
-                        .halves = row.halves,
-                        .head_gates = row.laguna || row.ling3,
-                        .streams = row.hy4,
-                        .llama4 = row.llama4,
-                        .clips = row.clips,
-                        .falcon_h1 = row.beside,
-                        .values_apart = row.mimo,
-                        .kv_heads_apart = row.listed(),
-                        .heads_apart = row.listed(),
-                        .parts_apart = row.laguna,
-                        .softplus_gates = row.laguna}),
+      what_few_have(c, known_parts_of(row, c)),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),
             "its attention's scores or its logits are not held back"),
       needs(!row.query_growth || c.query_growth.present(),

@@ -102,7 +102,10 @@ void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
   c.routing =
       default_options(find_recipe(row.recipe), experts, used,
                       c.moe_layers.empty() ? c.layers - c.dense_first : std::ssize(c.moe_layers));
-  if (row.llama4) c.routing.stages = llama4_stages();
+  if (row.llama4) {
+    c.routing.stages = llama4_stages();
+    c.routing.coef.balance = 0.001f * static_cast<float>(used);  // what its configs learn with
+  }
   keys.need_number(kGgufGating, static_cast<double>(row.gating),
                    row.gating == GgufGating::softmax ? "the router is a softmax (1)"
                                                      : "the router is sigmoids (2)");

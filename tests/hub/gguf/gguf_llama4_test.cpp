@@ -64,6 +64,8 @@ TEST_F(GgufLlama4, AsTheConverterWritesIt) {
     EXPECT_EQ(c.attention(3).chunk, 0);
     EXPECT_TRUE(c.attention(3).queries_grow);
     EXPECT_EQ(c.moe_layers, (std::vector<int64_t>{1, 3, 5}));
+    EXPECT_EQ(c.routing.stages, model_->config().routing.stages);
+    EXPECT_EQ(c.routing.coef.balance, 0.002f);
   }
   set({"llama4.attention.sliding_window_pattern", GgufEntry::Type::u32, int64_t{4}});
   write();

@@ -98,6 +98,7 @@ int run_serve(const Flags& f) {
   if (serve::is_open(f.serve))
     tell("note: whoever reaches {} may ask and needs no key; --api-key KEY asks for one\n",
          f.serve.host);
+  tell("at / is a page to talk in, at /v1 OpenAI's API (docs/server.md); Ctrl-C ends it\n");
   tell("listening on http://{}:{}\n", f.serve.host, server.port());
   const SignalWatch watch(server);
   server.run();

@@ -25,6 +25,15 @@ constexpr const char* kBody = "request body";
 constexpr size_t kLargeBody = 256 << 10;  // bytes
 // Clients that look things up ask for it of whatever server they have.
 constexpr std::string_view kEmbeddings = "/v1/embeddings";
+// Paths of Ollama's and llama.cpp's servers, and those here that come nearest.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"/api/chat", "/v1/chat/completions"},
+    {"/api/generate", "/v1/completions"},
+    {"/api/show", "/v1/models"},
+    {"/api/tags", "/v1/models"},
+    {"/props", "/v1/models"},
+    {"/v1", "/v1/models"},
+};
 
 // What a large body took would stay with this thread's part of the heap for good.
 void give_back_memory() {
@@ -162,6 +171,13 @@ const Api::Route& Api::find_route(const HttpRequest& request) const {
                            "{}",
                            kEmbeddings, fmt::join(posted, ", ")),
                    "", "not_found"};
+  for (const auto& [theirs, ours] : kElsewhere)
+    if (request.path == theirs)
+      throw ApiError{
+          404,
+          message("there is no {} here; this server has OpenAI's API, where {} comes nearest",
+                  theirs, ours),
+          "", "not_found"};
   throw ApiError{404,
                  message("there is no {} here{}", printable(request.path),
                          suggestion(request.path.substr(0, 80), paths)),

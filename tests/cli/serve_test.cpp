@@ -75,6 +75,7 @@ TEST_F(Serve, AnswersUntilItIsAskedToEnd) {
       });
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find("at / is a page to talk in, at /v1 OpenAI's API"), std::string::npos);
   EXPECT_NE(r.err.find("listening on http://127.0.0.1:" + std::to_string(port) + "\n"),
             std::string::npos)
       << r.err;

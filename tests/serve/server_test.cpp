@@ -580,6 +580,21 @@ TEST(Server, SaysThatItMakesNoEmbeddings) {
     EXPECT_EQ(message.find(part), std::string::npos) << message;
 }
 
+// Clients of Ollama's API, and base URLs with a part too few.
+TEST(Server, NamesThePathThatIsMeant) {
+  ServedModel s;
+  const auto told = [&](const char* path) -> std::string {
+    const HttpReply reply = s.post(path, {{"prompt", "Hi"}});
+    EXPECT_EQ(reply.status, 404) << path;
+    return Json::parse(reply.body)["error"]["message"];
+  };
+  EXPECT_EQ(told("/api/chat"),
+            "there is no /api/chat here; this server has OpenAI's API, where /v1/chat/completions "
+            "comes nearest");
+  EXPECT_EQ(told("/chat/completions"),
+            "there is no /chat/completions here; did you mean \"/v1/chat/completions\"?");
+}
+
 TEST(Server, OfADenseModelReplaysNothing) {
   ModelConfig config = ServedModel::served_config();
   config.routing = default_options(find_recipe("dense"), 1, 1, 0);

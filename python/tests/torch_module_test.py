@@ -336,6 +336,19 @@ def test_route_alone_is_differentiable() -> None:
         mt.route([[1.0, 2.0]], "mixtral")
 
 
+def test_experts_alone_begin_drawn() -> None:
+    bank = mt.Experts(8, 16, 24, bias=True)
+    assert 0.2 < bank.gate_up_proj.abs().max() <= 1 / 16**0.5
+    assert 0.15 < bank.down_proj.abs().max() <= 1 / 24**0.5
+    assert not bank.gate_up_proj_bias.any() and not bank.down_proj_bias.any()
+    # One that a layer draws itself takes nothing from torch's generator.
+    torch.manual_seed(3)
+    mt.Experts(8, 16, 24, drawn=False)
+    untouched = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(1), untouched)
+
+
 def test_route_sees_a_changed_file_of_stages(tmp_path: Path) -> None:
     logits, file = torch.randn(5, 8), tmp_path / "stages.json"
 

@@ -16,12 +16,22 @@ from moe_cpp.torch._ops import as_autocast, experts
 from moe_cpp.torch._routing import Router, Routing
 
 
+def _draw(name: str, param: nn.Parameter) -> None:
+    """As nn.Linear: uniform within 1 / sqrt of what a row sums; biases are 0."""
+    if name.endswith("bias"):
+        nn.init.zeros_(param)
+    else:
+        bound = 1 / math.sqrt(param.shape[-1])
+        nn.init.uniform_(param, -bound, bound)
+
+
 class Experts(nn.Module):
     """A bank of feed-forward experts, computed for rows that something has routed.
 
     Parameters are fused banks: gate_up_proj [E, 2F, D], the gate's rows first, or up_proj
     [E, F, D] where it is not gated, and down_proj [E, D, F]; with a bias gate_up_proj_bias
-    [E, 2F] or up_proj_bias [E, F], and down_proj_bias [E, D].
+    [E, 2F] or up_proj_bias [E, F], and down_proj_bias [E, D]. They begin as nn.Linear's do, or,
+    without `drawn`, with what memory holds, for weights that are written into them.
     """
 
     def __init__(
@@ -33,6 +43,7 @@ class Experts(nn.Module):
         activation: str = "silu",
         gated: bool = True,
         bias: bool = False,
+        drawn: bool = True,
     ) -> None:
         super().__init__()
         width = moe_intermediate_size
@@ -49,6 +60,13 @@ class Experts(nn.Module):
             num_experts, hidden_size, width, activation=activation, gated=gated, bias=bias
         )
         self.register_load_state_dict_post_hook(after_load)
+        if drawn:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As nn.Linear's; biases are 0."""
+        for name, param in self.named_parameters():
+            _draw(name, param)
 
     def params(self) -> list[Tensor]:
         """In the order of the engine's names."""
@@ -124,6 +142,7 @@ class MoE(nn.Module):
         self.hidden_size, self.num_experts = hidden_size, int(about["experts"])
         self.top_k, self.recipe = int(about["top_k"]), str(about["recipe"])
         bank: dict[str, Any] = {"activation": activation, "gated": gated, "bias": bias}
+        bank["drawn"] = False  # all of the layer is, below
         self.experts = Experts(self.num_experts, hidden_size, moe_intermediate_size, **bank)
         shared = about["shared_experts"] if shared_experts is None else shared_experts
         self.shared_experts = None
@@ -152,13 +171,10 @@ class MoE(nn.Module):
         for name, param in self.named_parameters():
             if name.endswith("scale"):
                 nn.init.constant_(param, self.router.about["first_expert_scale"])
-            elif name.endswith("bias"):
-                nn.init.zeros_(param)
             elif name.startswith("router.") and self.router.about["zero_init"]:
                 nn.init.zeros_(param)
             else:
-                bound = 1 / math.sqrt(param.shape[-1])
-                nn.init.uniform_(param, -bound, bound)
+                _draw(name, param)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies and pickles are of the layer, not of its last call, whose tensors have a graph.

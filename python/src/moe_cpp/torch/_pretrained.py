@@ -319,7 +319,7 @@ def read(layer: nn.Module) -> MoE:
     if "shared_experts.down_proj" in pieces:
         width = _shape(pieces["shared_experts.down_proj"])[2]
         bank["bias"] = "shared_experts.down_proj_bias" in pieces
-        moe.shared_experts = Experts(1, hidden, width, **bank)
+        moe.shared_experts = Experts(1, hidden, width, drawn=False, **bank)
     if "shared_expert_gate.weight" in pieces:
         moe.shared_expert_gate = nn.Linear(hidden, 1, bias=False)
     _check_fit(moe, layer, pieces)

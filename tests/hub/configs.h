@@ -485,6 +485,22 @@ void add_later_families(Add&& add, std::vector<NamedConfig>& all) {
     c.dense_first = c.shared_experts = c.shared_width = 0;
     c.expert_width = c.dense_width;  // unused
   });
+  for (const bool queries : {true, false})
+    add("minicpm3", "dense", [&](ModelConfig& c) {
+      latent(c);
+      c.dense_first = c.shared_experts = c.shared_width = 0;
+      c.expert_width = c.dense_width;  // unused
+      c.multipliers = {.embedding = 12, .residual = 0.8f, .logits = 2};
+      c.tied = queries;
+      if (!queries) return;
+      c.latent.query_width = 5;
+      c.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                        .original_context = 8,
+                        .attention_factor = 1.25f,
+                        .long_attention_factor = 1.25f,
+                        .short_factors = {1.125f},
+                        .long_factors = {3}};
+    });
   add_dense_families(add);
   add_other_dense_families(add);
   add_layer_norm_families(add);

@@ -1,5 +1,6 @@
 // Families without experts that are Llama or Gemma 2 with windows of their own, or by another name:
 // each by the sizes of a published model in the words of its class.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -169,6 +170,58 @@ TEST(LlamaKin, VaultGemma) {
   ModelConfig other = c;
   other.norm_placement = NormPlacement::both;
   EXPECT_EQ(architecture_of(other).model_type, "gemma2");
+}
+
+// The defaults of MiniCPM3's class (transformers:minicpm3/configuration_minicpm3.py), with
+// frequencies of two lengths.
+TEST(LlamaKin, MiniCpm3) {
+  Json given = Json::parse(R"({
+    "architectures": ["MiniCPM3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 1, "dim_model_base": 256, "eos_token_id": 2, "head_dim": 32,
+    "hidden_act": "silu", "hidden_size": 2560, "initializer_range": 0.1,
+    "intermediate_size": 6400, "kv_lora_rank": 256, "max_position_embeddings": 32768,
+    "mlp_bias": false, "model_type": "minicpm3", "num_attention_heads": 40,
+    "num_hidden_layers": 62, "num_key_value_heads": 40, "q_lora_rank": 768, "qk_head_dim": 96,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "scale_depth": 1.4, "scale_emb": 12, "tie_word_embeddings": true,
+    "use_cache": true, "v_head_dim": 64, "vocab_size": 73448})");
+  const ModelConfig plain = parse(given);
+  expect_own(plain, "it has multipliers");
+  given["rope_scaling"] = {{"type", "longrope"},
+                           {"short_factor", std::vector<double>(16, 1.0)},
+                           {"long_factor", std::vector<double>(16, 2.0)},
+                           {"original_max_position_embeddings", 32768}};
+  const ModelConfig c = parse(given);
+  EXPECT_EQ(c.model_type, "minicpm3");
+  const int64_t attention = 2560 * 768 + 768 + 768 * 40 * 96 + 2560 * (256 + 32) + 256 +
+                            256 * 40 * (64 + 64) + 40 * 64 * 2560;
+  EXPECT_EQ(count_params(c).total(),
+            int64_t{73448} * 2560 + 2560 + 62 * (attention + 3 * 2560 * 6400 + 2 * 2560));
+  EXPECT_EQ(c.latent.query_width, 768);
+  EXPECT_EQ(c.multipliers.embedding, 12);
+  EXPECT_FLOAT_EQ(c.multipliers.residual, 1.4f / std::sqrt(62.0f));
+  EXPECT_EQ(c.multipliers.logits, 10);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::longrope);
+  EXPECT_EQ(c.rope_scaling.attention_factor, 1);
+  const Json written = parse_json(config_to_json(c), "x");
+  expect_same(written, c);
+  EXPECT_EQ(written["dim_model_base"], 256);
+  EXPECT_NEAR(written["scale_depth"].get<double>(), 1.4, 1e-6);
+  expect_same(without(without(given, "v_head_dim"), "head_dim"), c);
+  EXPECT_EQ(parse(with(given, "q_lora_rank", nullptr)).latent.query_width, 0);
+  EXPECT_EQ(parse(with(given, "scale_depth", nullptr)).multipliers.residual, 1);
+  EXPECT_EQ(parse(with(given, "dim_model_base", nullptr)).multipliers.logits, 1);
+  expect_needed(given, {"dim_model_base", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim",
+                        "scale_depth", "scale_emb"});
+  expect_refused(given, {{"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 64}});
+  given["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_FAILS(parse(given), "in another way than for long texts");
+  for (const auto change : {+[](ModelConfig& of) { of.multipliers.attention = 0.5f; },
+                            +[](ModelConfig& of) { of.multipliers.logits = 0.3f; }}) {
+    ModelConfig other = c;
+    change(other);
+    EXPECT_EQ(architecture_of(other).model_type, "moe_cpp");
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 """Some of the tiny models of cases.py that have no experts: those with LayerNorms, and kin of Llama
 and Gemma 2."""
 
-from sizes import DENSE, LLAMA3
+from sizes import DENSE, LATENT, LLAMA3
 
 OLMO = dict(DENSE, pad_token_id=None)
 # There is no number of key/value heads.
@@ -16,6 +16,12 @@ VAULT = dict(
     attn_logit_softcapping=1.5,
     final_logit_softcapping=2.0,
 )
+MINICPM3 = {
+    key: size
+    for key, size in dict(LATENT, q_lora_rank=24).items()
+    if key in DENSE or key.startswith(("qk_", "kv_", "q_", "v_"))
+}
+MINICPM3.update(scale_emb=3, scale_depth=1.4, dim_model_base=24)
 
 DENSE_CASES = {
     "stablelm": (
@@ -70,6 +76,17 @@ DENSE_CASES = {
         "IQuestCoderConfig",
         dict(DENSE, head_dim=12, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     ),
+    "minicpm3": ("MiniCPM3Config", MINICPM3),
+    "minicpm3-plain": (
+        "MiniCPM3Config",
+        dict(
+            MINICPM3,
+            q_lora_rank=None,
+            scale_depth=None,
+            dim_model_base=None,
+            tie_word_embeddings=False,
+        ),
+    ),
     "vaultgemma": ("VaultGemmaConfig", VAULT),
     "vaultgemma-free": (
         "VaultGemmaConfig",
@@ -83,6 +100,8 @@ DENSE_NOT_FOR_LLAMA_CPP = {
     "jais2-bare": "queries, keys and values have no biases",
     "cwm": "window",
     "ministral": "window",
+    "minicpm3": "it has multipliers",
+    "minicpm3-plain": "it has multipliers",
     "vaultgemma": "scores are held back",
     "vaultgemma-free": "multipliers are others",
     "gpt_neox": "its activation is another",

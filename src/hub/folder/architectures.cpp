@@ -206,6 +206,7 @@ constexpr Architecture kArchitectures[] = {
     family<kNemotron>("nemotron", "NemotronForCausalLM", kLlamaTensors),
     family<kNanoChat>("nanochat", "NanoChatForCausalLM", kNanoChatTensors),
     family<kApertus>("apertus", "ApertusForCausalLM", kApertusTensors),
+    family<kMiniCpm3>("minicpm3", "MiniCPM3ForCausalLM", kMiniCpm3Tensors),
     family<kYoutu>("youtu", "YoutuForCausalLM", kLatentTensors),
     family<kKimiLinear>("kimi_linear", "KimiLinearForCausalLM", kKimiTensors, nullptr, kOfKimi),
     family<kLfm3>("lfm3", "Lfm3ForCausalLM", kLfm3Tensors),

@@ -278,6 +278,12 @@ inline constexpr Family kFalconH1 = {.logit_factor = "lm_head_multiplier",
                                      .falcon_h1 = true,
                                      .keys = kFalconH1Keys,
                                      .unread = kFalconH1Unread};
+// (transformers:minicpm3/modular_minicpm3.py)
+inline constexpr Family kMiniCpm3 = {.biases = FamilyBiases::flag_or_none,
+                                     .head_width = HeadWidth::latent,
+                                     .longrope = true,
+                                     .minicpm = true,
+                                     .tied_unless_said = true};
 inline constexpr Family kYoutu = {
     .biases = FamilyBiases::flag, .head_width = HeadWidth::latent, .unread = kYoutuUnread};
 

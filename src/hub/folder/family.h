@@ -113,6 +113,7 @@ struct Family {
   // Frequencies may be of two lengths, with one factor of what turns, which the contexts give.
   bool longrope = false;
   bool multipliers = false;
+  bool minicpm = false;  // the same in its own words; values of latents may be as wide as D / H
   bool moe_out_norm = false;  // a norm stands behind the FFN of layers that route
   bool mup = false;           // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;

@@ -19,15 +19,16 @@ namespace {
 bool clamped(const Family& f) { return f.experts && f.experts->clamped; }
 
 template <class Visitor, class Config>
-void visit_latents(Visitor& v, Config& c) {
+void visit_latents(Visitor& v, Config& c, const Family& f) {
   v.size("kv_lora_rank", c.latent.width, 1);
   v.size("qk_rope_head_dim", c.rotary_width, 2);
-  v.size("v_head_dim", c.latent.value_width, 1);
+  if (f.minicpm) v.size_or("v_head_dim", c.latent.value_width, c.width / c.heads, 1);
+  else v.size("v_head_dim", c.latent.value_width, 1);
 }
 
 void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
-  visit_latents(fields, c);
+  visit_latents(fields, c, f);
   if (!f.indexed && !f.ling3)
     need_to_stand(
         reader, "q_lora_rank",
@@ -55,9 +56,9 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
     refuse(reader, "rope_interleave", "of this family only neighbours are turned, only true");
 }
 
-void write_latents(Json& json, const ModelConfig& c) {
+void write_latents(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
-  visit_latents(fields, c);
+  visit_latents(fields, c, f);
   json["q_lora_rank"] = c.latent.query_width > 0 ? Json(c.latent.query_width) : Json();
   json["qk_nope_head_dim"] = c.head_width - c.rotary_width;
 }
@@ -587,6 +588,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.rotary == FamilyRotary::bases) read_bases(reader, c);
   if (f.llama4) read_llama4(reader, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.minicpm) read_minicpm(reader, c);
   if (f.falcon_h1) read_falcon_factors(reader, c);
   if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
@@ -612,10 +614,11 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
 void write_family(Json& json, const ModelConfig& c, const Family& f) {
   FieldWriter fields(json);
   visit_sizes(fields, c, f);
-  if (f.latent()) write_latents(json, c);
+  if (f.latent()) write_latents(json, c, f);
   if (f.indexed) write_indexers(json, c, f);
   if (f.streams) write_streams(json, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
+  if (f.minicpm) write_minicpm(json, c);
   if (f.falcon_h1) write_falcon_factors(json, c);
   if (f.logit_factor) write_logit_factor(json, c, f.logit_factor);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
@@ -739,6 +742,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   // them.
   if (f.gemma != FamilyGemma::none) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
+  } else if (f.minicpm) {
+    if (const std::string reason = why_not_minicpm(c); !reason.empty()) return reason;
   } else if (!f.multipliers && !f.falcon_h1) {
     Multipliers others = c.multipliers;
     if (f.logit_factor) others.logits = 1;

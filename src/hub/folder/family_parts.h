@@ -86,6 +86,10 @@ void write_lfm3(Json&, const ModelConfig&);
 void read_falcon_factors(const JsonReader&, ModelConfig&);
 void write_falcon_factors(Json&, const ModelConfig&);
 std::string why_not_falcon_factors(const Multipliers&);
+// Multipliers in the words of MiniCPM3 (family_minicpm.cpp).
+void read_minicpm(const JsonReader&, ModelConfig&);
+void write_minicpm(Json&, const ModelConfig&);
+std::string why_not_minicpm(const ModelConfig&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
 // Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads

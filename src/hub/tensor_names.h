@@ -123,7 +123,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
     kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors, kGptNeoxTensors,
-    kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors;
+    kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors, kMiniMaxM3Tensors,
+    kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN
@@ -134,7 +135,7 @@ extern const TensorNames kGgufTensors, kGgufPairedTensors, kGgufLlamaTensors, kG
     kGgufGemma3Tensors, kGgufGemma4Tensors, kGgufGemma4FusedTensors, kGgufLfm2Tensors,
     kGgufAfmoeTensors, kGgufGlm4Tensors, kGgufKimiTensors, kGgufLing3Tensors, kGgufHybridTensors,
     kGgufHalvesTensors, kGgufExaone4Tensors, kGgufPhi3Tensors, kGgufHy3Tensors, kGgufHy4Tensors,
-    kGgufChatGlmTensors, kGgufFalconH1Tensors;
+    kGgufChatGlmTensors, kGgufFalconH1Tensors, kGgufBlockTensors;
 
 constexpr std::string_view kTiedHeadName = "lm_head.weight", kGgufHead = "output.weight";
 

@@ -667,6 +667,7 @@ inline std::vector<NamedConfig> small_families() {
   add_laguna(add);
   add_flint(add, all);
   add_longcat(add, latent, all);
+  add_minimax_m3(add, all);
   add("ernie4_5_moe", "ernie-moe", [](ModelConfig& c) {
     c.dense_first = 1;
     c.dense_width = 14;

@@ -429,6 +429,19 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   minimax.head_width = 16;
   minimax.rotary_width = 8;
   all.push_back({"minimax-m2", minimax});
+  minimax.routing.routed_scale = 2;
+  minimax.dense_first = 1;
+  minimax.dense_width = 96;
+  minimax.shared_experts = 1;
+  minimax.shared_width = minimax.expert_width;
+  minimax.qk_norm = QkNorm::head;
+  minimax.norm_offset = true;
+  minimax.act = ops::Act::swiglu_oai;
+  minimax.sparse = {
+      .top = 192, .heads = 2, .width = 32, .block = 64, .local = 2, .whole_layers = {0}};
+  all.push_back({"minimax-m3", minimax});
+  minimax.sparse.whole_layers = {1};
+  all.push_back({"moe_cpp", minimax});
 }
 
 // Norms behind sublayers, and windows where there are so many layers that llama.cpp knows of them.

@@ -1,4 +1,5 @@
-// Small configs of families whose layers with a window have parts of their own, for configs.h.
+// Small configs of families whose layers with a window have parts of their own, or of which some
+// choose blocks of keys, for configs.h.
 #pragma once
 
 #include <string>
@@ -88,6 +89,34 @@ void add_laguna(Add&& add) {
       c.window_rotary_width = 6;
       c.full = {.heads = 2};
     });
+}
+
+// Layer 0 is dense and sees all tokens; or layer 1 is and does, or none is sparse. `all` ends with
+// what `add` added last.
+template <class Add, class List>
+void add_minimax_m3(Add&& add, List& all) {
+  for (const int kind : {0, 1, 2}) {
+    add("minimax_m3_vl_text", "deepseek-v3", [&](ModelConfig& c) {
+      c.layers = 3;
+      if (kind == 1) c.moe_layers = {0, 2};
+      else c.dense_first = 1;
+      c.expert_width = c.head_width = 6;
+      c.shared_experts = 1;
+      c.shared_width = kind == 1 ? 10 : 6;
+      c.qk_norm = QkNorm::head;
+      c.norm_offset = true;
+      c.act = ops::Act::swiglu_oai;
+      c.rotary_width = 4;
+      if (kind == 2) return;
+      c.sparse = {.top = 128,
+                  .heads = c.kv_heads,
+                  .width = 4,
+                  .block = 64,
+                  .local = 1 + kind,
+                  .whole_layers = {kind}};
+    });
+    all.back().config.routing.routed_scale = 2;
+  }
 }
 
 // Its router is stages of a config's own. `all` ends with what `add` added last.

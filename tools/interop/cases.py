@@ -36,6 +36,7 @@ from sizes import (
     LOCAL_EXPERTS,
     LONGCAT,
     MIMO,
+    MINIMAX_M3,
     MISTRAL4,
     NEMOTRON_H,
     OLMO_HYBRID,
@@ -305,6 +306,16 @@ CASES = {
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
+    "minimax_m3_vl_text": ("MiniMaxM3VLTextConfig", MINIMAX_M3),
+    "minimax_m3_vl_text-sparse": (
+        "MiniMaxM3VLTextConfig",
+        dict(
+            MINIMAX_M3,
+            shared_intermediate_size=40,
+            layer_types=["minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+            index_topk_blocks=3,
+        ),
+    ),
     "ernie4_5_moe": (
         "Ernie4_5_MoeConfig",
         dict(
@@ -799,6 +810,7 @@ NOT_FOR_LLAMA_CPP = {
     "flint": "weighs experts as recipe 'custom' does",
     "flint-raw": "weighs experts as recipe 'custom' does",
     "laguna-elements": "the projection after attention has a bias",
+    "minimax_m3_vl_text-sparse": "sees blocks that it chooses",
     "mimo_v2_flash-parts": "layers with a window turn another part of a head",
     "granitemoe_swa": "its attention has sinks",
     "granitemoe_swa-still": "in layer 0 nothing turns",

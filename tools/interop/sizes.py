@@ -172,6 +172,22 @@ LAGUNA = dict(
     shared_expert_intermediate_size=40,
     moe_routed_scaling_factor=2.5,
 )
+MINIMAX_M3 = dict(
+    LLAMA_LIKE,
+    rotary_dim=8,
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+    dense_intermediate_size=64,
+    intermediate_size=24,
+    shared_intermediate_size=24,
+    num_local_experts=8,
+    num_experts_per_tok=3,
+    mlp_layer_types=["dense", "sparse", "sparse"],
+    layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+    index_n_heads=2,
+    index_head_dim=16,
+    index_block_size=64,
+    index_topk_blocks=8,
+)
 FLINT = dict(
     EXPERTS,
     num_hidden_layers=4,

@@ -65,6 +65,7 @@ TEXT = {
     "Idefics3": dict(sizes.DENSE, model_type="llama"),
     "Lfm2Vl": dict(cases.CASES["lfm2"][1], model_type="lfm2"),
     "Lfm3Vl": dict(cases.CASES["lfm3"][1], model_type="lfm3"),
+    "MiniMaxM3VL": dict(sizes.MINIMAX_M3, index_topk_blocks=3),
     "Cohere2Vision": COHERE2,
     "AyaVision": COHERE2,
     "Qwen3VLMoe": dict(sizes.EXPERTS, head_dim=16),
@@ -176,6 +177,7 @@ PICTURES = {
         num_key_value_heads=2,
         patch_size=4,
     ),
+    "MiniMaxM3VL": SEES,
     "Cohere2Vision": dict(SEES, model_type="siglip_vision_model"),
     "AyaVision": dict(SEES, model_type="siglip_vision_model"),
     "Gemma4": dict(
@@ -227,6 +229,10 @@ SOUND = {
 }
 
 
+# A class that is not called as its config.
+CLASSES = {"MiniMaxM3VL": "MiniMaxM3SparseForConditionalGeneration"}
+
+
 def model_of(family):
     torch.manual_seed(1)
     parts = dict(text_config=dict(TEXT[family]))  # Qwen2-VL's class writes in it
@@ -237,7 +243,8 @@ def model_of(family):
         parts = dict(thinker_config=parts, enable_audio_output=False)
     name = family.split("-")[0]
     config = getattr(transformers, name + "Config")(**parts)
-    model = getattr(transformers, name + "ForConditionalGeneration")(config).eval()
+    class_name = CLASSES.get(name, name + "ForConditionalGeneration")
+    model = getattr(transformers, class_name)(config).eval()
     architectures.randomise(model)
     return model
 

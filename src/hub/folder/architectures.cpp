@@ -121,6 +121,8 @@ constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfLing3[] = {&kLing3SavedTensors};
 constexpr const TensorNames* kOfHy4[] = {&kHy4FusedTensors, &kHy4ApartTensors};
 constexpr const TensorNames* kOfGptNeox[] = {&kGptNeoxNewerTensors};
+constexpr const TensorNames* kOfMiniMaxM3[] = {&kMiniMaxM3PublishedTensors,
+                                               &kMiniMaxM3SavedTensors};
 constexpr const TensorNames* kOfExaoneMoe[] = {&kDeepSeekTensors};
 constexpr const TensorNames* kOfFusedLatent[] = {&kLatentTensors};
 constexpr const TensorNames* kOfCohere2Moe[] = {&kCohere2MoeApartTensors};
@@ -160,6 +162,8 @@ constexpr Architecture kArchitectures[] = {
     family<kHy4>("hy_v4", "HYV4ForCausalLM", kHy4Tensors, nullptr, kOfHy4),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
+    family<kMiniMaxM3>("minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kMiniMaxM3Tensors, nullptr,
+                       kOfMiniMaxM3),
     family<kErnie45Moe>("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", kErnieTensors),
     family<kOlmo>("olmo", "OlmoForCausalLM", kLlamaTensors),
     family<kOlmo2>("olmo2", "Olmo2ForCausalLM", kOlmo2Tensors),
@@ -395,6 +399,7 @@ constexpr TextWithin kTextWithin[] = {
      "text_config", "ministral3"},
     as_it_says("mistral3", "mistral4", kUntied),
     {"aria", "aria_text", kUntied},
+    {"minimax_m3_vl", "minimax_m3_vl_text", kUntied},
     {"llama4", "llama4_text", kLlama4Defaults},
     {"gemma3", "gemma3_text",
      R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,

@@ -13,7 +13,7 @@ std::string chosen_sigmoid_stages(bool renormalise);
 std::string biased_sigmoid_stages(bool renormalise);
 
 // What single rows have (family_experts.cpp, family_llama4.cpp, family_mimo.cpp,
-// family_laguna.cpp, family_longcat.cpp).
+// family_laguna.cpp, family_longcat.cpp, family_minimax.cpp).
 void read_ernie_layers(const JsonReader&, ModelConfig&);
 void write_ernie_layers(Json&, const ModelConfig&);
 void check_exaone_layers(const JsonReader&, ModelConfig&);
@@ -23,6 +23,8 @@ void read_llama4_experts(const JsonReader&, ModelConfig&);
 void write_llama4_experts(Json&, const ModelConfig&);
 void read_mimo_dense(const JsonReader&, ModelConfig&);
 void check_laguna_dense(const JsonReader&, ModelConfig&);
+void read_minimax_layers(const JsonReader&, ModelConfig&);
+void write_minimax_layers(Json&, const ModelConfig&);
 void read_longcat_experts(const JsonReader&, ModelConfig&);
 void write_longcat_experts(Json&, const ModelConfig&);
 std::string why_not_longcat_experts(const ModelConfig&);
@@ -43,7 +45,8 @@ inline constexpr FamilyExperts kGptOssExperts = {.count_key = "num_local_experts
                                                  .recipe = "gpt-oss",
                                                  .norm = Renormalised::always,
                                                  .only_recipe = true,
-                                                 .clamped = true};
+                                                 .clamped = true,
+                                                 .biased = true};
 inline constexpr FamilyExperts kGraniteSharedExperts = {.count_key = "num_local_experts",
                                                         .width_key = "intermediate_size",
                                                         .shared = FamilyShared::one_or_none,
@@ -229,6 +232,15 @@ inline constexpr FamilyExperts kLlama4Experts = {.count_key = "num_local_experts
                                                  .stages = chosen_sigmoid_stages,
                                                  .read = read_llama4_experts,
                                                  .write = write_llama4_experts};
+inline constexpr FamilyExperts kMiniMaxM3Experts = {.count_key = "num_local_experts",
+                                                    .width_key = "intermediate_size",
+                                                    .dense_width_key = "dense_intermediate_size",
+                                                    .layers = MoeLayers::own,
+                                                    .shared = FamilyShared::one,
+                                                    .shared_key = "shared_intermediate_size",
+                                                    .clamped = true,
+                                                    .read = read_minimax_layers,
+                                                    .write = write_minimax_layers};
 inline constexpr FamilyExperts kLongcatExperts = {.count_key = "n_routed_experts",
                                                   .top_k_key = "moe_topk",
                                                   .width_key = "expert_ffn_hidden_size",
@@ -248,6 +260,7 @@ inline constexpr FamilyRouter kDeepSeekV2Router = {.recipe = "deepseek-v2",
                                                    .renormalises = false};
 inline constexpr FamilyRouter kDeepSeekV3Router = {.method = "noaux_tc"};
 inline constexpr FamilyRouter kMiniMaxRouter = {.groups = false};
+inline constexpr FamilyRouter kMiniMaxM3Router = {.groups = false, .scale = true};
 // (github ggml-org/llama.cpp conversion of dots1)
 inline constexpr FamilyRouter kDots1Router = {.score = "noaux_tc", .method = "noaux_tc"};
 inline constexpr FamilyRouter kLfm2Router = {

@@ -35,6 +35,10 @@ inline constexpr FamilyKey kMiniMaxKeys[] = {{"attn_type_list", "1"},
                                              {"layernorm_full_attention_beta", "1"},
                                              {"layernorm_linear_attention_beta", "1"},
                                              {"layernorm_mlp_beta", "1"}};
+// What its published configs say of parts that have no other form in its code.
+inline constexpr FamilyKey kMiniMaxM3Keys[] = {
+    {"use_gemma_norm", "true"},         {"use_qk_norm", "true"},   {"qk_norm_type", "\"per_head\""},
+    {"attention_output_gate", "false"}, {"n_shared_experts", "1"}, {"swiglu_beta", "1"}};
 inline constexpr FamilyKey kErnieKeys[] = {
     {"use_rmsnorm", "true"}, {"moe_gate", "\"topk\""}, {"moe_use_aux_free", "true"}};
 inline constexpr FamilyKey kQwen35Keys[] = {{"mlp_only_layers", "[]"},
@@ -364,6 +368,16 @@ inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
                                       .may_lack_balance = true,
                                       .keys = kMiniMaxKeys,
                                       .unread = kMiniMaxUnread};
+// (transformers:minimax_m3_vl/modeling_minimax_m3_vl.py)
+inline constexpr Family kMiniMaxM3 = {.head_width = HeadWidth::must,
+                                      .qk_norm = QkNorm::head,
+                                      .rotary = FamilyRotary::dim,
+                                      .from_one = true,
+                                      .blocks = true,
+                                      .experts = &kMiniMaxM3Experts,
+                                      .router = &kMiniMaxM3Router,
+                                      .may_lack_balance = true,
+                                      .keys = kMiniMaxM3Keys};
 inline constexpr Family kErnie45Moe = {.experts = &kErnieExperts,
                                        .may_lack_balance = true,
                                        .keys = kErnieKeys,

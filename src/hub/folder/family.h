@@ -155,6 +155,7 @@ struct Family {
   bool mimo = false;
   // Attention has softplus gates, and layers with a window another number of heads.
   bool laguna = false;
+  bool blocks = false;  // attention sees blocks of keys that it chooses, or all (MiniMax-M3)
   // Gates stand behind norms, and queries and the gate of latent attention are made of latents
   // before and behind their norm.
   bool axk2 = false;

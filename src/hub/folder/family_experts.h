@@ -51,7 +51,8 @@ struct FamilyExperts {
   bool only_recipe = false;          // it is the family's own, and no other can be said
   bool several_chosen = false;       // one combine weight alone is divided by nothing
   bool first_deepseek = false;       // losses, and what it refuses, are the first DeepSeek's
-  bool clamped = false;              // experts are clamped SwiGLUs with biases
+  bool clamped = false;              // FFNs are gpt-oss's clamped SwiGLUs
+  bool biased = false;               // experts have biases
   const char* switch_key = nullptr;  // says whether there are experts
 
   // The router as stages of no published recipe; `scores_said`: or a softmax, as

@@ -15,8 +15,9 @@
 namespace moe {
 namespace {
 
-// Whether experts are clamped SwiGLUs with biases, whatever "hidden_act" says.
+// Whether FFNs are clamped SwiGLUs, whatever "hidden_act" says, and whether experts have biases.
 bool clamped(const Family& f) { return f.experts && f.experts->clamped; }
+bool biased_experts(const Family& f) { return f.experts && f.experts->biased; }
 
 template <class Visitor, class Config>
 void visit_latents(Visitor& v, Config& c, const Family& f) {
@@ -417,7 +418,8 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   return "";
 }
 
-// gpt-oss's experts (transformers:gpt_oss/modeling_gpt_oss.py); ops::Act has its two numbers.
+// gpt-oss's experts (transformers:gpt_oss/modeling_gpt_oss.py), and MiniMax-M3's FFNs; ops::Act has
+// its two numbers.
 constexpr double kSwigluAlpha = 1.702, kSwigluLimit = 7;
 
 void read_clamped_swiglu(const JsonReader& reader, ModelConfig& c) {
@@ -429,7 +431,6 @@ void read_clamped_swiglu(const JsonReader& reader, ModelConfig& c) {
   reader.get<std::string>("hidden_act", "silu");  // said, and not what its code does
   for (const char* key : {"initial_context_length", "experts_per_token"}) stands(reader, key);
   c.act = ops::Act::swiglu_oai;
-  c.ffn_bias = true;
 }
 
 void write_clamped_swiglu(Json& json) {
@@ -527,6 +528,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   c.attention_gate = f.attention_gate && (!f.gate_key || reader.get<bool>(f.gate_key));
   c.head_gates = f.head_gates && c.attention_gate;
   if (clamped(f)) read_clamped_swiglu(reader, c);
+  if (biased_experts(f)) c.ffn_bias = true;
 }
 
 // Of Granite 4, and the width of its FFNs where it is 0.
@@ -577,6 +579,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.gemma == FamilyGemma::gemma4) read_gemma4_layers(reader, c);
   if (f.mimo) read_mimo(reader, c);
   if (f.laguna) read_laguna(reader, c);
+  if (f.blocks) read_blocks(reader, c);
   if (f.axk2) read_norm_gates(reader, c);
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
@@ -639,6 +642,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.dense_windows) write_dense_pattern(json, c);
   if (f.mimo) write_mimo(json, c);
   if (f.laguna) write_laguna(json, c);
+  if (f.blocks) write_blocks(json, c);
   if (f.axk2) json[kNormGate] = c.norm_gate;
   if (f.either_norm) {
     json[kRmsNormEps] = nullptr;
@@ -689,8 +693,8 @@ std::string why_not_biases(const ModelConfig& c, const Family& f) {
   if (f.biases == FamilyBiases::use_all)
     return c.ffn_bias != c.attention_bias ? "some projections have biases and some have none" : "";
   const bool said = f.biases == FamilyBiases::flag_later || f.biases == FamilyBiases::both;
-  if (c.ffn_bias && !said && !clamped(f)) return "its FFNs have biases";
-  return !c.ffn_bias && clamped(f) ? "its experts have no biases" : "";
+  if (c.ffn_bias && !said && !biased_experts(f)) return "its FFNs have biases";
+  return !c.ffn_bias && biased_experts(f) ? "its experts have no biases" : "";
 }
 
 }  // namespace
@@ -733,7 +737,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                             .parts_apart = f.window_rope == WindowRope::parts,
                             .softplus_gates = f.laguna,
                             .norm_gates = f.axk2,
-                            .longcat = f.longcat};
+                            .longcat = f.longcat,
+                            .blocks = f.blocks};
   if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
@@ -762,7 +767,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
                                        : "queries and keys are not normalised over all heads";
   if (const std::string reason = why_not_biases(c, f); !reason.empty()) return reason;
   if ((c.act == ops::Act::swiglu_oai) != clamped(f))
-    return clamped(f) ? "its experts are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
+    return clamped(f) ? "its FFNs are no clamped SwiGLU" : "its FFNs are clamped SwiGLUs";
   if (c.attention_sinks != f.sinks)
     return f.sinks ? "its attention has no sinks" : "its attention has sinks";
   if (f.silu && c.act != ops::Act::silu) return "its activation is no SiLU";

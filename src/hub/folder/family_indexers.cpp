@@ -72,6 +72,9 @@ void write_indexers(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_indexers(const ModelConfig& c, const Family& f) {
+  if (f.blocks)
+    return c.sparse.present() && c.sparse.block == 0 ? "its attention sees tokens that it chooses"
+                                                     : "";
   if (c.sparse.present() != f.indexed)
     return f.indexed ? "its attention is not sparse" : "its attention is sparse";
   if (!c.sparse.followers.empty() && !f.shared_indexers)

@@ -15,19 +15,6 @@ constexpr const char *kMimoWindowed[] = {"sliding_attention"}, *kMimoFull[] = {"
 constexpr int64_t kMimoWindowHeads =
     2;  // key/value heads in layers with a window, times the others
 
-// A list of 0 and 1, one for each layer.
-std::vector<int64_t> zeros_and_ones(const JsonReader& reader, const ModelConfig& c,
-                                    const char* key) {
-  auto pattern = reader.get<std::vector<int64_t>>(key);
-  if (std::ssize(pattern) != c.layers)
-    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
-         pattern.size(), c.layers);
-  for (size_t i = 0; i < pattern.size(); ++i)
-    if (pattern[i] != 0 && pattern[i] != 1)
-      fail("{}: \"{}\" has {} at layer {}; 0 and 1 are known", reader.where(), key, pattern[i], i);
-  return pattern;
-}
-
 std::vector<std::string> mimo_types(const JsonReader& reader, const ModelConfig& c) {
   std::vector<std::string> types;
   if (reader.has(kMimoPattern))
@@ -41,6 +28,18 @@ std::vector<std::string> mimo_types(const JsonReader& reader, const ModelConfig&
 }
 
 }  // namespace
+
+std::vector<int64_t> zeros_and_ones(const JsonReader& reader, const ModelConfig& c,
+                                    const char* key) {
+  auto pattern = reader.get<std::vector<int64_t>>(key);
+  if (std::ssize(pattern) != c.layers)
+    fail("{}: \"{}\" lists {} layers, \"num_hidden_layers\" is {}", reader.where(), key,
+         pattern.size(), c.layers);
+  for (size_t i = 0; i < pattern.size(); ++i)
+    if (pattern[i] != 0 && pattern[i] != 1)
+      fail("{}: \"{}\" has {} at layer {}; 0 and 1 are known", reader.where(), key, pattern[i], i);
+  return pattern;
+}
 
 // The first configs say how many tokens are seen beside the one that sees, as transformers takes
 // them, and say it a second time under the key of today.

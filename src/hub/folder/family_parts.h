@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -116,12 +117,18 @@ std::string why_not_gemma(const ModelConfig&, const Family&);
 // What sets Llama 4 apart, once it is known which layers turn (family_llama4.cpp).
 void read_llama4(const JsonReader&, ModelConfig&);
 void write_llama4(Json&, const ModelConfig&);
+// A list of 0 and 1 under `key`, one for each layer (family_mimo.cpp).
+std::vector<int64_t> zeros_and_ones(const JsonReader&, const ModelConfig&, const char* key);
 // What sets MiMo apart (family_mimo.cpp): its windows, and once these are known the rest of
 // attention.
 void read_mimo_windows(const JsonReader&, ModelConfig&);
 void read_mimo(const JsonReader&, ModelConfig&);
 void write_mimo(Json&, const ModelConfig&);
 std::string why_not_mimo(const ModelConfig&);
+
+// What sets MiniMax-M3 apart (family_minimax.cpp): which layers choose blocks of keys, and how.
+void read_blocks(const JsonReader&, ModelConfig&);
+void write_blocks(Json&, const ModelConfig&);
 
 // What sets Laguna apart (family_laguna.cpp): gates and heads, once it is known which layers have a
 // window.

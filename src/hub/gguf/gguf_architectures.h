@@ -70,8 +70,9 @@ struct GgufArchitecture {
   const TensorNames* fused_experts = nullptr;
   // Names of files that have queries, keys and values in one tensor, where others have not.
   const TensorNames* fused_attention = nullptr;
-  bool indexed = false;                      // attention is sparse, by indexers
-  bool shared_indexers = false;              // a layer may take the choice of one before
+  bool indexed = false;          // attention is sparse, by indexers
+  bool shared_indexers = false;  // a layer may take the choice of one before
+  bool blocks = false;           // they choose blocks, without latents, in layers that route
   YarnScores yarn_scores = YarnScores::any;  // of latent attention
   bool part_turns = false;   // "rope.dimension_count" may be less than a head's width
   int64_t nope_every = 0;    // nothing turns in layers i with (i + 1) mod this == 0

@@ -201,28 +201,6 @@ void read_latents(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
     keys.need_number(kValueWidth, static_cast<double>(c.latent.width), why);
 }
 
-constexpr const char *kTop = "attention.indexer.top_k",
-                     *kIndexHeads = "attention.indexer.head_count",
-                     *kIndexWidth = "attention.indexer.key_length",
-                     *kIndexTypes = "attention.indexer.types";
-
-// Files from before that key existed show by their tensors which layers have an indexer.
-void read_indexers(const Gguf& file, GgufKeys& keys, ModelConfig& c) {
-  c.sparse = {.top = keys.size(kTop, 1),
-              .heads = keys.size(kIndexHeads, 1),
-              .width = keys.size(kIndexWidth, 1)};
-  std::vector<bool> full;
-  if (keys.has(kIndexTypes)) full = keys.flags(kIndexTypes);
-  else
-    for (int64_t i = 0; i < c.layers; ++i)
-      full.push_back(file.contains(fmt::format("blk.{}.indexer.attn_k.weight", i)));
-  if (std::ssize(full) < c.layers)  // behind them layers that predict further tokens may be told of
-    fail("{}: key \"{}\" lists {} layers of {}", keys.where(), keys.name(kIndexTypes), full.size(),
-         c.layers);
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (!full[static_cast<size_t>(i)]) c.sparse.followers.push_back(i);
-}
-
 void read_heads(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   // github ggml-org/ggml, docs/gguf.md: without these keys every head has keys of its own, and the
   // heads make up the width.
@@ -312,7 +290,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   else c.heads = keys.size("attention.head_count", 1);
   if (row.latent()) read_latents(keys, row, c);
   else if (!row.gemma4 && !row.listed()) read_heads(keys, row, c);
-  if (row.indexed) read_indexers(file, keys, c);
+  if (row.indexed) read_gguf_indexers(file, keys, row, c);
   if (keys.has("attention.causal") && !keys.flag("attention.causal"))
     fail("{}: key \"{}\" is false; only decoders are supported", keys.where(),
          keys.name("attention.causal"));
@@ -372,19 +350,6 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
     c.window_rope_theta = row.window_plain ? c.rope_theta : base;
   if (const std::string why = why_not_listed(row, c); !why.empty())
     fail("{}: {}, which is not supported", keys.where(), why);
-}
-
-void add_indexers(std::vector<GgufEntry>& out, const std::string& prefix,
-                  const GgufArchitecture& row, const ModelConfig& c) {
-  using Type = GgufEntry::Type;
-  for (const auto& [key, x] : {std::pair{kTop, c.sparse.top},
-                               {kIndexHeads, c.sparse.heads},
-                               {kIndexWidth, c.sparse.width}})
-    out.push_back({prefix + key, Type::u32, x});
-  if (!row.shared_indexers) return;
-  std::vector<bool> full;
-  for (int64_t i = 0; i < c.layers; ++i) full.push_back(c.attention(i).index_heads > 0);
-  out.push_back({prefix + kIndexTypes, Type::booleans, full});
 }
 
 void add_rope_scaling(std::vector<GgufEntry>& out, const std::string& prefix,
@@ -458,12 +423,12 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     size("attention.value_length_mla", c.latent.value_width);
     size(kKeyWidth, c.latent.width + c.rotary_width);
     size(kValueWidth, c.latent.width);
-    if (row.indexed) add_indexers(out, prefix, row, c);
     if (row.hy4) add_hy4(out, prefix, c);
   } else {
     size(kKeyWidth, c.head_width);
     size(kValueWidth, c.value_width > 0 ? c.value_width : c.head_width);
   }
+  if (row.indexed) add_gguf_indexers(out, prefix, row, c);
   const int64_t turning = c.rotary_width > 0 ? c.rotary_width : c.head_width, pairs = turning / 2;
   size(kTurning, turning);
   if (row.mrope)  // time, height and width, of which a text has the first

@@ -93,6 +93,14 @@ const std::vector<T>& listed_by_layers(const std::vector<T>& list, GgufKeys& key
   return list;
 }
 
+// What attention sees where it is sparse (gguf_indexers.cpp).
+void read_gguf_indexers(const Gguf&, GgufKeys&, const GgufArchitecture&, ModelConfig&);
+void add_gguf_indexers(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
+                       const ModelConfig&);
+std::string why_not_gguf_indexers(const GgufArchitecture&, const ModelConfig&);
+// Whether layers choose blocks where they should.
+std::string why_not_block_layers(const GgufArchitecture&, const ModelConfig&);
+
 // Layers that have something else in place of attention (gguf_mixers.cpp).
 void read_kimi_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);
 void read_convolutions(GgufKeys&, ModelConfig&);

@@ -208,7 +208,20 @@ constexpr NameRow kGgufOutputNorm[] = {
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.post_ffw_norm.weight"},
 };
 
-// Where a norm's 1 is part of its weight in the file.
+// MiniMax-M3's, whose norms' 1 is part of their weights in the file.
+constexpr NameRow kGgufBlocks[] = {
+    {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::q_norm, "blk.{i}.attn_q_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::k_norm, "blk.{i}.attn_k_norm.weight", Layout::plus_one},
+    {Part::norms, ParamKind::final_norm, "output_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::index_q, "blk.{i}.indexer.q_proj.weight"},
+    {Part::attention, ParamKind::index_q_norm, "blk.{i}.indexer.q_norm.weight", Layout::plus_one},
+    {Part::attention, ParamKind::index_k, "blk.{i}.indexer.k_proj.weight"},
+    {Part::attention, ParamKind::index_k_norm, "blk.{i}.indexer.k_norm.weight", Layout::plus_one},
+};
+
+// The same of Gemma 3's.
 constexpr NameRow kGgufGemma3[] = {
     {Part::norms, ParamKind::attn_norm, "blk.{i}.attn_norm.weight", Layout::plus_one},
     {Part::norms, ParamKind::ffn_norm, "blk.{i}.ffn_norm.weight", Layout::plus_one},
@@ -334,6 +347,7 @@ const TensorNames kGgufPhi3Tensors = {"llama.cpp",          kGgufPhi3, kGgufHead
 const TensorNames kGgufHy3Tensors = {"llama.cpp", kGgufHy3, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufChatGlmTensors = {"llama.cpp", kGgufChatGlm, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufAfmoeTensors = {"llama.cpp", kGgufAfmoe, kGgufHead, {}, {}, kGgufNames};
+const TensorNames kGgufBlockTensors = {"llama.cpp", kGgufBlocks, kGgufHead, {}, {}, kGgufNames};
 const TensorNames kGgufExaone4Tensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, kRopeFactors,
                                          {},          kGgufNames};
 const TensorNames kGgufOutputNormTensors = {"llama.cpp", kGgufOutputNorm, kGgufHead, {},

@@ -309,7 +309,8 @@ KnownParts known_parts_of(const GgufArchitecture& row, const ModelConfig& c) {
           .kv_heads_apart = row.listed(),
           .heads_apart = row.listed(),
           .parts_apart = row.laguna,
-          .softplus_gates = row.laguna};
+          .softplus_gates = row.laguna,
+          .blocks = row.blocks};
 }
 
 // The questions, those that tell families apart first.
@@ -325,10 +326,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.model_type.empty() || row.model_type == c.model_type ||
                 (!row.other_model_type.empty() && row.other_model_type == c.model_type),
             fmt::format("it is no {}", row.title)),
-      needs(row.indexed == c.sparse.present(),
-            row.indexed ? "its attention is not sparse" : "its attention is sparse"),
-      needs(row.shared_indexers || c.sparse.followers.empty(),
-            "some of its layers take the tokens another one chose"),
+      why_not_gguf_indexers(row, c),
       needs(row.norm == c.norm,
             row.norm == NormKind::rms ? "its norms are LayerNorms" : "its norms are RMSNorms"),
       needs(row.positions == c.positions, row.positions == Positions::rope
@@ -337,6 +335,7 @@ std::string ask(const GgufArchitecture& row, const ModelConfig& c, int& passed) 
       needs(row.routes() == routes,
             routes ? "some of its layers route" : "none of its layers routes"),
       why_layers,
+      why_not_block_layers(row, c),
       why_not_norms(row, c),
       what_few_have(c, known_parts_of(row, c)),
       needs(!row.caps || (c.score_cap > 0 && c.logit_cap > 0),

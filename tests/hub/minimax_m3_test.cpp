@@ -224,24 +224,43 @@ TEST(MiniMaxM3, TensorsAreCalledAsTheFamilyCallsThem) {
   EXPECT_EQ(shape("1.mlp.gate.e_score_correction_bias"), "f32 [3]");
 }
 
-// Under the published names and those that transformers may give them within a model of pictures,
-// the same numbers are the same model.
+// Under the published names, and those that transformers gives it within a model of pictures, it is
+// the same model, which others lie beside.
 TEST(MiniMaxM3, IsReadUnderOtherNames) {
   const auto model = drawn_model(small_family("minimax_m3_vl_text"), 5);
   const Architecture& row = find_model_type("minimax_m3_vl_text", "here");
   ASSERT_EQ(row.other_names.size(), 2u);
   for (const TensorNames* names : row.other_names) {
-    const std::vector<FileTensor> map = map_tensors(*names, *model);
-    const auto has = [&](std::string_view name) {
-      return std::ranges::any_of(map, [&](const FileTensor& t) { return t.name == name; });
-    };
-    for (const char* name :
-         {"model.layers.1.self_attn.index_q_proj.weight",
-          "model.layers.1.self_attn.index_k_norm.weight", "model.layers.0.mlp.gate_proj.weight",
-          "model.layers.1.block_sparse_moe.gate.weight",
-          "model.layers.1.block_sparse_moe.experts.2.w3.weight",
-          "model.layers.1.block_sparse_moe.shared_experts.down_proj.weight"})
-      EXPECT_TRUE(has(name)) << name;
+    const TempFolder folder;
+    save_model(folder.path(), *model, *make_tokenizer("bytes"));
+    std::vector<SafetensorsItem> items = items_of(map_tensors(*names, *model), DType::f32, false);
+    const Tensor one = model->find(Part::norms, ParamKind::final_norm, -1)->value;
+    for (const char* name : {"model.mtp.layers.0.norm.weight", "patch_merge_mlp.linear_1.bias",
+                             "multi_modal_projector.linear_1.bias"})
+      items.push_back({name, one, DType::f32});
+    for (SafetensorsItem& item : items)
+      if (item.name.starts_with("model.") || item.name.starts_with("lm_head."))
+        item.name = "language_model." + item.name;
+    write_safetensors(folder / "model.safetensors", items);
+    const Safetensors file = Safetensors::open(folder.path());
+    for (const char* name : {"1.self_attn.index_q_proj.weight", "1.self_attn.index_k_norm.weight",
+                             "0.mlp.gate_proj.weight", "1.block_sparse_moe.gate.weight",
+                             "1.block_sparse_moe.experts.2.w3.weight",
+                             "1.block_sparse_moe.shared_experts.down_proj.weight"})
+      EXPECT_TRUE(file.contains(std::string("language_model.model.layers.") + name)) << name;
+    const Json text = read_json(folder / "config.json");
+    put(folder / "config.json",
+        Json({{"model_type", "minimax_m3_vl"}, {"text_config", text}}).dump());
+    EXPECT_FAILS(open_model(folder.path(), {}), "lie beside the model of text");
+    const LoadedModel loaded = open_model(folder.path(), {}, {}, BesideText::leave_out);
+    EXPECT_EQ(loaded.left_out.size(), 2u);
+    for (size_t i = 0; i < model->params().size(); ++i) {
+      const Param &got = *loaded.model->params()[i], &want = *model->params()[i];
+      SCOPED_TRACE(want.name);
+      if (want.value.rank < 2) EXPECT_EQ(values(got.value), values(want.value));
+      for (int64_t e = 0; want.value.rank >= 2 && e < want.value.matrices(); ++e)
+        EXPECT_EQ(values(got.expert(e)), values(want.expert(e)));
+    }
   }
 }
 

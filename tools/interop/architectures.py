@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 import deepseek_reference
 import delta_reference
 import scores
-from cases import CASES, EVEN, NOT_FOR_LLAMA_CPP
+from cases import CASES
+from own_forms import EVEN, NOT_FOR_LLAMA_CPP
 
 MARGIN = 1e-5  # routers that are nearer than this to choosing another expert may do so
 MAY_DIFFER = 0.001  # of the tokens of a layer

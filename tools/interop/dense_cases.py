@@ -93,17 +93,3 @@ DENSE_CASES = {
         dict(VAULT, attn_logit_softcapping=None, final_logit_softcapping=None),
     ),
 }
-# As NOT_FOR_LLAMA_CPP of cases.py.
-DENSE_NOT_FOR_LLAMA_CPP = {
-    "cohere-bias": "queries, keys and values have biases",
-    "olmo-biases": "queries, keys and values have biases",
-    "jais2-bare": "queries, keys and values have no biases",
-    "cwm": "window",
-    "ministral": "window",
-    "minicpm3": "it has multipliers",
-    "minicpm3-plain": "it has multipliers",
-    "vaultgemma": "scores are held back",
-    "vaultgemma-free": "multipliers are others",
-    "gpt_neox": "its activation is another",
-    "gpt_neox-bare": "its activation is another",
-}

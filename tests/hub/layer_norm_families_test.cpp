@@ -204,7 +204,10 @@ TEST(LayerNormFamilies, Phi) {
   EXPECT_TRUE(c.norm_bias && c.attention_out_bias && c.ffn_bias && c.head_bias);
   EXPECT_EQ(c.act, ops::Act::gelu_tanh);
   EXPECT_EQ(c.rotary_width, 32);
-  expect_same(parse_json(config_to_json(c), "x"), c);
+  const Json written = parse_json(config_to_json(c), "x");
+  EXPECT_EQ(written["hidden_act"], "gelu_new");
+  EXPECT_EQ(written["rope_parameters"]["partial_rotary_factor"], 0.4);
+  expect_same(written, c);
   expect_same(with(given, "num_key_value_heads", nullptr), c);
   expect_same(without(given, "qk_layernorm"), c);
   EXPECT_EQ(parse(without(given, "partial_rotary_factor")).rotary_width, 40);  // half of a head

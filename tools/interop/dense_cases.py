@@ -44,10 +44,10 @@ DENSE_CASES = {
     "jais2": ("Jais2Config", dict(DENSE, head_dim=16)),
     "jais2-bare": ("Jais2Config", dict(DENSE, attention_bias=False, tie_word_embeddings=True)),
     "gpt_neox": ("GPTNeoXConfig", NEOX),
-    "gpt_neox-fast": ("GPTNeoXConfig", dict(NEOX, hidden_act="gelu_fast")),
+    "gpt_neox-tanh": ("GPTNeoXConfig", dict(NEOX, hidden_act="gelu_pytorch_tanh")),
     "gpt_neox-sequential": (
         "GPTNeoXConfig",
-        dict(NEOX, hidden_act="gelu_new", use_parallel_residual=False),
+        dict(NEOX, hidden_act="gelu_pytorch_tanh", use_parallel_residual=False),
     ),
     "gpt_neox-bare": (
         "GPTNeoXConfig",
@@ -66,11 +66,15 @@ DENSE_CASES = {
         dict(
             DENSE,
             num_hidden_layers=3,
+            head_dim=16,
             sliding_window=100,
             layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         ),
     ),
-    "ministral-whole": ("MinistralConfig", dict(DENSE, head_dim=16, sliding_window=None)),
+    "ministral-whole": (
+        "MinistralConfig",
+        dict(DENSE, head_dim=16, sliding_window=100, layer_types=["full_attention"] * 2),
+    ),
     "iquestcoder": ("IQuestCoderConfig", dict(DENSE, head_dim=16)),
     "iquestcoder-biases": (
         "IQuestCoderConfig",

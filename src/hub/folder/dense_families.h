@@ -242,6 +242,7 @@ inline constexpr Family kCwm = {.head_width = HeadWidth::must,
                                 .window = FamilyWindow::listed,
                                 .window_every = 4,
                                 .first_full = true,
+                                .needs_begin = true,
                                 .keys = kCwmKeys};
 // (transformers:nanochat/modeling_nanochat.py)
 inline constexpr Family kNanoChat = {.biases = FamilyBiases::flag_or_none,

@@ -163,6 +163,7 @@ struct Family {
   // experts give joins behind the second; latents have factors.
   bool longcat = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
+  bool needs_begin = false;       // "bos_token_id" may be missing, but not null
   const FamilyExperts* experts = nullptr;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
   // Its published configs have no "router_aux_loss_coef": then there is no balance loss.

@@ -220,7 +220,8 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
   if (f.window == FamilyWindow::listed) {
-    if (!used && !f.may_lack_windows()) json["sliding_window"] = c.context;
+    // Of most families transformers wants a number.
+    if (!used && f.rotary != FamilyRotary::windowed_or_all) json["sliding_window"] = c.context;
     for (int64_t i = 0; i < c.layers; ++i)
       json["layer_types"].push_back(c.has_window(i) ? "sliding_attention" : "full_attention");
     return;
@@ -650,6 +651,7 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   }
   json["attention_dropout"] = 0.0;
   write_token_ids(json);
+  if (f.needs_begin) json.erase("bos_token_id");
   if (f.experts && f.experts->switch_key) json[f.experts->switch_key] = c.moe_layer_count() > 0;
   if (f.experts && !may_be_dense(c, f)) return write_experts(json, c, f);
   fields.size("intermediate_size", c.dense_width, 1);

@@ -160,6 +160,7 @@ void write_phi(Json& json, const ModelConfig& c) {
   visit_neox_sizes(fields, c);
   fields.size(kPhiKvHeads, c.kv_heads, 1);
   json["qk_layernorm"] = false;
+  if (c.act == ops::Act::gelu_tanh) json["hidden_act"] = "gelu_new";  // as its class has it
   const double share = neox_share(c);
   write_rope(json, c, share);
   json[kNewerRope][kNewerShare] = json[kNewerShare] = share;  // where nothing is said half turns

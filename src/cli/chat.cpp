@@ -28,6 +28,7 @@
 #include "infer/options.h"
 #include "jobs/drafting.h"
 #include "jobs/forward_memory.h"
+#include "jobs/replies.h"
 #include "ops/devices.h"
 #include "text/chat_request.h"
 #include "text/jsonl.h"
@@ -45,7 +46,7 @@ struct Flags {
   DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
-  bool json = false;
+  bool show_speed = false, json = false;
   Given given;
 };
 
@@ -71,6 +72,7 @@ class Chat {
   Chat(Dialogue& dialogue, const Flags& flags, int64_t context)
       : dialogue_(dialogue),
         json_(flags.json),
+        show_speed_(flags.show_speed),
         max_tokens_(flags.generate.max_tokens),
         context_(context),
         terminal_(isatty(STDIN_FILENO) == 1) {}
@@ -104,7 +106,7 @@ class Chat {
   void quit(const std::string&) { done_ = true; }
 
   Dialogue& dialogue_;
-  bool json_;
+  bool json_, show_speed_;
   int64_t max_tokens_, context_;
   bool terminal_;  // a person types; else lines come through a pipe
   bool done_ = false;
@@ -229,6 +231,7 @@ void Chat::say(const Ask& reply) {
   fmt::print("\n");
   std::fflush(stdout);
   note_end(r);
+  if (show_speed_) tell("{}\n", describe_speed(g));
   if (interrupt.asked() && !terminal_) done_ = true;
 }
 
@@ -349,6 +352,7 @@ Action add_chat(CLI::App& app) {
   list.add(fields(f->compute));
   add_memory(list, f->memory);
   add_hot_set(list, f->memory);
+  add_show_speed(list, f->show_speed);
   list.add("json", f->json, "each reply as one JSON object on standard output");
   add_flags(app, std::move(list), f->given);
   app.footer(

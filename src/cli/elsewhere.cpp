@@ -86,6 +86,7 @@ constexpr Row kFlags[] = {
     {"--output-dir", "--out"},
     {"--outtype", "--dtype, or --quant where it is q8_0"},
     {"--per-device-train-batch-size", "--batch"},
+    {"--perf", "--show-speed"},
     {"--quantization", "--quant"},
     {"--resume-from-checkpoint", "--resume"},
     {"--reverse-prompt", "--stop"},
@@ -99,8 +100,10 @@ constexpr Row kFlags[] = {
     {"--start", "--prompt"},
     {"--system-prompt", "--system"},
     {"--timeout", "--max-seconds"},
+    {"--timings", "--show-speed"},
     {"--train-file", "--data"},
     {"--validation-file", "--eval-data"},
+    {"--verbose", "--show-speed"},
     {"--warmup-iters", "--warmup"},
     {"--warmup-steps", "--warmup"},
     {"-a", "--name"},
@@ -122,11 +125,12 @@ constexpr Row kFlags[] = {
     {"-t", "--threads"},
     {"-V", "--version"},
     {"-v", "--version"},
+    {"-v", "--show-speed"},
 };
 
 // What has no counterpart because nothing has to be asked for, and why.
 constexpr const char* kDialogues = "moe chat holds dialogues";
-constexpr const char* kFigures = "moe bench MODEL tells the speed, --show-memory the memory";
+constexpr const char* kFigures = "moe bench MODEL tells how fast a model is";
 constexpr const char* kMapped = "files are always mapped";
 constexpr const char* kOneAttention = "there is no other attention to choose";
 constexpr const char* kRoom = "room is made for what is asked for";

@@ -117,4 +117,10 @@ void add_model(FieldList& list, std::string& path) {
   list.add("MODEL", path, fmt::format("a model: {}", kModelIs)).positional().required();
 }
 
+void add_show_speed(FieldList& list, bool& show) {
+  list.add("show_speed", show,
+           "say on standard error how fast the prompt was read and the text written; moe bench "
+           "measures it better");
+}
+
 }  // namespace moe::cli

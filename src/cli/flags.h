@@ -20,5 +20,7 @@ void add_flags(CLI::App& app, FieldList list, Given& given);
 
 // MODEL, which a line must name.
 void add_model(FieldList& list, std::string& path);
+// Whether verbs that write text say how fast they did.
+void add_show_speed(FieldList& list, bool& show);
 
 }  // namespace moe::cli

@@ -44,7 +44,7 @@ struct Flags {
   DraftOptions draft;
   ComputeOptions compute;
   MemoryOptions memory;
-  bool json = false;
+  bool show_speed = false, json = false;
   Given given;
 };
 
@@ -140,6 +140,7 @@ class Samples {
       std::fflush(stdout);
     }
     if (!f_.json) tell_guesses(options, out, on_screen());
+    if (f_.show_speed) tell("{}\n", describe_speed(out));
     expert_rows_ = out.expert_rows;
     return out.finish != "interrupted";
   }
@@ -266,6 +267,7 @@ Action add_generate(CLI::App& app) {
   list.add(fields(f->compute));
   add_memory(list, f->memory);
   add_hot_set(list, f->memory);
+  add_show_speed(list, f->show_speed);
   list.add("json", f->json, "one JSON object on standard output; with @samples a list of them");
   add_flags(app, std::move(list), f->given);
   return

@@ -1,7 +1,10 @@
 #include "jobs/replies.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
+#include "core/words.h"
 #include "infer/eval_routing.h"
 #include "model/variants.h"
 #include "train/memory.h"
@@ -58,6 +61,19 @@ Json generate_reply(const std::string& prompt, const Generated& out) {
   return {{"prompt", prompt},     {"text", out.text},         {"prompt_tokens", out.prompt_tokens},
           {"tokens", out.tokens}, {"finish", out.finish},     {"prompt_ids", out.prompt_ids},
           {"ids", out.ids},       {"proposed", out.proposed}, {"accepted", out.accepted}};
+}
+
+std::string describe_speed(const Generated& g) {
+  const auto rate = [](int64_t tokens, double seconds) {
+    return tokens > 0 && seconds > 0
+               ? fmt::format(", {:.1f} tokens/s", static_cast<double>(tokens) / seconds)
+               : "";
+  };
+  // The first token is drawn from what reading the prompt left: the model runs for those after it.
+  return fmt::format("speed: {} of the prompt read in {:.2f} s{}; {} written in {:.2f} s{}",
+                     counted(g.read_tokens, "token"), g.prompt_seconds,
+                     rate(g.read_tokens, g.prompt_seconds), counted(g.tokens, "token"),
+                     g.decode_seconds, rate(g.tokens - 1, g.decode_seconds));
 }
 
 ScorePlan score_plan(const ScoreOptions& asked, const ModelConfig& config) {

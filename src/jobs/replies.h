@@ -13,6 +13,8 @@
 namespace moe {
 
 Json generate_reply(const std::string& prompt, const Generated&);
+// How fast it was read and written, in one line.
+std::string describe_speed(const Generated&);
 
 // How a text is scored by this model, once what was left open is decided.
 struct ScorePlan {

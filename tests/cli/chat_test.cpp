@@ -80,6 +80,16 @@ TEST_F(Chat, AnswersEachLineOfAPipe) {
       << "the last line needs no more input after it";
 }
 
+TEST_F(Chat, SaysHowFastEachReplyWasWhereThatIsAsked) {
+  const std::string input = "hello\nhow are you\n";
+  const CommandResult quiet = chat(input), told = chat(input, {"--show-speed"});
+  EXPECT_EQ(told.out, quiet.out);
+  const size_t first = told.err.find("\nspeed: ");
+  ASSERT_NE(first, std::string::npos) << told.err;
+  EXPECT_NE(told.err.find("\nspeed: ", first + 1), std::string::npos) << told.err;
+  EXPECT_EQ(quiet.err.find("speed: "), std::string::npos);
+}
+
 TEST_F(Chat, ADraftModelGuessesAndRepliesStayTheSame) {
   const std::vector<std::string> drafting = {"--draft", model(), "--draft-min-p", "0"};
   const std::vector<Json> plain = replies("hello\nhow are you\n"),

@@ -64,6 +64,17 @@ TEST_F(Generate, RefusesAPromptThatIsNone) {
   expect_refused(words({"-f", folder_->path()}), 1, {folder_->path()});
 }
 
+TEST_F(Generate, SaysHowFastItWasWhereThatIsAsked) {
+  const CommandResult quiet = ok(words({"-p", "The router"})),
+                      told = ok(words({"-p", "The router", "--show-speed"}));
+  EXPECT_EQ(told.out, quiet.out);
+  EXPECT_EQ(quiet.err.find("speed: "), std::string::npos) << quiet.err;
+  has(told.err, "speed: 10 tokens of the prompt read in ");
+  has(told.err, "; 12 tokens written in ");
+  EXPECT_TRUE(told.err.ends_with(" tokens/s\n")) << told.err;
+  expect_refused(words({"-p", "x", "--verbose"}), 2, {"moe calls it --show-speed;"});
+}
+
 // The i-th of several is what its seed writes alone: the same text, whatever was written before it.
 TEST_F(Generate, EachSampleIsWhatItsSeedWritesAlone) {
   for (const std::vector<std::string>& how :

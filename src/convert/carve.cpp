@@ -9,6 +9,7 @@
 #include "convert/widened.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "model/norm_places.h"
 
 namespace moe {
 namespace {
@@ -83,7 +84,7 @@ class Walk {
       dense_block(block, dense_h_, dense_sum);
     }
     attend(block, h_);
-    Carving c = carving(i, ffn_input(block));
+    Carving c = carving(i, ffn_input(block, h_));
     run_dense(run_, c.a, c.dense);
     if (!std::isfinite(ops::sum_squares(run_, c.a.out)))
       fail(
@@ -115,27 +116,29 @@ class Walk {
     Block::Saved saved;
     block.forward_attention(run_, u_, h, pass_, saved);
   }
-  // What the FFN sees of u_.
-  Tensor ffn_input(Block& block) {
-    Tensor x = run_.saved.alloc(run_.compute, {u_.rows(), u_.cols()});
-    Norm::Saved norm;
-    if (block.placement == NormPlacement::pre) block.ffn_norm.forward(run_, x, u_, norm);
-    else ops::cast(run_, x, u_);
+  // What the FFN sees of u_, or, beside attention, of the block's input.
+  Tensor ffn_input(Block& block, Tensor h) {
+    const Tensor x = run_.saved.alloc(run_.compute, {u_.rows(), u_.cols()}),
+                 seen = is_beside(block.placement) ? h : u_;
+    Norm& norm = block.placement == NormPlacement::beside ? block.attn_norm : block.ffn_norm;
+    Norm::Saved saved;
+    if (block.placement == NormPlacement::post) ops::cast(run_, x, seen);
+    else norm.forward(run_, x, seen, saved);
     return x;
   }
   // The block's output from the residual stream with what the FFN adds.
   void leave(Block& block, Tensor out, Tensor sum) {
     ArenaScope scope(run_.saved);
     Norm::Saved norm;
-    if (block.placement == NormPlacement::pre) ops::cast(run_, out, sum);
-    else block.ffn_norm.forward(run_, out, sum, norm);
+    if (block.placement == NormPlacement::post) block.ffn_norm.forward(run_, out, sum, norm);
+    else ops::cast(run_, out, sum);
   }
   // The dense block: `h`, its input, becomes its output; `sum` [N,D] is the residual stream with
   // what the FFN adds.
   void dense_block(Block& block, Tensor h, Tensor sum) {
     ArenaScope scope(run_.saved);
     attend(block, h);
-    Activations a{.x = ffn_input(block)};
+    Activations a{.x = ffn_input(block, h)};
     run_dense(run_, a, block.ffn.experts);
     ops::add(run_, sum, u_, a.out);
     leave(block, h, sum);

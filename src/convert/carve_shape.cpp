@@ -7,7 +7,6 @@
 #include "convert/carve_steps.h"
 #include "core/error.h"
 #include "model/cost.h"
-#include "model/norm_places.h"
 #include "model/parameters.h"
 #include "tensor/quant.h"
 
@@ -66,10 +65,6 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
     fail_usage(
         "some layers of this model are attention or an FFN alone; such a model cannot be carved "
         "yet, take one whose layers have both (llama, mistral, qwen3, smollm3)");
-  if (is_beside(dense.norm_placement))
-    fail_usage(
-        "the FFNs of this model stand beside its attention, not behind it; such a model cannot be "
-        "carved yet, take one whose FFNs stand behind (llama, mistral, qwen3, smollm3)");
   if (dense.norm_placement == NormPlacement::output ||
       dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1 ||
       dense.multipliers.ffn_gate != 1 || dense.multipliers.ffn_down != 1)

@@ -72,7 +72,8 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, SublayerNorms norms
                              RngKey dropout_key, SublayerSaved& saved, F&& body) {
   auto& [norm, gate, out_norm] = norms;
   const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
-  const bool both = out_norm.has_value(), pre = both || placement == NormPlacement::pre,
+  const bool both = out_norm.has_value(),
+             pre = both || placement == NormPlacement::pre || is_beside(placement),
              post = placement == NormPlacement::post,
              behind = both || placement == NormPlacement::output;
   saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});

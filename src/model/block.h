@@ -65,8 +65,8 @@ struct Block {
 
   // out, h [N,D] f32, or [N,SD] of S streams; different memory
   void forward(Run&, Tensor out, Tensor h, const Pass&, Saved&);
-  // Its halves, where the FFN stands behind attention: u from h, out from u.  u f32 of h's shape;
-  // different memory
+  // Its halves: u from h, out from u; where the FFN stands beside attention, which does not see u,
+  // the first alone.  u f32 of h's shape; different memory
   void forward_attention(Run&, Tensor u, Tensor h, const Pass&, Saved&);
   void forward_ffn(Run&, Tensor out, Tensor u, const Pass&, Saved&);
   // dh f32 of h's shape: on entry the gradient of the block's output, on return of its input

@@ -25,9 +25,13 @@ struct Kind {
   bool gated, bias;
   NormPlacement placement;
 };
-const Kind kKinds[] = {{"SwiGLU", ops::Act::silu, true, false, NormPlacement::pre},
-                       {"GELU with biases", ops::Act::gelu, false, true, NormPlacement::pre},
-                       {"ReLU, post-norm", ops::Act::relu, false, false, NormPlacement::post}};
+const Kind kKinds[] = {
+    {"SwiGLU", ops::Act::silu, true, false, NormPlacement::pre},
+    {"GELU with biases", ops::Act::gelu, false, true, NormPlacement::pre},
+    {"ReLU, post-norm", ops::Act::relu, false, false, NormPlacement::post},
+    {"SwiGLU beside attention", ops::Act::silu, true, false, NormPlacement::beside},
+    {"GELU with biases beside attention, a norm each", ops::Act::gelu, false, true,
+     NormPlacement::beside_each}};
 
 std::unique_ptr<Model> dense_model(const Kind& kind) {
   ModelConfig c;
@@ -485,12 +489,6 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.layers.every = 0;
   has(refused(o), "every:0");
-  ModelConfig beside = dense->config();
-  for (const NormPlacement placement : {NormPlacement::beside, NormPlacement::beside_each}) {
-    beside.norm_placement = placement;
-    has(test::message_of([&] { check_carve(beside, options("cmoe", 1, 2, 6)); }),
-        "stand beside its attention");
-  }
   ModelConfig both = dense->config(), times = dense->config(), scaled = dense->config();
   both.norm_placement = NormPlacement::both;
   times.multipliers.residual = 0.5f;

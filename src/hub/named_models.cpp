@@ -29,6 +29,16 @@ constexpr KnownModel kModels[] = {
     },
 };
 
+// The OWNER/NAME in the address of a page on a hub; empty for what is none.
+std::string named_by_address(std::string_view text) {
+  constexpr std::string_view kScheme = "https://";
+  const size_t host_end = text.find('/', kScheme.size());
+  if (!text.starts_with(kScheme) || host_end == text.npos) return "";
+  const std::string_view rest = text.substr(host_end + 1);
+  const size_t slash = rest.find('/');
+  return std::string(slash == rest.npos ? rest : rest.substr(0, rest.find('/', slash + 1)));
+}
+
 }  // namespace
 
 std::span<const KnownModel> known_models() { return kModels; }
@@ -42,7 +52,12 @@ std::vector<std::string> known_model_names() {
 const KnownModel& known_model(std::string_view name) {
   const auto* const found = std::ranges::find(kModels, name, &KnownModel::name);
   if (found == std::end(kModels))
-    fail_usage("no model is called '{}'{}", printable(name), suggestion(name, known_model_names()));
+    fail_usage("no model is called '{}'{}{}", printable(name),
+               suggestion(name, known_model_names()),
+               nearest(name, known_model_names())
+                   ? ""
+                   : "; `hf download OWNER/NAME` fetches others, which are then a MODEL by that "
+                     "name");
   return *found;
 }
 
@@ -72,6 +87,11 @@ std::string find_model(const std::string& model) {
   std::error_code ignored;
   if (model.empty() || fs::exists(model, ignored)) return model;
   if (model.starts_with(kOllamaPrefix)) return find_in_ollama(model);
+  if (const std::string name = named_by_address(model); !name.empty())
+    fail(
+        "{}: nothing is fetched from an address; what Hugging Face's cache has is called by its "
+        "name here, {}",
+        printable(model), printable(name));
   const auto* const known = std::ranges::find(kModels, model, &KnownModel::name);
   if (known != std::end(kModels)) {
     if (!is_cached(*known))
@@ -84,8 +104,12 @@ std::string find_model(const std::string& model) {
   if (model.find('/') != model.npos || model.ends_with(".gguf")) return model;
   fail(
       "{}: there is no such folder or file, nor a model of that name{}; `moe get` lists what is "
-      "here",
-      model, suggestion(model, known_model_names()));
+      "here{}",
+      model, suggestion(model, known_model_names()),
+      nearest(model, known_model_names())
+          ? ""
+          : fmt::format("; Hugging Face's are called OWNER/NAME, Ollama's {}{}", kOllamaPrefix,
+                        model));
 }
 
 std::string path_if_here(const std::string& model) {

@@ -79,6 +79,11 @@ TEST_F(NamedModels, ANameThatIsNoneIsToldTheOthers) {
   EXPECT_FAILS(
       load_model("zebra"),
       "zebra: there is no such folder or file, nor a model of that name; known are smollm2");
+  EXPECT_FAILS(find_model("llama3:8b"), "are called OWNER/NAME, Ollama's ollama:llama3:8b");
+  EXPECT_FAILS(known_model("llama3"), "'llama3'; known are smollm2; `hf download OWNER/NAME`");
+  for (const char* address :
+       {"https://hub.example/some/model", "https://hub.example/some/model/blob/main/a.gguf"})
+    EXPECT_FAILS(find_model(address), "is called by its name here, some/model");
   for (const char* path : {"out/none", "./none", "none.gguf", "/none"})
     EXPECT_EQ(find_model(path), path) << "for its reader to refuse";
 }

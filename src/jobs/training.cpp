@@ -17,6 +17,7 @@
 #include "ops/devices.h"
 #include "text/bpe_train.h"
 #include "text/chat.h"
+#include "text/loader.h"
 #include "text/same_tokens.h"
 #include "text/shards.h"
 #include "train/hot_experts.h"
@@ -373,6 +374,10 @@ void Training::read_texts() {
   if (held_out() && !is_done()) check_held_out(*held_out(), options_.train);
   domain_shares(*corpus_, options_.train.context, options_.train.mix);
   if (!checkpoint_) {
+    const TrainOptions& o = options_.train;
+    // Fails where the text has no window, before anything is said of a run that cannot be.
+    static_cast<void>(
+        BatchPlan(*corpus_, {o.context, o.batch, o.accumulate}, o.shuffle, o.seed, o.mix));
     const bool talks = corpus_->untrained() > 0 && !options_.train.pairs;
     // A new model may take the tokenizer of tokens, which has the template of another one.
     if (!talks && options_.from.empty()) mark_dialogues(*fresh_.tokenizer, false);

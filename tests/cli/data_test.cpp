@@ -114,6 +114,15 @@ TEST_F(Data, TheScreenCountsInWords) {
   EXPECT_NE(made.find("70 tokens in 1 document, 1 shard,"), std::string::npos) << made;
 }
 
+TEST_F(Data, ATextWithoutAWindowIsRefusedBeforeARunIsDescribed) {
+  put(folder_ / "short.txt", "too short");
+  const CommandResult r = moe_command(train("short", {"--data", folder_ / "short.txt"}));
+  EXPECT_EQ(r.code, 1);
+  EXPECT_EQ(r.err,
+            "moe: the text has 9 tokens, at least 33 are needed for a context of 32; give more "
+            "text or a smaller --context\n");
+}
+
 TEST_F(Data, RefusesWhatDoesNotGoTogether) {
   const auto refused = [&](const std::vector<std::string>& more, int code,
                            const std::vector<std::string>& parts) {

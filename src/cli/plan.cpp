@@ -53,11 +53,11 @@ void print_layouts(const ClusterPlan& plan) {
 
 void print_plan(const ClusterPlan& plan, const ClusterPlanJob& job) {
   const ParamCount count = count_params(plan.config);
-  fmt::print("{} parameters, {} active for a token; {} on {} processes, {} x {} tokens each, {}\n",
+  fmt::print("{} parameters, {} active for a token; {} on {}, {} x {} tokens each, {}\n",
              human_count(static_cast<double>(count.total())),
              human_count(static_cast<double>(count.active())),
-             counted(plan.micro_batches, "micro-batch"), plan.processes, plan.shape.batch,
-             plan.shape.context, name_of(plan.shape.dtype));
+             counted(plan.micro_batches, "micro-batch"), counted(plan.processes, "process"),
+             plan.shape.batch, plan.shape.context, name_of(plan.shape.dtype));
   fmt::print(
       "a process: {:.4g} GFLOP/s at its peak, {:.0f}% of it reached, reads {:.4g} GB/s, sends "
       "{:.4g} GB/s, {:.4g} us an exchange\n\n",

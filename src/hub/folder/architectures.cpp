@@ -532,8 +532,9 @@ const Architecture& find_model_type(std::string_view model_type, const std::stri
   for (const TextWithin& row : kTextWithin)
     if (std::find(known.begin(), known.end(), row.model_type) == known.end())
       known.emplace_back(row.model_type);
+  const std::string near = suggestion(model_type, known, 0);  // all of them fill a screen
   fail("{}: \"model_type\" is \"{}\", which this version does not read{}", where,
-       printable(model_type), suggestion(model_type, known, known.size()));
+       printable(model_type), near.empty() ? "; docs/families.md lists those that it reads" : near);
 }
 
 const Architecture& architecture_of(const ModelConfig& config, std::string_view model_type,

@@ -248,7 +248,10 @@ void read_rules(const Fields& fields, const Served& served, bool parsed, ReplyFo
 GenerateOptions read_sampling(const Fields& fields, const Served& served, bool chat,
                               int64_t max_tokens) {
   GenerateOptions o;
-  o.max_tokens = fields.get_in<int64_t>("max_tokens", 0, kLongestReply, max_tokens);
+  // llama-server's name, where -1 is as many as there is room for.
+  const auto predict = fields.get_in<int64_t>("n_predict", -1, kLongestReply, max_tokens);
+  o.max_tokens =
+      fields.get_in<int64_t>("max_tokens", 0, kLongestReply, predict < 0 ? kLongestReply : predict);
   SamplerOptions& s = o.sampler;
   s.temperature = static_cast<float>(fields.get_in<double>("temperature", 0, 1000, 1));
   s.top_p = static_cast<float>(fields.get_in<double>("top_p", 0, 1, 1));

@@ -206,6 +206,10 @@ TEST(Request, TakesOtherNames) {
   EXPECT_EQ(penalty(Json::object()), 1.0f);
   EXPECT_EQ(penalty({{"repetition_penalty", 1.5}}), 1.5f);
   EXPECT_EQ(penalty({{"repetition_penalty", 1.5}, {"repeat_penalty", 1.25}}), 1.25f);
+  const auto tokens = [&](const Json& more) { return f.read(more).texts[0].options.max_tokens; };
+  EXPECT_EQ(tokens({{"n_predict", 7}}), 7);
+  EXPECT_EQ(tokens({{"n_predict", 7}, {"max_tokens", 3}}), 3);
+  EXPECT_GT(tokens({{"n_predict", -1}}), 1000);
 }
 
 }  // namespace

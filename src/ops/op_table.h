@@ -145,6 +145,23 @@ MOE_OP(host, void, choose_blocks,
        (Run & run, Tensor kept, Tensor q, const KvView& keys, std::span<const int32_t> positions,
         int64_t block, int64_t local),
        (run, kept, q, keys, positions, block, local))
+MOE_OP(host, void, attend_entries_acc,
+       (Run & run, Tensor o, Tensor lse, Tensor q, Tensor entries, Tensor kept, int64_t heads,
+        float scale),
+       (run, o, lse, q, entries, kept, heads, scale))
+MOE_OP(host, void, attend_entries_backward_acc,
+       (Run & run, Tensor dq, Tensor dentries, Tensor do_, Tensor q, Tensor entries, Tensor o,
+        Tensor lse, Tensor kept, int64_t heads, float scale),
+       (run, dq, dentries, do_, q, entries, o, lse, kept, heads, scale))
+MOE_OP(host, void, pool_tokens_forward,
+       (Run & run, Tensor y, Tensor x, Tensor z, const Param& bias, int64_t parts,
+        std::span<const int64_t> bounds, std::span<const int32_t> positions,
+        std::span<float* const> state),
+       (run, y, x, z, bias, parts, bounds, positions, state))
+MOE_OP(host, void, pool_tokens_backward,
+       (Run & run, Tensor dx, Tensor dz, Param& bias, Tensor dy, Tensor x, Tensor z, int64_t parts,
+        std::span<const int64_t> bounds, std::span<const int32_t> positions),
+       (run, dx, dz, bias, dy, x, z, parts, bounds, positions))
 MOE_OP(device, void, attention_sinks, (Run & run, Tensor o, Tensor lse, const Param& sinks),
        (run, o, lse, sinks))
 MOE_OP(device, void, attention_sinks_backward,

@@ -356,6 +356,34 @@ void choose_keys(Run&, Tensor kept, Tensor q, Tensor weights, const KvView& keys
 void choose_blocks(Run&, Tensor kept, Tensor q, const KvView& keys,
                    std::span<const int32_t> positions, int64_t block, int64_t local);
 
+// ---- entries that stand for several tokens (ops/cpu/attention/entries.cpp, pool.cpp) -----------
+// What attention gave, o [N,H*C] and its lse [N,H] f32, becomes what it is where query n sees the
+// entries kept[n] too, in the same softmax; in place. An entry is the key and the value of all
+// heads.  q like o; entries [T,C] f32, bf16 or f16; kept [N,K] i32: rows of theirs, -1 behind them
+void attend_entries_acc(Run&, Tensor o, Tensor lse, Tensor q, Tensor entries, Tensor kept,
+                        int64_t heads, float scale);
+// dq += and dentries = what comes through the entries, of o and lse as they are at the end, from
+// which attention_backward makes what comes through the rest. All of one dtype, f32 or bf16.
+void attend_entries_backward_acc(Run&, Tensor dq, Tensor dentries, Tensor do_, Tensor q,
+                                 Tensor entries, Tensor o, Tensor lse, Tensor kept, int64_t heads,
+                                 float scale);
+// Entry e of a sequence stands for tokens [e M, (e + 1) M) and has a row of y where the last of
+// them is in the batch, e rising. With P = 1 part, W = C,
+//   y[c] = sum_j s[j,c] x[j,c],  s = softmax_j(z[j,c] + bias[j mod M,c]),  j over its tokens;
+// with 2, W = 2 C, j runs over the M tokens before those too, where there are any: of them the
+// first C numbers count, of its own the last C (DeepSeek-V4, arXiv 2606.19348, equations 9 to 12
+// and 20 to 23; transformers:deepseek_v4/modeling_deepseek_v4.py, DeepseekV4CSACompressor).
+// y [T,C] A; x, z [N,W] A, of one dtype; bias [M,W] f32; positions [N] rise by one in a sequence,
+// whose earlier tokens, where there are any, are known by state [P*M,2*W] f32: row p mod P*M has x
+// and z of the token at p. It is moved on behind the last token. y is absent where T is 0.
+void pool_tokens_forward(Run&, Tensor y, Tensor x, Tensor z, const Param& bias, int64_t parts,
+                         std::span<const int64_t> bounds, std::span<const int32_t> positions,
+                         std::span<float* const> state);
+// dx, dz [N,W] written, 0 of tokens that no entry stands for; bias.grad +=. Without states.
+void pool_tokens_backward(Run&, Tensor dx, Tensor dz, Param& bias, Tensor dy, Tensor x, Tensor z,
+                          int64_t parts, std::span<const int64_t> bounds,
+                          std::span<const int32_t> positions);
+
 // ---- sinks (ops/cpu/attention/sinks.cpp) --------------------------------------------------------
 // What attention_forward gave becomes what it is where each head has a score more, sinks[h], that
 // takes a share of the weights and gives nothing: o[n,h] /= 1 + e^(sinks[h] - lse[n,h]), and the

@@ -102,11 +102,22 @@ std::string heads_in_words(const LinearAttention& l) {
       l.by_channel() ? "channels" : "heads", l.decay_floor, l.most_strength(), l.norm_eps);
 }
 
+// Whether latents are shared as they are, by how many matrices heads are made narrower, and
+// entries.
+std::string entries_in_words(const ModelConfig& c) {
+  const auto of = [](const Entries& e, const std::vector<int64_t>& layers) {
+    return fmt::format("{} tokens, {} by {} heads of {} in layers {}", e.tokens, e.top, e.heads,
+                       e.width, listed(layers));
+  };
+  return fmt::format("{}, {} to {}, entries of {} and of {}", c.latent.shared, c.latent.out_groups,
+                     c.latent.out_width, of(c.heavy, c.heavy_layers), of(c.light, c.light_layers));
+}
+
 // The width of values and their factor, sinks and what turns in layers with a window alone; what
 // gates behind norms are made of, and whether queries are made of latents on both sides of a norm.
 std::string parts_in_words(const ModelConfig& c) {
-  return fmt::format("{}, {}, {}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
-                     c.window_rotary_width, c.norm_gate, c.latent.query_both);
+  return fmt::format("{}, {}, {}, {}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
+                     c.window_rotary_width, c.norm_gate, c.latent.query_both, entries_in_words(c));
 }
 
 std::string streams_in_words(const ops::HyperShape& h) {

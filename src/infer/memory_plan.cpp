@@ -71,6 +71,17 @@ int64_t index_token_bytes(const AttentionShape& shape, DType dtype) {
   return shape.index_heads > 0 ? bytes_of(dtype, shape.index_width) : 0;
 }
 
+// Entries of so many tokens, which lie in blocks of theirs, and of an indexer of them, which takes
+// no halves.
+int64_t entry_bytes(const AttentionShape& shape, DType dtype, int64_t tokens) {
+  const Entries& e = shape.entries;
+  if (!e.present()) return 0;
+  const int64_t blocks = (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock;
+  return blocks * e.in_block(ops::kKeyBlock) *
+         (bytes_of(dtype, shape.key_width) +
+          bytes_of(dtype == DType::f16 ? DType::f32 : dtype, e.width));
+}
+
 int64_t mapped_bytes(const Model& model) {
   int64_t bytes = 0;
   for (const Param* param : model.params())
@@ -85,7 +96,8 @@ int64_t cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens) {
   for (int64_t i = 0; i < config.layers; ++i) {
     if (!config.attends(i)) continue;
     const AttentionShape shape = config.attention(i);
-    bytes += tokens * (cached_token_bytes(shape, dtype) + index_token_bytes(shape, dtype));
+    bytes += tokens * (cached_token_bytes(shape, dtype) + index_token_bytes(shape, dtype)) +
+             entry_bytes(shape, dtype, tokens);
   }
   return bytes;
 }
@@ -96,6 +108,8 @@ int64_t context_bytes(const ModelConfig& config, DType dtype, int64_t position) 
     if (!config.attends(i)) continue;
     const AttentionShape shape = config.attention(i);
     bytes += shape.seen_of(position + 1) * cached_token_bytes(shape, dtype);
+    if (const Entries& e = shape.entries; e.chosen() && (position + 1) / e.tokens > e.top)
+      bytes += (position + 1) / e.tokens * bytes_of(DType::f32, e.width);
     if (position >= shape.top) bytes += (position + 1) * index_token_bytes(shape, dtype);
   }
   return bytes;

@@ -124,6 +124,14 @@ void Attention::project_latents_backward(Run& run, Tensor dx, Tensor dq, Tensor 
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
   };
   const Tensor queries = latents->queries_of(x, saved.latents);
+  if (shape.latent.shared) {
+    const Tensor dqueries = like(queries);
+    dq = before_norm(run, dq, q_norm, saved.q_norm);
+    ops::matmul_dw(run, q, dq, queries, all);
+    ops::matmul_dx(run, dqueries, dq, q, all);
+    ops::zero(run, dx);
+    return latents->backward_acc(run, dx, dqueries, dk, {}, x, saved.latents);
+  }
   Tensor dk_rope = like(saved.latents.k_rope), dkv = like(saved.latents.kv),
          down = run.scratch.alloc(x.dtype, {x.rows(), k.value.rows()});
   ops::split_heads(run, dk_rope, down, dk, shape.heads);
@@ -283,22 +291,13 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
   }
   if (indexer) choose(run, x, pass, layer, saved);
 
-  std::vector<int32_t> by_head(static_cast<size_t>(rows)), back(by_head.size());
-  std::vector<int64_t> offsets;
-  for (int64_t h = 0; h < heads; ++h) {
-    offsets.push_back(h * tokens);
-    for (int64_t n = 0; n < tokens; ++n) {
-      by_head[static_cast<size_t>(h * tokens + n)] = static_cast<int32_t>(n * heads + h);
-      back[static_cast<size_t>(n * heads + h)] = static_cast<int32_t>(h * tokens + n);
-    }
-  }
-  offsets.push_back(rows);
+  const RowsByPart by_head(tokens, heads);
   const Tensor q_heads = saved.q.reshape({rows, shape.key_width});
   Tensor sorted = alloc(rows, width), query = alloc(rows, shared + width);
-  ops::matmul_dx(run, sorted, {q_heads.slice_cols(shared, shape.key_width), by_head},
-                 bank_of(k_bank_, k, heads), offsets);
+  ops::matmul_dx(run, sorted, {q_heads.slice_cols(shared, shape.key_width), by_head.sorted},
+                 bank_of(k_bank_, k, heads), by_head.offsets);
   ops::cast(run, query.slice_cols(0, shared), q_heads.slice_cols(0, shared));
-  ops::gather_rows(run, query.slice_cols(shared, shared + width), sorted, back);
+  ops::gather_rows(run, query.slice_cols(shared, shared + width), sorted, by_head.back);
 
   Tensor seen = alloc(tokens, heads * width), values = alloc(rows, shape.value_width), lse;
   if (sinks.present()) lse = run.scratch.alloc(DType::f32, {tokens, heads});
@@ -308,9 +307,9 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
                            shape.window);
   else attend_kept(run, seen, lse, query, kv, pass.kept, batch.positions, heads, scale_of(shape));
   if (sinks.present()) ops::attention_sinks(run, seen, lse, sinks);
-  ops::matmul_forward(run, values, {seen.reshape({rows, width}), by_head},
-                      bank_of(v_bank_, v, heads), offsets);
-  ops::gather_rows(run, saved.o.reshape({rows, shape.value_width}), values, back);
+  ops::matmul_forward(run, values, {seen.reshape({rows, width}), by_head.sorted},
+                      bank_of(v_bank_, v, heads), by_head.offsets);
+  ops::gather_rows(run, saved.o.reshape({rows, shape.value_width}), values, by_head.back);
 }
 
 // Those that follow take the choice as it stands in the pass.
@@ -330,7 +329,7 @@ void Attention::attend(Run& run, Tensor x, const Pass& pass, int64_t layer, Save
   const Batch& batch = pass.batch;
   ops::KvView kv = kv_of(batch, saved);
   if (pass.cache) {
-    pass.cache->store(run, layer, batch, saved.k, saved.v);
+    pass.cache->store(run, layer, batch, saved.k, shape.latent.shared ? Tensor{} : saved.v);
     kv = pass.cache->view(layer, batch);
   }
   saved.o = run.saved.alloc(saved.q.dtype, {saved.q.rows(), shape.o_width()});
@@ -342,16 +341,23 @@ void Attention::attend(Run& run, Tensor x, const Pass& pass, int64_t layer, Save
   const ChunkedKeys keys(kv, batch.positions, shape.chunk);
   ops::attention_forward(run, saved.o, saved.lse, saved.q, keys.kv(), keys.positions(), shape.heads,
                          shape.kv_heads, scale_of(shape), shape.window, shape.score_cap);
+  if (!saved.kept.empty())
+    ops::attend_entries_acc(run, saved.o, saved.lse, saved.q,
+                            pass.cache ? pass.cache->entries(layer) : saved.entries.entries,
+                            saved.kept, shape.heads, scale_of(shape));
   if (sinks.present()) ops::attention_sinks(run, saved.o, saved.lse, sinks);
 }
 
 void Attention::attend_backward(Run& run, Tensor dq, Tensor dk, Tensor dv, Tensor do_,
-                                const Pass& pass, const Saved& saved) {
+                                Tensor dentries, const Pass& pass, const Saved& saved) {
   if (sinks.present()) ops::attention_sinks_backward(run, sinks, do_, saved.o, saved.lse);
   const ChunkedKeys keys(kv_of(pass.batch, saved), pass.batch.positions, shape.chunk);
   ops::attention_backward(run, dq, dk, dv, do_, saved.q, keys.kv(), saved.o, saved.lse,
                           keys.positions(), shape.heads, shape.kv_heads, scale_of(shape),
                           shape.window, shape.score_cap);
+  if (!dentries.empty())
+    ops::attend_entries_backward_acc(run, dq, dentries, do_, saved.q, saved.entries.entries,
+                                     saved.o, saved.lse, saved.kept, shape.heads, scale_of(shape));
 }
 
 void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t layer,
@@ -360,6 +366,14 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   project(run, x, saved);
   if (gate.present() && !gate_of_latents() && (shape.own_gates() || latents))
     project_gate(run, x, saved);
+  if (shape.latent.shared) {
+    project_shared(run, pass, saved);
+    saved.kept = {};
+    if (entries) make_entries(run, x, pass, layer, saved);
+    attend(run, x, pass, layer, saved);
+    const ArenaScope scope(run.scratch);
+    return ops::matmul_forward(run, y, narrowed(run, turned_back(run, pass, saved), saved), o, all);
+  }
   if (latents && (pass.cache || !pass.kept.empty())) {
     attend_latents(run, x, pass, layer, saved);
   } else {
@@ -384,7 +398,20 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
     return run.scratch.alloc(t.dtype, {t.rows(), t.cols()});
   };
   if (o_bias.present()) ops::bias_backward(run, {}, o_bias, dy, {}, all);
-  Tensor do_ = like(saved.o), dq = like(saved.q), dk = like(saved.k), dv = like(saved.v), dgate;
+  Tensor do_ = like(saved.o), dq = like(saved.q), dk = like(saved.k), dv = like(saved.v), dgate,
+         dentries;
+  if (shape.latent.shared) {
+    out_shared_backward(run, do_, dy, pass, saved);
+    if (!saved.kept.empty()) dentries = like(saved.entries.entries);
+    attend_backward(run, dq, dk, dv, do_, dentries, pass, saved);
+    ops::add(run, dk, dk, dv);
+    turn_back(run, dq, pass, false);
+    turn_back(run, dk, pass, false);
+    project_backward(run, dx, dq, dk, dv, dgate, x, saved);
+    if (dentries.empty()) return;
+    return entries->backward_acc(run, dx, dentries, x, pass, {pass.batch, shape.entries.tokens},
+                                 saved.entries);
+  }
   ops::matmul_dx(run, do_, dy, o, all);
   if (gate.present()) {
     dgate = like(saved.gate);
@@ -392,7 +419,7 @@ void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
   } else {
     ops::matmul_dw(run, o, dy, saved.o, all);
   }
-  attend_backward(run, dq, dk, dv, do_, pass, saved);
+  attend_backward(run, dq, dk, dv, do_, {}, pass, saved);
   if (shape.norm_turned && q_norm) norm_turned_backward(run, dq, dk, saved);
   rotate(run, dq, dk, pass, true);
   project_backward(run, dx, dq, dk, dv, dgate, x, saved);

@@ -1,9 +1,10 @@
 // Causal self-attention: project, rotate, attend, project out. With latents, keys and values are
-// made of what a token keeps (model/latents.h).
+// made of what a token keeps (model/latents.h), or are that (model/shared_attention.cpp).
 #pragma once
 
 #include <optional>
 
+#include "model/compressor.h"
 #include "model/config.h"
 #include "model/indexer.h"
 #include "model/kv_cache.h"
@@ -12,19 +13,32 @@
 
 namespace moe {
 
+// Rows of parts of tokens, row n P + p being part p of token n: sorted by part, and from there
+// back.
+struct RowsByPart {
+  std::vector<int32_t> sorted, back;
+  std::vector<int64_t> offsets;  // [P+1] of each part's
+
+  RowsByPart(int64_t tokens, int64_t parts);
+};
+
 struct Attention {
   AttentionShape shape;
   // [H*C,D], [G*C,D], [G*Cv,D] (absent where values are of keys), [D,H*Cv]; with latents of L
   // numbers, of which queries are made of Lq, [H*C,Lq] or of both [H*C,2 Lq], [H*(C-R),L],
   // [H*Cv,L]
+  // of shared latents q is [H*C,Lq], k and v are absent and o is [D,P*W] where o_a is there
   Param q, k, v, o;
+  Param o_a;                             // [P,W,H*C/P], absent without parts of heads
   Param q_bias, k_bias, v_bias, o_bias;  // absent without bias
   Param sinks;                           // [H], absent without
   Param gate;  // [H*Cv,D], or [H,D] of heads, or [H*Cv,2 Lq] of both latents, absent without
   std::optional<Norm> q_norm, k_norm;  // weight [C] (per head) or [H*C], [G*C] (full)
   std::optional<Norm> v_norm;          // per head, no weight
   std::optional<Latents> latents;
-  std::optional<Indexer> indexer;  // of sparse attention, in layers that have one
+  std::optional<Indexer> indexer;             // of sparse attention, in layers that have one
+  std::optional<Compressor> entries;          // in layers that have them
+  std::optional<EntryIndexer> entry_indexer;  // where they are chosen
 
   // Views into run.saved.
   struct Saved {
@@ -35,6 +49,10 @@ struct Attention {
     Tensor q_whole, k_whole, v_whole;  // q, k and v before they were clipped; absent without
     Norm::Saved q_norm, k_norm, v_norm;
     Latents::Saved latents;
+    Tensor narrowed;  // [N,P*W] A, what o takes; absent without o_a
+    Compressor::Saved entries, index;
+    Tensor
+        kept;  // [N,K] i32: the entries that a token sees, -1 behind them; absent where none does
   };
 
   // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from
@@ -76,8 +94,20 @@ struct Attention {
   void attend(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
   void attend_latents(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
   void choose(Run&, Tensor x, const Pass&, int64_t layer, const Saved&);
-  void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, const Pass&,
-                       const Saved&);
+  void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor dentries,
+                       const Pass&, const Saved&);
+
+  // Of latents that are keys and values as they are (shared_attention.cpp): queries, keys and
+  // values, turned; what heads gave turned back, or with `inverse` its gradient; the same in
+  // scratch; what the projection back takes, and backward; what entries the batch makes and which
+  // of them each token sees.
+  void project_shared(Run&, const Pass&, Saved&);
+  void turn_back(Run&, Tensor o, const Pass&, bool inverse) const;
+  Tensor turned_back(Run&, const Pass&, const Saved&) const;
+  Tensor narrowed(Run&, Tensor o, Saved&);
+  void narrowed_backward(Run&, Tensor do_, Tensor dnarrowed, Tensor turned);
+  void out_shared_backward(Run&, Tensor do_, Tensor dy, const Pass&, const Saved&);
+  void make_entries(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
 
   // What follows a projection y [N,*] A, in place where there is no norm: its bias and norm, and
   // what clips it, which leaves `whole` as it was.

@@ -129,6 +129,59 @@ void validate_multipliers(const ModelConfig& c) {
                m.attention);
 }
 
+// Of latents that are keys and values as they are.
+void validate_shared(const ModelConfig& c) {
+  const LatentAttention& l = c.latent;
+  if (!l.shared) {
+    if (l.out_groups != 0 || l.out_width != 0 || c.has_entries())
+      fail_usage(
+          "matrices of parts of the heads, and entries, go with latents that are keys and values "
+          "as they are");
+    return;
+  }
+  if (l.query_width < 1 || l.width != c.head_width || l.value_width != c.head_width ||
+      c.kv_heads != 1)
+    fail_usage(
+        "latents of {} numbers cannot be the one key and value of heads of {}: they are as wide, "
+        "@kv_heads is 1, and queries are made of latents, too",
+        l.width, c.head_width);
+  if ((l.out_groups > 0) != (l.out_width > 0) || l.out_groups < 0 || l.out_width > kMaxModelSize ||
+      (l.out_groups > 0 && c.heads % l.out_groups != 0))
+    fail_usage("{} heads are not {} parts, of which each becomes {} numbers", c.heads, l.out_groups,
+               l.out_width);
+  if (l.query_both || c.attention_gate || c.sparse.present() || c.query_growth.present() ||
+      c.window_sinks || c.scan_beside || !c.nope_layers.empty() || c.window_rotary_width > 0 ||
+      c.rope_scaling.kind == RopeScaling::Kind::longrope)
+    fail_usage(
+        "latents that are keys and values as they are turn in all layers, without gates, sparse "
+        "attention, queries that grow and longrope");
+}
+
+void validate_entries(const ModelConfig& c, const Entries& e, const std::vector<int64_t>& layers,
+                      bool chosen) {
+  validate_layers(c, layers, "one that attends to entries");
+  if (e.present() == layers.empty())
+    fail_usage("entries stand for {} tokens, and {} layers have them; give both, or none", e.tokens,
+               layers.size());
+  if (!e.present()) {
+    if (e.tokens < 0 || e.top != 0 || e.heads != 0 || e.width != 0)
+      fail_usage("an indexer of entries is given, but there are none");
+    return;
+  }
+  constexpr int64_t kMostTokens = int64_t{1} << 16;
+  if (e.tokens > kMostTokens || e.chosen() != chosen || e.top < 0 || e.top > kMaxModelSize)
+    fail_usage("entries of {} tokens, of which {} are chosen; it must be 1 to {} tokens", e.tokens,
+               e.top, kMostTokens);
+  if (chosen && (e.heads < 1 || e.heads > kMaxModelSize || e.width < c.rotary_width ||
+                 e.width > kMaxModelSize))
+    fail_usage(
+        "an indexer of entries has {} heads of {} numbers, of which {} turn with the position",
+        e.heads, e.width, c.rotary_width);
+  for (const int64_t layer : layers)
+    if (c.mixer(layer) != Mixer::attention || !c.has_window(layer))
+      fail_usage("layer {} attends to entries, so it must have attention with a window", layer);
+}
+
 void validate_latent(const ModelConfig& c) {
   const LatentAttention& l = c.latent;
   if (l.query_both && (!l.present() || l.query_width == 0))
@@ -137,6 +190,7 @@ void validate_latent(const ModelConfig& c) {
     if (!(factor > 0 && std::isfinite(factor)) || (factor != 1 && !l.present()))
       fail_usage("latents are multiplied by {}; it must be above 0, and 1 where there are none",
                  factor);
+  validate_shared(c);
   if (!l.present()) return;
   if (l.query_factor != 1 && (l.query_width == 0 || l.query_both || c.sparse.present()))
     fail_usage(
@@ -149,7 +203,7 @@ void validate_latent(const ModelConfig& c) {
     fail_usage(
         "all of a head's {} numbers turn with the position; with latent attention only some may",
         c.head_width);
-  if (c.kv_heads != c.heads)
+  if (!l.shared && c.kv_heads != c.heads)
     fail_usage("with latent attention every head has its own keys and values; there are {} of {}",
                c.kv_heads, c.heads);
   if (c.positions != Positions::rope || c.qk_norm != QkNorm::none || c.attention_bias ||
@@ -378,6 +432,11 @@ bool ModelConfig::has_window(int64_t layer) const {
   return attention_window > 0 && (window_layers.empty() || lists(window_layers, layer));
 }
 
+Entries ModelConfig::entries(int64_t layer) const {
+  if (lists(heavy_layers, layer)) return heavy;
+  return lists(light_layers, layer) ? light : Entries{};
+}
+
 Mixer ModelConfig::mixer(int64_t layer) const {
   if (lists(linear_layers, layer)) return Mixer::linear;
   if (lists(scan_layers, layer)) return Mixer::scan;
@@ -396,9 +455,19 @@ bool ModelConfig::attention_turns() const {
   return true;
 }
 
+namespace {
+
+// Of the last tokens, as many as an entry is made of, what is weighed and what weighs it, of the
+// entries and of those of an indexer.
+int64_t entry_state(const Entries& e, int64_t width) {
+  return e.parts() * e.tokens * 2 * e.parts() * (width + e.width);
+}
+
+}  // namespace
+
 int64_t ModelConfig::state_numbers(int64_t layer) const {
   switch (mixer(layer)) {
-    case Mixer::attention:
+    case Mixer::attention: return entry_state(entries(layer), head_width);
     case Mixer::none: return 0;
     case Mixer::linear: return linear.state();
     case Mixer::conv: return (conv_width - 1) * width;
@@ -446,7 +515,7 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .sinks = attention_sinks && (!window_sinks || has_window(layer)),
           .qk_norm = normed ? qk_norm : QkNorm::none,
           .norm_turned = qk_norm_turned,
-          .window_turns = window_rope_theta > 0 && has_window(layer),
+          .window_turns = window_rope_theta > 0 && has_window(layer) && !entries(layer).present(),
           .queries_grow = query_growth.present() && !(query_growth.where_still && turns),
           .clip = qkv_clip,
           .score_factor = factor,
@@ -457,12 +526,13 @@ AttentionShape ModelConfig::attention(int64_t layer) const {
           .head_gates = head_gates,
           .gate_softplus = gate_softplus,
           .latent = latent,
-          .shared_width = latent.present() ? rotary_width : 0,
+          .shared_width = latent.present() && !latent.shared ? rotary_width : 0,
           .top = chosen ? sparse.top : 0,
           .index_heads = indexed ? sparse.heads : 0,
           .index_width = indexed ? sparse.width : 0,
           .block = chosen ? sparse.block : 0,
-          .local = chosen && sparse.block > 0 ? sparse.local : 0};
+          .local = chosen && sparse.block > 0 ? sparse.local : 0,
+          .entries = entries(layer)};
 }
 
 int64_t ModelConfig::moe_layer_count() const {
@@ -655,6 +725,11 @@ void validate(const ModelConfig& c) {
   validate_latent(c);
   if (c.head_gates && !c.attention_gate)
     fail_usage("gates of heads are given, but attention has no gate");
+  validate_entries(c, c.heavy, c.heavy_layers, false);
+  validate_entries(c, c.light, c.light_layers, true);
+  for (const int64_t layer : c.heavy_layers)
+    if (lists(c.light_layers, layer))
+      fail_usage("layer {} is listed with entries of many tokens and with such of few", layer);
   validate_sparse(c);
   validate_full(c);
   validate_linear(c);

@@ -86,6 +86,12 @@ struct LatentAttention {
   // of these numbers and of those of queries, behind their norms (LongCat-Flash, arXiv 2509.01322,
   // section 2.3)
   float factor = 1, query_factor = 1;
+  // They are the key and the value of all heads as they are, turned like a key, and what heads give
+  // of them is turned back (DeepSeek-V4, arXiv 2606.19348, section 2.3).
+  bool shared = false;
+  // With those: what heads give is made narrower by so many matrices, each of its part of the
+  // heads, to so many numbers each; 0: it is not
+  int64_t out_groups = 0, out_width = 0;
 
   bool present() const { return width > 0; }
   int64_t queries_of() const { return query_both ? 2 * query_width : query_width; }
@@ -110,6 +116,24 @@ struct SparseAttention {
 
   bool present() const { return top > 0; }
   int64_t blocks() const { return block > 0 ? top / block : 0; }
+};
+
+// Entries beside the tokens of a window (DeepSeek-V4, arXiv 2606.19348, section 2.3), each of which
+// stands for some tokens that follow one another: every number of it is a mean of theirs, weighted
+// by what they say themselves. A token attends to those whose last token is not behind it.
+struct Entries {
+  int64_t tokens = 0;  // that an entry stands for; 0: there are none
+  // Each is a mean of as many tokens before those, too, and a token attends to the `top` best only,
+  // which an indexer says.
+  int64_t top = 0;
+  int64_t heads = 0, width = 0;  // of an indexer's queries; its keys are entries of its own
+
+  bool present() const { return tokens > 0; }
+  bool chosen() const { return top > 0; }
+  // That can have their last token within so many that follow one another.
+  int64_t in_block(int64_t block) const { return (block + tokens - 1) / tokens; }
+  // How often an entry's width a token is projected to.
+  int64_t parts() const { return chosen() ? 2 : 1; }
 };
 
 // The gated delta rule, in place of attention (Gated DeltaNet, arXiv 2412.06464): a sequence keeps
@@ -207,11 +231,16 @@ struct AttentionShape {
   int64_t index_heads = 0, index_width = 0;  // of the indexer that chooses them; 0: there is none
   // it chooses blocks of so many keys, the last `local` of them always; 0: single keys
   int64_t block = 0, local = 0;
+  Entries entries = {};  // that a token sees, too
 
   int64_t q_width() const { return heads * key_width; }
   int64_t k_width() const { return kv_heads * key_width; }
   int64_t v_width() const { return kv_heads * value_width; }
   int64_t o_width() const { return heads * value_width; }
+  // Of what the projection back takes.
+  int64_t out_width() const {
+    return latent.out_groups > 0 ? latent.out_groups * latent.out_width : o_width();
+  }
   // Gates that ops::head_gates_forward weighs by, in f32; the others are those of an activation.
   bool own_gates() const { return head_gates || gate_softplus; }
   // Numbers that a cache keeps of a token. With latents its keys are what heads share of a key and
@@ -226,7 +255,10 @@ struct AttentionShape {
     if (top > 0 && block > 0 && before > top) return top - block + (before - 1) % block + 1;
     if (top > 0) return std::min(top, before);
     if (chunk > 0) return (before - 1) % chunk + 1;
-    return window > 0 ? std::min(window, before) : before;
+    const int64_t tokens = window > 0 ? std::min(window, before) : before;
+    if (!entries.present()) return tokens;
+    const int64_t made = before / entries.tokens;
+    return tokens + (entries.chosen() ? std::min(entries.top, made) : made);
   }
 };
 
@@ -268,8 +300,12 @@ struct ModelConfig {
   int64_t heads = 4;        // H
   int64_t kv_heads = 4;     // G, divides H
   int64_t head_width = 32;  // C
-  LatentAttention latent;   // then G = H
+  LatentAttention latent;   // then G = H, or 1 where they are shared as they are
   SparseAttention sparse;   // of latent attention, or of blocks of keys
+  // Of latents that are shared as they are: entries of many tokens, and of few of which some are
+  // chosen, and the layers that have them.
+  Entries heavy, light;
+  std::vector<int64_t> heavy_layers, light_layers;
   FullAttention full;
   // so many of a head's C numbers, the first ones, turn with the position (of latent attention: the
   // same of keys in all heads, also where nothing turns); 0: all
@@ -300,7 +336,8 @@ struct ModelConfig {
   Positions positions = Positions::rope;
   float rope_theta = 10000;
   RopeScaling rope_scaling;
-  float window_rope_theta = 0;  // of layers with a window, unscaled; 0: they turn as the others do
+  // of layers with a window and without entries, unscaled; 0: they turn as the others do
+  float window_rope_theta = 0;
   QueryGrowth query_growth;
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_turned = false;  // of queries and keys as they are turned, not before
@@ -394,6 +431,8 @@ struct ModelConfig {
   bool joins_late(int64_t layer) const { return shortcut && layer > 0 && is_moe(layer - 1); }
   bool has_ffn(int64_t layer) const;
   bool has_window(int64_t layer) const;
+  Entries entries(int64_t layer) const;
+  bool has_entries() const { return heavy.present() || light.present(); }
   Mixer mixer(int64_t layer) const;
   // Where the norms of a layer stand.
   NormPlacement placement(int64_t layer) const;

@@ -52,6 +52,17 @@ double average_keys_of_chunk(int64_t chunk, int64_t context) {
          static_cast<double>(context);
 }
 
+// Of the entries that a token sees on average, and of an indexer of them, scores and what is made
+// by them.
+double flops_of_entries(const AttentionShape& shape, int64_t context) {
+  const Entries& e = shape.entries;
+  if (!e.present()) return 0;
+  const auto tokens = static_cast<double>(e.tokens);
+  const double seen = average_keys(e.top * e.tokens, context) / tokens;
+  return 2 * static_cast<double>(shape.q_width() + shape.o_width()) * seen +
+         2 * static_cast<double>(e.heads * e.width) * average_keys(0, context) / tokens;
+}
+
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
 // keys seen, or 6 H C Cv in layers of linear attention, 4 H P C in those of a state space; norms,
 // activations and the embedding's lookup are not counted.
@@ -73,6 +84,7 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
     scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
               (shape.chunk > 0 ? average_keys_of_chunk(shape.chunk, context)
                                : average_keys(shape.top > 0 ? shape.top : shape.window, context));
+    scores += flops_of_entries(shape, context);
     if (context > shape.top)
       scores +=
           2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
@@ -166,7 +178,11 @@ MemoryCount count_memory(const ModelConfig& c) {
                 buffers = 4 * (params.buffers - params.sketch) + params.sketch_bytes;
   int64_t cached = 0;  // numbers
   for (int64_t i = 0; i < c.layers; ++i) {
-    if (c.attends(i)) cached += c.attention(i).cached_width();
+    if (!c.attends(i)) continue;
+    const AttentionShape shape = c.attention(i);
+    cached += shape.cached_width();
+    if (const Entries& e = shape.entries; e.present())  // of a token its share
+      cached += (shape.key_width + e.width + e.tokens - 1) / e.tokens;
   }
   return {4 * n + buffers, 2 * n + buffers, 2 * cached, 4 * c.state_numbers()};
 }

@@ -10,6 +10,8 @@ namespace moe {
 namespace {
 
 constexpr size_t kMinChunk = size_t{4} << 20;
+// What chooses entries is laid out anew each time, by what takes these types alone.
+DType index_entries_in(DType dtype) { return dtype == DType::f16 ? DType::f32 : dtype; }
 constexpr int64_t kNoSequence = -1;  // for a length
 
 int64_t blocks_for(int64_t tokens) { return (tokens + ops::kKeyBlock - 1) / ops::kKeyBlock; }
@@ -51,6 +53,7 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
     state_at_.push_back(states);
     states += config.state_numbers(i);
     index_.emplace_back();
+    entries_.emplace_back();
     if (!config.attends(i)) {
       k_.emplace_back();
       v_.emplace_back();
@@ -64,6 +67,14 @@ KvCache::KvCache(const ModelConfig& config, DType dtype, int64_t capacity, Devic
       v_.push_back(k_.back().slice_cols(shape.shared_width, width));
       if (shape.index_heads > 0)
         index_.back() = memory_.alloc(dtype, {blocks_, shape.index_width, ops::kKeyBlock});
+      if (const Entries& e = shape.entries; e.present()) {
+        LayerEntries& of = entries_.back();
+        of.tokens = e.tokens;
+        of.each = e.in_block(ops::kKeyBlock);
+        of.all = memory_.alloc(dtype, {blocks_ * of.each, width});
+        if (e.chosen())
+          of.index = memory_.alloc(index_entries_in(dtype), {blocks_ * of.each, e.width});
+      }
       continue;
     }
     // Where blocks are chosen, which is done without a GPU, heads see other blocks than their
@@ -174,8 +185,8 @@ void KvCache::adopt(int32_t slot, std::span<const int32_t> blocks) {
   check_open(slot);
   if (has_states() && !blocks.empty())
     fail(
-        "the states of layers without attention belong to one sequence; slot {} cannot begin with "
-        "another's",
+        "the states of layers without attention, or with entries, belong to one sequence; slot {} "
+        "cannot begin with another's",
         slot);
   if (length(slot) > 0)
     fail(
@@ -234,6 +245,24 @@ std::vector<float*> KvCache::states(int64_t layer, const Batch& batch) {
 ops::KvView KvCache::view(int64_t layer, const Batch& batch) const {
   const auto l = static_cast<size_t>(layer);
   return {k_[l], v_[l], batch.bounds, {}, batch.slots, tables_};
+}
+
+int64_t KvCache::entry_row(int64_t layer, int32_t slot, int64_t number) const {
+  const LayerEntries& of = entries_[static_cast<size_t>(layer)];
+  const int64_t block = ((number + 1) * of.tokens - 1) / ops::kKeyBlock;
+  return tables_[static_cast<size_t>(slot)][static_cast<size_t>(block)] * of.each + number -
+         block * ops::kKeyBlock / of.tokens;
+}
+
+void KvCache::store_entries(Run& run, int64_t layer, const Batch& batch, const MadeEntries& made,
+                            Tensor entries, Tensor index) {
+  std::vector<int64_t> rows;
+  for (size_t s = 0; s + 1 < made.bounds.size(); ++s)
+    for (int64_t e = made.bounds[s]; e < made.bounds[s + 1]; ++e)
+      rows.push_back(entry_row(layer, batch.slots[s], made.number[static_cast<size_t>(e)]));
+  const LayerEntries& of = entries_[static_cast<size_t>(layer)];
+  ops::store_keys(run, of.all, entries, rows);
+  if (!index.empty()) ops::store_keys(run, of.index, index, rows);
 }
 
 void KvCache::store_index(Run& run, int64_t layer, const Batch& batch, Tensor k) {

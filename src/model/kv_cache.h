@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "model/compressor.h"
 #include "model/rope.h"
 #include "moe/pass.h"
 #include "tensor/arena.h"
@@ -18,9 +19,10 @@ namespace moe {
 // when it is truncated or closed. Sequences that begin alike may share whole blocks, which come
 // back when the last holder lets go. A block lies in all layers alike; within one, keys lie
 // transposed (ops::KvView) but for q8_0, whose blocks of numbers run along a row, and values by
-// heads but on a device; both as rows in layers that choose blocks of them, but on a device. Layers
-// of linear attention, of convolutions and of state spaces keep a state a sequence, f32, which only
-// goes forward: nothing can be taken back but everything, and no two sequences can share a
+// heads but on a device; both as rows in layers that choose blocks of them, but on a device.
+// Entries that stand for several tokens lie in the block of the last of these. Layers of linear
+// attention, of convolutions, of state spaces and with entries keep a state a sequence, f32, which
+// only goes forward: nothing can be taken back but everything, and no two sequences can share a
 // beginning. Owns its memory. For one thread at a time.
 class KvCache {
  public:
@@ -68,6 +70,13 @@ class KvCache {
   // The same of the keys [N,C] A of a layer's indexer, which have no values.
   void store_index(Run&, int64_t layer, const Batch&, Tensor k);
   ops::KvView index_view(int64_t layer, const Batch&) const;
+  // The same of the entries [T,C] A that a batch makes in a layer that has them, and of those of
+  // its indexer, absent without; and where entry `number` of a sequence lies among all.
+  void store_entries(Run&, int64_t layer, const Batch&, const MadeEntries&, Tensor entries,
+                     Tensor index);
+  int64_t entry_row(int64_t layer, int32_t slot, int64_t number) const;
+  Tensor entries(int64_t layer) const { return entries_[static_cast<size_t>(layer)].all; }
+  Tensor index_entries(int64_t layer) const { return entries_[static_cast<size_t>(layer)].index; }
   // Of the batch's sequences, in a layer that has one: the state of each, to be read and written by
   // the layer (ModelConfig::state_numbers). Valid as long as view()'s.
   std::vector<float*> states(int64_t layer, const Batch&);
@@ -84,9 +93,15 @@ class KvCache {
   // per layer [blocks, G, 64, C], on a device and where blocks are chosen [blocks * 64, G*C]; of
   // latents part of k
   std::vector<Tensor> v_;
-  std::vector<Tensor> index_;         // per layer [blocks, C, 64]; empty where it has no indexer
-  std::vector<int32_t> free_blocks_;  // the next one last
-  std::vector<int32_t> holders_;      // of each block
+  struct LayerEntries {
+    int64_t tokens = 0, each = 0;  // that an entry stands for; room for entries in a block
+    // [blocks * each, C], and f32 or bf16 of an indexer, absent without
+    Tensor all = {}, index = {};
+  };
+  std::vector<LayerEntries> entries_;  // per layer
+  std::vector<Tensor> index_;          // per layer [blocks, C, 64]; empty where it has no indexer
+  std::vector<int32_t> free_blocks_;   // the next one last
+  std::vector<int32_t> holders_;       // of each block
   std::vector<std::vector<int32_t>> tables_;  // of each slot
   std::vector<int64_t> lengths_;              // of each slot; -1: it has no sequence
   std::vector<bool> stretched_;               // of each slot

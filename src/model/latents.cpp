@@ -16,10 +16,12 @@ void Latents::forward(Run& run, Tensor x, Saved& saved) {
     return z;
   };
   Tensor yq, ykv = projected(kv_a);
-  saved.k_rope = projected(k_rope);
+  saved.k_rope = k_rope.present() ? projected(k_rope) : Tensor{};
   if (q_norm) {
     yq = projected(q_a);
-    ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+    if (k_rope.present())
+      ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+    else ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}}, x, all);
     saved.q = normed(*q_norm, q_factor, yq, saved.q_norm);
     if (both) {
       const int64_t width = yq.cols();
@@ -64,6 +66,7 @@ void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk
     back(q_a, *q_norm, q_factor, dq, saved.q_norm);
   }
   back(kv_a, kv_norm, kv_factor, dkv, saved.kv_norm);
+  if (!k_rope.present()) return;
   ops::matmul_dw(run, k_rope, dk_rope, x, all);
   ops::matmul_dx_acc(run, dx, dk_rope, k_rope, all);
 }

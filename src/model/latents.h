@@ -16,7 +16,7 @@ struct Latents {
   std::optional<Norm> q_norm;  // [Lq]
   bool both = false;
   Param kv_a;                         // [L,D]
-  Param k_rope;                       // [R,D]
+  Param k_rope;                       // [R,D]; absent where latents are the keys, and turn
   Norm kv_norm;                       // [L]
   float q_factor = 1, kv_factor = 1;  // s', s
 
@@ -25,7 +25,7 @@ struct Latents {
     Tensor q;       // [N,Lq] A, absent without q_a
     Tensor both;    // [N,2 Lq] A, absent where queries are made of q alone
     Tensor kv;      // [N,L] A
-    Tensor k_rope;  // [N,R] A, before it is turned
+    Tensor k_rope;  // [N,R] A, before it is turned; absent likewise
     Norm::Saved q_norm, kv_norm;
   };
 
@@ -37,8 +37,8 @@ struct Latents {
   Tensor queries_of(Tensor x, const Saved& saved) const {
     return both ? saved.both : normed_of(x, saved);
   }
-  // dx [N,D] f32; dq like what queries are made of, dkv [N,L], dk_rope [N,R] A; dq absent where
-  // saved.q is
+  // dx [N,D] f32; dq like what queries are made of, dkv [N,L], dk_rope [N,R] A; dq and dk_rope
+  // absent where what they are of is
   void backward_acc(Run&, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x, const Saved&);
 };
 

@@ -352,6 +352,8 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
           memory.alloc(DType::i32, {batch.tokens(), of.block > 0 ? of.heads * of.blocks() : top});
     }
   }
+  if (config_.has_entries() && run.device != nullptr)
+    fail("attention to entries that stand for several tokens is not done on a GPU; leave it out");
   const auto table = [&](const std::optional<ops::RopeFrequencies>& rope) {
     return rope ? ops::cos_sin_table(run, memory, batch.positions, *rope) : ops::CosSinTable{};
   };
@@ -366,6 +368,7 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
     pass.cos_sin = cos_sin_of(run, memory, batch, *rope_, *long_rope_, stretch);
   } else {
     pass.cos_sin = table(rope_);
+    pass.frequencies = rope_ ? &*rope_ : nullptr;
   }
   pass.window_cos_sin = table(window_rope_);
   if (config_.query_growth.present())

@@ -50,6 +50,13 @@ class List {
   void latent_attention(Attention& attention) const;
   void indexer(Indexer& indexer, const AttentionShape& shape) const;
   void block_indexer(Indexer& indexer, const AttentionShape& shape) const;
+  void shared_attention(Attention& attention) const;
+  struct EntryKinds {
+    ParamKind kv, gate, bias, norm;
+    const char* name;
+  };
+  void compressor(Compressor& of, const Entries& entries, int64_t width, const EntryKinds&) const;
+  void entries(Attention& attention) const;
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void state_space(StateScan& scan) const;
@@ -119,6 +126,63 @@ void List::latent_attention(Attention& attention) const {
   if (shape.index_heads > 0) indexer(attention.indexer.emplace(), shape);
 }
 
+// The norms' epsilon is the model's (transformers:deepseek_v4/modeling_deepseek_v4.py).
+void List::shared_attention(Attention& attention) const {
+  const AttentionShape& shape = attention.shape;
+  const LatentAttention& l = shape.latent;
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> of) {
+    add(param, Part::attention, kind, name, role, of);
+  };
+  Latents& latents = attention.latents.emplace();
+  own(latents.q_a, ParamKind::q_a, "attn.q_a.weight", Role::matrix, {l.query_width, c.width});
+  latents.q_norm.emplace().eps = latents.kv_norm.eps = c.norm_eps;
+  own(latents.q_norm->weight, ParamKind::q_a_norm, "attn.q_a_norm.weight", Role::norm,
+      {l.query_width});
+  own(attention.q, ParamKind::q_b, "attn.q_b.weight", Role::matrix,
+      {shape.q_width(), l.query_width});
+  own(latents.kv_a, ParamKind::kv_a, "attn.kv_a.weight", Role::matrix, {l.width, c.width});
+  own(latents.kv_norm.weight, ParamKind::kv_a_norm, "attn.kv_a_norm.weight", Role::norm, {l.width});
+  attention.q_norm.emplace().eps = c.norm_eps;
+  if (l.out_groups > 0)
+    own(attention.o_a, ParamKind::o_a, "attn.o_a.weight", Role::matrix,
+        {l.out_groups, l.out_width, shape.o_width() / l.out_groups});
+  own(attention.o, ParamKind::o, "attn.o.weight", Role::residual, {c.width, shape.out_width()});
+  if (shape.sinks) own(attention.sinks, ParamKind::sinks, "attn.sinks", Role::bias, {shape.heads});
+  if (shape.entries.present()) entries(attention);
+}
+
+void List::compressor(Compressor& of, const Entries& entries, int64_t width,
+                      const EntryKinds& kinds) const {
+  const std::string name = kinds.name;
+  const auto own = [&](Param& param, ParamKind kind, const char* what, Role role,
+                       std::initializer_list<int64_t> shape) {
+    add(param, Part::attention, kind, name + what, role, shape);
+  };
+  const int64_t all = entries.parts() * width;
+  own(of.kv, kinds.kv, ".kv.weight", Role::matrix, {all, c.width});
+  own(of.gate, kinds.gate, ".gate.weight", Role::matrix, {all, c.width});
+  own(of.bias, kinds.bias, ".bias", Role::bias, {entries.tokens, all});
+  of.norm.eps = c.norm_eps;
+  own(of.norm.weight, kinds.norm, ".norm.weight", Role::norm, {width});
+}
+
+void List::entries(Attention& attention) const {
+  const Entries& e = attention.shape.entries;
+  compressor(attention.entries.emplace(), e, attention.shape.key_width,
+             {ParamKind::entry_kv, ParamKind::entry_gate, ParamKind::entry_bias,
+              ParamKind::entry_norm, "attn.entries"});
+  if (!e.chosen()) return;
+  EntryIndexer& indexer = attention.entry_indexer.emplace();
+  compressor(indexer.keys, e, e.width,
+             {ParamKind::entry_index_kv, ParamKind::entry_index_gate, ParamKind::entry_index_bias,
+              ParamKind::entry_index_norm, "attn.entry_index"});
+  add(indexer.q, Part::attention, ParamKind::index_q, "attn.index_q.weight", Role::matrix,
+      {e.heads * e.width, attention.shape.latent.query_width});
+  add(indexer.weights, Part::attention, ParamKind::index_weights, "attn.index_weights.weight",
+      Role::matrix, {e.heads, c.width});
+}
+
 void List::indexer(Indexer& indexer, const AttentionShape& shape) const {
   const int64_t heads = shape.index_heads, width = shape.index_width;
   const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
@@ -156,6 +220,7 @@ void List::block_indexer(Indexer& indexer, const AttentionShape& shape) const {
 
 void List::attention(Attention& attention) const {
   const AttentionShape& shape = attention.shape = c.attention(layer_);
+  if (shape.latent.shared) return shared_attention(attention);
   if (shape.latent.present()) return latent_attention(attention);
   const auto projection = [&](Param& weight, Param& bias, bool biased, ParamKind kind,
                               const std::string& name, Role role, int64_t out, int64_t in) {
@@ -441,11 +506,11 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   Norm final_norm;
   list_input(c, embedding, positions, tell);
   // Heads of layers with a window may be others or alone have sinks, and some layers have no
-  // indexer.
+  // indexer, or entries.
   const auto kind_of = [&](int64_t i) {
     return std::tuple(c.is_moe(i), c.has_ffn(i), c.mixer(i),
                       (c.full.present() || c.window_sinks) && c.has_window(i),
-                      c.attention(i).index_heads > 0);
+                      c.attention(i).index_heads > 0, c.entries(i).tokens, c.entries(i).top);
   };
   std::map<decltype(kind_of(0)), std::pair<int64_t, int64_t>> kinds;  // the first layer, how many
   for (int64_t i = 0; i < c.layers; ++i) ++kinds.try_emplace(kind_of(i), i, 0).first->second.second;
@@ -493,7 +558,9 @@ DType sketch_type(const ModelConfig& c, const Param& p) {
 bool is_of_indexer(ParamKind kind) {
   return kind == ParamKind::index_q || kind == ParamKind::index_k ||
          kind == ParamKind::index_q_norm || kind == ParamKind::index_k_norm ||
-         kind == ParamKind::index_weights;
+         kind == ParamKind::index_weights || kind == ParamKind::entry_index_kv ||
+         kind == ParamKind::entry_index_gate || kind == ParamKind::entry_index_bias ||
+         kind == ParamKind::entry_index_norm;
 }
 
 bool is_of_streams(ParamKind kind) {

@@ -62,6 +62,17 @@ enum class ParamKind : uint8_t {
   kv_a_norm,
   k_b,
   v_b,
+  o_a,  // of shared latents: matrices of parts of the heads, before the projection back
+  // of entries that stand for several tokens: what is weighed, what weighs it and its bias, their
+  // norm; the same of an indexer's
+  entry_kv,
+  entry_gate,
+  entry_bias,
+  entry_norm,
+  entry_index_kv,
+  entry_index_gate,
+  entry_index_bias,
+  entry_index_norm,
   // of an indexer, which chooses what sparse attention sees: its queries, and their norm where it
   // chooses blocks, its keys and their norm, the weights of its heads
   index_q,

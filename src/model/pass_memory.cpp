@@ -27,6 +27,7 @@ struct Sizes {
   RoutingSpec spec;  // unused by dense models
   bool goes_back;
   bool by_neuron;  // experts are neurons of one network, whose rows are tokens
+  int64_t reach;   // tokens of the longest text
 
   Sizes(const ModelConfig& config, const TrainingShape& training, const RoutingSpec& routing,
         bool backward = true)
@@ -36,7 +37,8 @@ struct Sizes {
         a(training.dtype == DType::bf16 ? 2 : kF32),
         spec(routing),
         goes_back(backward),
-        by_neuron(config.by_neuron()) {}
+        by_neuron(config.by_neuron()),
+        reach(training.context) {}
 
   // Of a micro-batch: a row's text begins and ends anywhere in a document, so that it has one more
   // sequence than ends of documents.
@@ -114,9 +116,33 @@ int64_t saved_scan(const Sizes& s) {
          s.chunks() * of.values() * of.states * kF32;
 }
 
+// Entries that a batch makes, and how many a token sees at most.
+int64_t made_entries(const Sizes& s, const Entries& e) { return e.present() ? s.n / e.tokens : 0; }
+int64_t seen_entries(const Sizes& s, const Entries& e) {
+  if (!e.present()) return 0;
+  return e.chosen() ? std::min(e.top, s.reach / e.tokens) : s.reach / e.tokens;
+}
+
+// Of shared latents: queries before and behind their norm, its statistics; what queries are made of
+// and what is shared, likewise; what heads give, lse, the same made narrower. Of entries and of
+// those of an indexer what they are made of, they before and behind their norm, its statistics; and
+// those that a token sees.
+int64_t saved_shared(const Sizes& s, const AttentionShape& shape) {
+  const LatentAttention& l = shape.latent;
+  const Entries& e = shape.entries;
+  const int64_t narrow = l.out_groups > 0 ? shape.out_width() : 0,
+                all = e.present() ? shape.key_width + e.width : 0;
+  return s.n * s.a *
+             (2 * shape.q_width() + 2 * (l.query_width + l.width) + shape.o_width() + narrow +
+              2 * e.parts() * all) +
+         s.n * kF32 * (2 * shape.heads + 2 + seen_entries(s, e)) +
+         made_entries(s, e) * (2 * all * s.a + (e.chosen() ? 2 : 1) * kF32);
+}
+
 int64_t saved_heads(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   const AttentionShape shape = c.attention(layer);
+  if (shape.latent.shared) return saved_shared(s, shape);
   const int64_t q = s.n * shape.q_width() * s.a, k = s.n * shape.k_width() * s.a;
   // q, k, v, o; lse
   int64_t bytes =
@@ -327,8 +353,26 @@ int64_t scratch_gate(const Sizes& s, const AttentionShape& shape) {
   return s.n * (shape.o_width() * s.a + shape.gates * (shape.own_gates() ? kF32 + rounded : s.a));
 }
 
+// Gradients of queries, of what is shared twice and of what heads gave; beside them what heads gave
+// turned back, its gradient by parts and that of what is narrower; or those of entries, and of
+// queries before their norm and of what they are made of, or of what entries are made of.
+int64_t scratch_shared(const Sizes& s, const AttentionShape& shape) {
+  const LatentAttention& l = shape.latent;
+  const Entries& e = shape.entries;
+  const int64_t row = s.n * s.a, wave = scratch_wave(s, s.n, s.c.width),
+                out = row * shape.o_width(), entries = made_entries(s, e) * shape.key_width * s.a,
+                narrow = l.out_groups > 0 ? row * shape.out_width() + out : 0,
+                made = e.present() ? 2 * e.parts() * row * shape.key_width + entries : 0,
+                queries =
+                    row * (shape.q_width() + l.query_width + std::max(l.query_width, l.width));
+  return row * (shape.q_width() + 2 * shape.k_width()) + out +
+         std::max(out + narrow + wave, entries + std::max({s.n * shape.heads * kF32, queries + wave,
+                                                           queries + made + wave}));
+}
+
 int64_t scratch_heads(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
+  if (shape.latent.shared) return scratch_shared(s, shape);
   const int64_t q = s.n * shape.q_width() * s.a,
                 others = s.n * (shape.k_width() + shape.v_width() + shape.o_width()) * s.a;
   if (const LatentAttention& l = shape.latent; l.present())
@@ -489,11 +533,12 @@ namespace {
 int64_t scratch_latents(const Sizes& s, int64_t layer) {
   const AttentionShape shape = s.c.attention(layer);
   const int64_t width = shape.latent.width;
-  return shape.latent.present() ? s.n * s.a *
-                                          (shape.cached_key_width() * (shape.heads + 1) +
-                                           shape.heads * (2 * width + shape.value_width)) +
-                                      (s.c.attention_sinks ? s.n * shape.heads * kF32 : 0)
-                                : 0;
+  return shape.latent.present() && !shape.latent.shared
+             ? s.n * s.a *
+                       (shape.cached_key_width() * (shape.heads + 1) +
+                        shape.heads * (2 * width + shape.value_width)) +
+                   (s.c.attention_sinks ? s.n * shape.heads * kF32 : 0)
+             : 0;
 }
 
 int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -527,6 +572,16 @@ int64_t scratch_sparse(const Sizes& s, int64_t layer, int64_t reach) {
                               kF32 * rounded_up(scores, ops::kKeyBlock));
 }
 
+// An indexer's queries, weights and scores of the entries of a text, and these as they are kept and
+// as they are laid out.
+int64_t scratch_entries(const Sizes& s, int64_t layer) {
+  const Entries e = s.c.attention(layer).entries;
+  if (!e.chosen() || s.reach / e.tokens <= e.top) return 0;
+  const int64_t all = s.reach / e.tokens + ops::kKeyBlock,
+                scores = std::max(std::min(s.n * all, ops::kScoresAtOnce), all);
+  return s.n * e.heads * (e.width * s.a + kF32) + all * e.width * (kF32 + s.a) + kF32 * scores;
+}
+
 // What heads gave, weighted or normed.
 int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const LinearAttention& l = s.c.linear;
@@ -538,6 +593,10 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
                      s.c.scan_beside ? s.stream() : 0});
   if (s.c.mixer(layer) == Mixer::conv)
     return s.stream() + std::max(s.n * s.c.width * s.a, s.c.conv_width * s.c.width * kF32);
+  if (const AttentionShape shape = s.c.attention(layer); shape.latent.shared) {
+    const int64_t narrow = shape.latent.out_groups > 0 ? shape.out_width() : 0;
+    return s.stream() + std::max(s.n * s.a * (shape.o_width() + narrow), scratch_entries(s, layer));
+  }
   return s.c.attention_gate ? s.stream() + s.n * s.c.attention(layer).o_width() * s.a : 0;
 }
 
@@ -545,7 +604,8 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
 
 int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                              const RoutingSpec& routing) {
-  const Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
+  Sizes s(c, {.batch = 1, .context = shape.tokens, .dtype = shape.dtype}, routing, false);
+  s.reach = std::max(shape.context, shape.tokens);
   // of every block, hidden
   const int64_t streams =
       2 * s.streams() + s.n * c.width * s.a + s.statistics() + (c.shortcut ? s.stream() : 0);
@@ -560,7 +620,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
                           : still                   ? c.head_width + 1
                                                     : turning[0],
                 turns = s.n * (turning[0] + growing + turning[1]) * kF32;
-  const int64_t reach = std::max(shape.context, shape.tokens),
+  const int64_t reach = s.reach,
                 choices = c.sparse.block > 0 ? c.sparse.heads * c.sparse.blocks() : c.sparse.top,
                 chosen = c.sparse.present() && reach > c.sparse.top ? s.n * choices * 4 : 0;
   int64_t saved = shape.loss ? 2 * s.n * kF32 + kept_logits(s) : 0;  // nll, lse

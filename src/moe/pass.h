@@ -81,6 +81,8 @@ struct Pass {
   const std::function<void(int64_t layer, const Tensor& h)>* on_block = nullptr;
   // of the batch's positions: Model::prepare fills it; absent where they are not rotary
   ops::CosSinTable cos_sin = {};
+  // By which cos_sin turns, for what turns by other positions; null where nothing does.
+  const ops::RopeFrequencies* frequencies = nullptr;
   // The same of layers whose window has frequencies of its own; absent where none has.
   ops::CosSinTable window_cos_sin = {};
   // The same of queries that grow with their positions; absent where none do.

@@ -68,6 +68,18 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.latent.query_both, b.latent.query_both);
   EXPECT_EQ(a.latent.factor, b.latent.factor);
   EXPECT_EQ(a.latent.query_factor, b.latent.query_factor);
+  EXPECT_EQ(a.latent.shared, b.latent.shared);
+  EXPECT_EQ(a.latent.out_groups, b.latent.out_groups);
+  EXPECT_EQ(a.latent.out_width, b.latent.out_width);
+  for (auto member : {&ModelConfig::heavy, &ModelConfig::light}) {
+    const Entries &of_a = a.*member, &of_b = b.*member;
+    EXPECT_EQ(of_a.tokens, of_b.tokens);
+    EXPECT_EQ(of_a.top, of_b.top);
+    EXPECT_EQ(of_a.heads, of_b.heads);
+    EXPECT_EQ(of_a.width, of_b.width);
+  }
+  EXPECT_EQ(a.heavy_layers, b.heavy_layers);
+  EXPECT_EQ(a.light_layers, b.light_layers);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);

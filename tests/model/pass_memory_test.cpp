@@ -226,6 +226,29 @@ TEST(ForwardMemory, OfExpertsThatJoinLater) {
   expect_estimated("experts that join later", c, {.tokens = 1024, .loss = true});
 }
 
+TEST(ForwardMemory, OfSharedLatentsAndEntries) {
+  ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
+  c.heads = 4;
+  c.kv_heads = 1;
+  c.head_width = 48;
+  c.rotary_width = 16;
+  c.latent = {.width = 48,
+              .query_width = 40,
+              .value_width = 48,
+              .shared = true,
+              .out_groups = 2,
+              .out_width = 32};
+  c.attention_sinks = true;
+  c.attention_window = 64;
+  c.window_rope_theta = 500;
+  expect_estimated("shared latents", c, {.tokens = 1024, .loss = true});
+  c.heavy = {.tokens = 32};
+  c.heavy_layers = {1};
+  c.light = {.tokens = 4, .top = 16, .heads = 2, .width = 24};
+  c.light_layers = {2};
+  expect_estimated("entries", c, {.tokens = 1024, .loss = true});
+}
+
 TEST(ForwardMemory, OfGatesBehindNorms) {
   ModelConfig c = config_of(default_options(find_recipe("deepseek-v3"), 6, 2, 3));
   c.norm_gate = 16;

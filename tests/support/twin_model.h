@@ -18,6 +18,7 @@
 #include "support/twin_gates.h"
 #include "support/twin_linear.h"
 #include "support/twin_router.h"
+#include "support/twin_shared_attention.h"
 #include "support/twin_xielu.h"
 
 namespace moe::test {
@@ -449,6 +450,9 @@ class TwinModel {
 
   Matrix<T> mixed(const Matrix<T>& x, const std::string& name, int64_t layer) const {
     const auto attended = [&] {
+      if (c_.latent.shared)
+        return TwinSharedAttention<T>(c_, p_, in_->positions, in_->bounds)
+            .run(x, name + "attn.", layer);
       return scaled(attention(x, name + "attn.", layer), c_.multipliers.attention_out);
     };
     switch (c_.mixer(layer)) {

@@ -199,6 +199,35 @@ TEST(Memory, OfGatesBehindNormsIsEstimatedFromShapes) {
   }
 }
 
+TEST(Memory, OfSharedLatentsAndEntriesIsEstimatedFromShapes) {
+  ModelConfig c = config_of("deepseek-v3");
+  c.qk_norm = QkNorm::none;
+  c.heads = 4;
+  c.kv_heads = 1;
+  c.head_width = 48;
+  c.rotary_width = 16;
+  c.latent = {.width = 48,
+              .query_width = 40,
+              .value_width = 48,
+              .shared = true,
+              .out_groups = 2,
+              .out_width = 32};
+  c.attention_sinks = true;
+  c.attention_window = 64;
+  c.window_rope_theta = 500;
+  for (const bool entries : {false, true}) {
+    if (entries) {
+      c.heavy = {.tokens = 32};
+      c.heavy_layers = {1};
+      c.light = {.tokens = 4, .top = 16, .heads = 2, .width = 24};
+      c.light_layers = {2};
+    }
+    for (const DType dtype : {DType::f32, DType::bf16})
+      expect_estimated(fmt::format("shared latents, entries {} {}", entries, name_of(dtype)), c,
+                       dtype, false);
+  }
+}
+
 TEST(Memory, OfSoftplusGatesIsEstimatedFromShapes) {
   ModelConfig c = config_of("deepseek-v3");
   c.qk_norm = QkNorm::head;

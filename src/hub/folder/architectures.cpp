@@ -454,6 +454,8 @@ std::string why_not_plain_routing(const RoutingOptions& routing) {
 
 std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.halves && c.has_halves()) return kHalvesInWords;
+  if (!known.shared_latents && c.latent.shared)
+    return "one key of a token is its value too, for all heads";
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
   if (!known.falcon_h1 && c.scan_beside) return "attention stands beside its state spaces";
   if (!known.falcon_h1 && c.scan.present() && !c.scan.norm)

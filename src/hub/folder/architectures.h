@@ -60,7 +60,7 @@ struct KnownParts {
        xielu = false, halves = false, head_gates = false, streams = false, proportional = false,
        llama4 = false, clips = false, olmo_hybrid = false, falcon_h1 = false, values_apart = false,
        kv_heads_apart = false, heads_apart = false, parts_apart = false, softplus_gates = false,
-       norm_gates = false, longcat = false, blocks = false;
+       norm_gates = false, longcat = false, blocks = false, shared_latents = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 // What sets models apart whose layers are one sublayer alone.

@@ -23,6 +23,16 @@ void visit_moe_cpp_widths(Visitor& v, Config& c) {
   v.extra("q_lora_both", c.latent.query_both, false);
   v.extra("q_lora_factor", c.latent.query_factor, 1, 0);
   v.extra("kv_lora_factor", c.latent.factor, 1, 0);
+  v.extra("kv_lora_shared", c.latent.shared, false);
+  v.extra("o_groups", c.latent.out_groups, 0, 1);
+  v.extra("o_lora_rank", c.latent.out_width, 0, 1);
+  v.extra("heavy_compress_rate", c.heavy.tokens, 0, 1);
+  v.layer_list("heavy_compressed_layers", c.heavy_layers);
+  v.extra("sparse_compress_rate", c.light.tokens, 0, 1);
+  v.extra("sparse_compressed_topk", c.light.top, 0, 1);
+  v.extra("sparse_compressed_n_heads", c.light.heads, 0, 1);
+  v.extra("sparse_compressed_head_dim", c.light.width, 0, 1);
+  v.layer_list("sparse_compressed_layers", c.light_layers);
   v.extra("index_topk", c.sparse.top, 0, 1);
   v.extra("index_n_heads", c.sparse.heads, 0, 1);
   v.extra("index_head_dim", c.sparse.width, 0, 1);

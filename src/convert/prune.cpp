@@ -223,6 +223,11 @@ void check_prune(const ModelConfig& config, const PruneOptions& o) {
         "recipe '{}' sends each token id to experts of fixed numbers; without some of them all "
         "others would move",
         config.routing.recipe);
+  if (!config.table_layers.empty())
+    fail_usage(
+        "in {} layers a table says the experts of each token id by their numbers; without some of "
+        "them it would name others",
+        config.table_layers.size());
   check_count(o.experts, config.routing.experts, staying(config.routing));
   if (o.window < 1 || o.windows < 1)
     fail_usage("{} windows of {} tokens are no calibration; both must be at least 1", o.windows,

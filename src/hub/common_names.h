@@ -116,6 +116,7 @@ inline constexpr NameRow kHuggingFaceNames[] = {
     {Part::router, ParamKind::noise, "model.layers.{i}.mlp.gate_noise.weight"},
     {Part::router, ParamKind::selection_bias, "model.layers.{i}.mlp.gate.e_score_correction_bias"},
     {Part::router, ParamKind::threshold, "model.layers.{i}.mlp.gate.e_score_threshold"},
+    {Part::router, ParamKind::table, "model.layers.{i}.mlp.gate.tid2eid"},
     {Part::experts, ParamKind::gate, "model.layers.{i}.mlp.experts.{e}.gate_proj.{w}",
      Layout::per_expert},
     {Part::experts, ParamKind::up, "model.layers.{i}.mlp.experts.{e}.up_proj.{w}",

@@ -428,6 +428,10 @@ bool ModelConfig::is_moe(int64_t layer) const {
   return layer >= dense_first && layer % moe_every == 0;
 }
 
+bool ModelConfig::has_table(int64_t layer) const {
+  return is_moe(layer) && lists(table_layers, layer);
+}
+
 bool ModelConfig::has_window(int64_t layer) const {
   return attention_window > 0 && (window_layers.empty() || lists(window_layers, layer));
 }
@@ -555,7 +559,7 @@ int64_t ModelConfig::sublayers() const {
 
 bool ModelConfig::by_neuron() const {
   return expert_width == 1 && shared_experts == 0 && !branch_norms && !ffn_bias &&
-         !expert_down_bias && !weigh_inputs && moe_layer_count() > 0 &&
+         !expert_down_bias && !weigh_inputs && table_layers.empty() && moe_layer_count() > 0 &&
          takes_a_set(train_spec(routing));
 }
 
@@ -698,6 +702,19 @@ void validate_shortcut(const ModelConfig& c) {
         "multipliers of the residual, scales of layers and layers of one sublayer");
 }
 
+void validate_tables(const ModelConfig& c, const RoutingSpec& spec) {
+  validate_layers(c, c.table_layers, "one whose experts a table says");
+  for (const int64_t layer : c.table_layers)
+    if (!c.is_moe(layer))
+      fail_usage("layer {} is listed as one whose experts a table says, but it has none", layer);
+  if (!c.table_layers.empty() && (!needs_logits(spec.select) || experts_choose(spec.select) ||
+                                  !std::holds_alternative<KeepSecond>(spec.second) ||
+                                  !std::holds_alternative<Dropless>(spec.capacity)))
+    fail_usage(
+        "a table can say the experts of a layer only where tokens choose theirs by scores and none "
+        "is left out");
+}
+
 void validate_experts(const ModelConfig& c) {
   need_positive(c.expert_width, "the expert width");
   if (c.shared_experts < 0)
@@ -767,7 +784,7 @@ void validate(const ModelConfig& c) {
                c.routing.recipe, c.layers);
   validate_experts(c);
   validate_shortcut(c);
-  train_spec(c.routing);
+  validate_tables(c, train_spec(c.routing));
   eval_spec(c.routing);
 }
 

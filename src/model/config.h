@@ -412,6 +412,8 @@ struct ModelConfig {
   int64_t moe_every = 1;            // MoE at layers i with i mod moe_every == 0 ...
   int64_t dense_first = 0;          // ... and i >= dense_first ...
   std::vector<int64_t> moe_layers;  // ... unless listed here
+  // In these a token's experts are those of its id, by a table, and are weighed by their scores.
+  std::vector<int64_t> table_layers;
   RoutingOptions routing;
   InitOptions init;
   std::string model_type;  // that hub/ read it as and saves it as while that can say it; empty:
@@ -429,6 +431,7 @@ struct ModelConfig {
   bool is_moe(int64_t layer) const;
   // Whether what routed experts of the layer before gave joins behind this one.
   bool joins_late(int64_t layer) const { return shortcut && layer > 0 && is_moe(layer - 1); }
+  bool has_table(int64_t layer) const;
   bool has_ffn(int64_t layer) const;
   bool has_window(int64_t layer) const;
   Entries entries(int64_t layer) const;

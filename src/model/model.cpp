@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -58,6 +59,19 @@ void first_of_streams(const Param& param, const ops::HyperShape& shape) {
     x[(2 + s) * streams + s] = kOwn;
 }
 
+// Of each id so many experts, no two alike, as HashChoice draws them (moe/stages/select.h).
+void draw_table(const Param& param, int64_t experts, RngKey key) {
+  std::vector<int64_t> order(static_cast<size_t>(experts));
+  for (int64_t id = 0; id < param.value.rows(); ++id) {
+    const RngKey of_id = key.fold(static_cast<uint64_t>(id));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    for (size_t i = 0; i < static_cast<size_t>(param.value.cols()); ++i) {
+      std::swap(order[i], order[i + uniform_index(of_id, i, order.size() - i)]);
+      param.value.row<float>(id)[i] = static_cast<float>(order[i]);
+    }
+  }
+}
+
 // One parameter's initial values, each drawn from (key, index in the whole of it).
 void draw(const Param& param, const ModelConfig& config, RngKey key) {
   const InitOptions& init = config.init;
@@ -80,6 +94,7 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   if (param.kind == ParamKind::scan_dt_bias ||
       (param.kind == ParamKind::linear_dt_bias && config.linear.by_channel()))
     return draw_strengths(x, n, key);
+  if (param.kind == ParamKind::table) return draw_table(param, config.routing.experts, key);
   if (is_of_streams(param.kind) && !param.is_matrix()) return first_of_streams(param, config.hyper);
   if (const std::optional<float> factor = first_of_xielu(param.kind)) {
     std::fill_n(x, n, *factor);

@@ -349,7 +349,9 @@ void List::router(Router& router) const {
         first_expert_scale(spec.weigh) == 1 ? Role::norm : Role::bias, {experts});
   if (std::holds_alternative<LearnedNoise>(spec.noise))
     own(router.noise, ParamKind::noise, "ffn.router.noise.weight", Role::matrix, {experts, d});
-  if (selection_bias(spec.select))
+  if (c.has_table(layer_))
+    own(router.table, ParamKind::table, "ffn.router.table", Role::buffer, {c.vocab, spec.slots()});
+  else if (selection_bias(spec.select))
     own(router.bias, ParamKind::selection_bias, "ffn.router.bias", Role::buffer, {experts});
   if (experts_choose(spec.select))
     own(router.threshold, ParamKind::threshold, "ffn.router.threshold", Role::buffer, {experts});
@@ -508,7 +510,7 @@ void each_param(const ModelConfig& c, const std::function<void(const Param&, int
   // Heads of layers with a window may be others or alone have sinks, and some layers have no
   // indexer, or entries.
   const auto kind_of = [&](int64_t i) {
-    return std::tuple(c.is_moe(i), c.has_ffn(i), c.mixer(i),
+    return std::tuple(c.is_moe(i), c.has_table(i), c.has_ffn(i), c.mixer(i),
                       (c.full.present() || c.window_sinks) && c.has_window(i),
                       c.attention(i).index_heads > 0, c.entries(i).tokens, c.entries(i).top);
   };
@@ -546,7 +548,8 @@ bool is_large(const Param& p) {
 }
 
 bool is_sketch(const Param& p) {
-  return p.part == Part::router && p.role == Role::buffer && p.value.rank == 2;
+  return p.part == Part::router && p.role == Role::buffer && p.value.rank == 2 &&
+         p.kind != ParamKind::table;
 }
 
 // Without a gate the first matrix is of `up`.

@@ -144,6 +144,7 @@ enum class ParamKind : uint8_t {
   scale,           // of a router, a factor of each expert's weight
   selection_bias,  // of a router, SelectionBias: a buffer
   threshold,       // of a router whose experts choose: a buffer
+  table,           // of a router whose experts are those of a token's id: a buffer
 };
 
 // Whether it is an operand of the large products or a table of embeddings, which a file may hold in

@@ -171,11 +171,38 @@ void Router::decide_choice(Run& run, const Pass& pass, Saved& saved) const {
   }
   const bool replayed = pass.recorded != nullptr;
   score(run, spec, pass, saved);
-  select_forward(run, saved, pass, spec.select);
+  if (table.present()) look_up(run, pass, saved);
+  else select_forward(run, saved, pass, spec.select);
   if (replayed) replay(run, pass, saved);
   weigh_forward(run, saved, spec.weigh);
   measure(run, spec, pass, saved);
   if (!replayed) send(run, spec, pass, saved);
+}
+
+void Router::look_up(Run& run, const Pass& pass, Saved& saved) const {
+  const std::span<const int32_t> ids = pass.batch.ids;
+  const int64_t tokens = saved.scores.rows(), slots = pass.routing->slots();
+  if (std::ssize(ids) != tokens || table.value.cols() != slots)
+    fail("layer {} has a table of {} experts for each id, and was asked for {} of {} tokens", layer,
+         table.value.cols(), slots, tokens);
+  saved.choice = run.saved.alloc(DType::i32, {tokens, slots});
+  saved.selected = run.saved.alloc(DType::i32, {tokens, slots});
+  ops::select_all(run, saved.selected);
+  OnHost host(run);
+  const Tensor rows = host.read(table.value), choice = host.write(saved.choice);
+  for (int64_t n = 0; n < tokens; ++n) {
+    const int32_t id = ids[static_cast<size_t>(n)];
+    if (id < 0 || id >= rows.rows())
+      fail("token id {} is outside the table of layer {}, which has {} rows", id, layer,
+           rows.rows());
+    for (int64_t i = 0; i < slots; ++i) {
+      const float expert = rows.row<float>(id)[i];
+      if (!(expert >= 0 && expert < static_cast<float>(saved.experts)))
+        fail("the table of layer {} says expert {} for token id {}, and there are {}", layer,
+             expert, id, saved.experts);
+      choice.row<int32_t>(n)[i] = static_cast<int32_t>(expert);
+    }
+  }
 }
 
 // Recorded choices take the place of the router's own, which are made all the same: a score that is

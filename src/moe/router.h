@@ -75,6 +75,9 @@ struct Router {
   Param scale;        // [E], present where experts have a factor
   Param bias;         // [E] buffer, present with a SelectionBias
   Param threshold;    // [E] buffer, present where experts choose
+  // [V,K] buffer, where a token's experts are those of its id, whatever their scores, by which they
+  // are weighed all the same (DeepSeek-V4, arXiv 2606.19348, section 2.1)
+  Param table;
   int64_t layer = 0;  // of the model
   // among the model's routers, in order: its part of Pass::step_counts and Pass::recorded
   int64_t index = 0;
@@ -108,6 +111,7 @@ struct Router {
  private:
   void decide_choice(Run&, const Pass&, Saved&) const;
   void make_logits(Run&, Tensor x, const RoutingSpec&, Saved&);
+  void look_up(Run&, const Pass&, Saved&) const;
   void replay(Run&, const Pass&, Saved&) const;
 };
 

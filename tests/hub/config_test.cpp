@@ -80,6 +80,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
   }
   EXPECT_EQ(a.heavy_layers, b.heavy_layers);
   EXPECT_EQ(a.light_layers, b.light_layers);
+  EXPECT_EQ(a.table_layers, b.table_layers);
   EXPECT_EQ(a.rotary_width, b.rotary_width);
   EXPECT_EQ(a.multipliers.embedding, b.multipliers.embedding);
   EXPECT_EQ(a.multipliers.residual, b.multipliers.residual);

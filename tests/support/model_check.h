@@ -129,6 +129,7 @@ inline void draw_params(Model& model, uint64_t seed) {
   model.initialise(seed);
   const RngKey key = RngKey::from_seed(seed);
   for (Param* p : model.params()) {
+    if (p->kind == ParamKind::table) continue;
     const bool threshold = p->name.find("threshold") != std::string::npos,
                zero = norm(values(p->value)) == 0;
     for (int64_t i = 0; i < p->value.numel(); ++i) {

@@ -682,6 +682,18 @@ class TwinModel {
         in_->ids, in_->bounds, {}, numbers("router.bias"), numbers("router.threshold"), key};
     if (!in_->step_counts.empty()) in.step_counts = in_->step_counts.at(out_.routes.size());
     if (!in_->recorded.empty()) in.recorded = in_->recorded.at(out_.routes.size());
+    if (const std::vector<T>* table = maybe(name + "router.table")) {
+      const auto slots = static_cast<size_t>(routing_.slots());
+      in.recorded.clear();
+      for (const int32_t id : in_->ids) {
+        auto& row = in.recorded.emplace_back();
+        for (size_t i = 0; i < slots; ++i)
+          row.push_back(
+              {true, static_cast<size_t>(value_of((*table)[static_cast<size_t>(id) * slots + i])),
+               true});
+      }
+      in.bias.assign(static_cast<size_t>(routing_.experts), 0);
+    }
     TwinRouter<T> router(routing_, in);
     const TwinRouterParams<T> params{
         maybe(name + "router.weight"),     maybe(name + "router.up.weight"),

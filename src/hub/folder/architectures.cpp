@@ -456,6 +456,8 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.halves && c.has_halves()) return kHalvesInWords;
   if (!known.shared_latents && c.latent.shared)
     return "one key of a token is its value too, for all heads";
+  if (!known.shared_latents && !c.table_layers.empty())
+    return "a table says the experts of tokens in some of its layers";
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
   if (!known.falcon_h1 && c.scan_beside) return "attention stands beside its state spaces";
   if (!known.falcon_h1 && c.scan.present() && !c.scan.norm)

@@ -167,6 +167,7 @@ void visit_moe_cpp_experts(Visitor& v, Config& c) {
   v.size("moe_every", c.moe_every, 1);
   v.size("first_k_dense_replace", c.dense_first, 0);
   v.layer_list("moe_layers", c.moe_layers);
+  v.layer_list("hash_moe_layers", c.table_layers);
   v.recipe("recipe", c.routing.recipe);
   v.size("num_experts", c.routing.experts, 1);
   v.extra("zero_expert_num", c.routing.zero_experts, 0, 1);

@@ -96,6 +96,7 @@ constexpr NameRow kGgufNames[] = {
     {Part::router, ParamKind::noise, "blk.{i}.ffn_gate_inp_noise.weight"},
     {Part::router, ParamKind::selection_bias, "blk.{i}.exp_probs_b.bias"},
     {Part::router, ParamKind::threshold, "blk.{i}.exp_probs_threshold.bias"},
+    {Part::router, ParamKind::table, "blk.{i}.ffn_gate_table.weight"},
     {Part::attention, ParamKind::o_a, "blk.{i}.attn_output_a.weight"},
     {Part::attention, ParamKind::entry_kv, "blk.{i}.attn_entry_kv.weight"},
     {Part::attention, ParamKind::entry_gate, "blk.{i}.attn_entry_gate.weight"},

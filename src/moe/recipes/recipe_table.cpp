@@ -368,7 +368,8 @@ Recipe deepseek_v4() {
       "b_e += 0.001 sign(mean(c) - c_e);  y = sum w_i FFN_i(x) + FFN_shared(x)";
   r.differs =
       "The first three layers of the published models choose by a fixed table of token ids and "
-      "weigh by these scores; here every layer chooses by its scores. The larger model scales by "
+      "weigh by these scores; models that have such tables keep them, in a new one every layer "
+      "chooses by its scores. The larger model scales by "
       "2.5. The rate of b and the coefficient of the loss are V3's, and the published experts' "
       "clamped SwiGLU is an option of the model, not of the routing.";
   r.default_experts = 256;

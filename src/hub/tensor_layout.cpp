@@ -105,7 +105,8 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
   const AttentionShape shape = config.attention(0);
   // Latents share what turns where anything does: pairs stand so in layers without turning too.
   const int64_t width = shape.key_width,
-                turning = shape.latent.present() ? shape.shared_width : shape.rotary_width,
+                turning = shape.latent.present() && !shape.latent.shared ? shape.shared_width
+                                                                         : shape.rotary_width,
                 own = width - turning;
   switch (row.layout) {
     case Layout::fused_paired:
@@ -117,6 +118,11 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
       return {.head = width,
               .turning = config.rotary_width > 0 ? config.rotary_width : width,
               .swapped = true};
+    case Layout::index_rotary_last:
+    case Layout::index_columns_last:
+      return {.head = config.light.width, .turning = turning, .paired = true, .last = true};
+    case Layout::columns_last:
+    case Layout::bank_turned_rows:
     case Layout::rotary_last:
       return {.head = width, .turning = turning, .paired = true, .last = true};
     case Layout::halves_last: return {.head = width, .turning = turning, .last = true};
@@ -186,7 +192,8 @@ std::vector<int64_t> shape_in_file(Layout layout, std::vector<int64_t> shape, bo
     case Layout::minus_exp_rows: shape.push_back(1); return shape;
     case Layout::as_states: return {1, 1, shape[0], 1};
     case Layout::as_groups: return {config.scan.groups, shape[0] / config.scan.groups};
-    case Layout::bank_rows: return {shape[0] * shape[1], shape[2]};
+    case Layout::bank_rows:
+    case Layout::bank_turned_rows: return {shape[0] * shape[1], shape[2]};
     case Layout::bank_columns: return {shape[0] * shape[2], shape[1]};
     case Layout::by_head: return {config.heads, shape[0] / config.heads, shape[1]};
     case Layout::by_head_transposed: return {config.heads, shape[1], shape[0] / config.heads};
@@ -268,8 +275,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
       if (param.kind == ParamKind::linear_v)
         return join(map, name, shape, 0, tiled_piece(param, config.linear));
       return push(tiled_piece(param, config.linear));
-    case Layout::exp_rows:
-      return push({.param = &param, .change = FileTensor::Piece::Change::exp});
+    case Layout::exp_rows: return push({.param = &param, .change = FileTensor::Piece::Change::exp});
     case Layout::minus_exp_rows:
     case Layout::minus_exp:
       return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
@@ -280,6 +286,10 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
                        .shape = {rows.count, 1, shape[1]},
                        .pieces = {{.param = &param, .rows = rows}}});
       return;
+    case Layout::bank_turned_rows:
+    case Layout::columns_last:
+    case Layout::index_columns_last:
+      return push({.param = &param, .columns = order_of(row, param, config)});
     case Layout::by_head: return push({.param = &param, .heads = config.heads});
     case Layout::by_head_transposed:
       return push({.param = &param, .transpose = true, .heads = config.heads});
@@ -304,6 +314,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::index_last:
     case Layout::index_pairs_last:
     case Layout::rotary_first:
+    case Layout::index_rotary_last:
     case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
     case Layout::fused_rotary:
     case Layout::fused_paired:

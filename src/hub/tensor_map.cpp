@@ -119,6 +119,10 @@ void to_floats(float* out, const void* in, DType dtype, int64_t n) {
     case DType::f16:
       for (int64_t i = 0; i < n; ++i) out[i] = f16_to_f32(static_cast<const uint16_t*>(in)[i]);
       return;
+    case DType::i64:  // of tables
+      for (int64_t i = 0; i < n; ++i)
+        out[i] = static_cast<float>(static_cast<const int64_t*>(in)[i]);
+      return;
     default: dequantise(out, in, dtype, n);
   }
 }
@@ -140,13 +144,14 @@ void transpose(T* to, const T* from, int64_t rows, int64_t cols, int64_t to_stri
 
 constexpr int64_t kRowsAtOnce = 32;
 
-// Parts of a row, `head` long each, in another order.
+// Parts of a row, `head` long each, in another order, or the numbers of each part.
 template <class T, class F>
 void reorder(std::span<T> row, const RowOrder& order, F&& place) {
   if (order.as_in_model()) return;
   const std::vector<T> before(row.begin(), row.end());
-  for (int64_t i = 0; i < std::ssize(row); i += order.head)
-    std::copy_n(before.begin() + i, order.head, row.begin() + place(i));
+  const int64_t step = order.turning > 0 ? 1 : order.head;
+  for (int64_t i = 0; i < std::ssize(row); i += step)
+    std::copy_n(before.begin() + i, step, row.begin() + place(i));
 }
 
 // A piece's numbers in the Model's order, dense in `to`. T: f32, whatever the file's dtype, or a
@@ -231,7 +236,8 @@ std::span<const int64_t> without_leading_ones(std::span<const int64_t> shape) {
 
 void check_shape(const FileTensor& want, const Tensor& got, const std::string& path,
                  std::string_view asker) {
-  if (!holds_weights(got.dtype))
+  const bool of_table = want.pieces[0].param->kind == ParamKind::table;
+  if (!holds_weights(got.dtype) && !(of_table && got.dtype == DType::i64))
     fail("{}: tensor \"{}\" is {}; weights must be f32, bf16 or f16", path, want.name,
          describe(got));
   std::vector<int64_t> shape = shape_of(got);
@@ -298,7 +304,8 @@ Tensor copied(Model& model, const Param& param, const std::vector<BoundPiece>& p
   auto* to = static_cast<char*>(value.data);
   for (const auto& [piece, from] : pieces) {
     if (dtype == DType::f32) read_piece(reinterpret_cast<float*>(to), piece, from);
-    else if (piece.transpose) read_piece(reinterpret_cast<uint16_t*>(to), piece, from);
+    else if (piece.transpose || piece.columns.turning > 0)
+      read_piece(reinterpret_cast<uint16_t*>(to), piece, from);
     else {  // whole rows, so that blocks stay as they are
       const Source bytes{.data = from.data,
                          .count = from.count,
@@ -336,7 +343,8 @@ void bind_param(Model& model, Param& param, const std::vector<BoundPiece>& piece
     as_it_is = as_it_is && !piece.transpose && piece.order.as_in_model() && from.dense() &&
                piece.keeps_numbers() && piece.columns.as_in_model();
     alike = alike && piece.factor == 1;
-    cut = cut || piece.columns.head % block_of(dtype).elements != 0;
+    cut = cut || piece.columns.head % block_of(dtype).elements != 0 ||
+          (piece.columns.turning > 0 && is_quantised(dtype));
     transposed = transposed || piece.transpose;
   }
   const bool in_own_type = is_sketch(param) && dtype == sketch_type(model.config(), param);

@@ -62,6 +62,10 @@ enum class Layout {
   minus_exp,            // of each number x, -e^x
   minus_exp_rows,       // the same, [H] as [H,1]
   exp_rows,             // e^x, [H] as [H,1]
+  columns_last,         // [M,P*C] of entries, numbers of a part as rows of a head by rotary_last
+  index_rotary_last,    // as rotary_last, of each head of an indexer of entries
+  index_columns_last,   // as columns_last likewise
+  bank_turned_rows,     // as bank_rows, columns of each head as rows by rotary_last
   tiled,                // of linear attention, value heads key head by key head the other way round
 };
 
@@ -124,7 +128,8 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
     kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors, kGptNeoxTensors,
     kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors, kMiniMaxM3Tensors,
-    kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors;
+    kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors, kDeepSeekV4Tensors,
+    kDeepSeekV4PublishedTensors, kDeepSeekV4ModuleTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

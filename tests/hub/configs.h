@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/deepseek_v4_config.h"
 #include "hub/later_configs.h"
 #include "hub/layer_norm_configs.h"
 #include "hub/llama4_config.h"
@@ -392,6 +393,7 @@ inline void latent(ModelConfig& c) {
 // DeepSeek's, and those with its latent attention.
 template <class Add>
 void add_deepseek_families(Add&& add) {
+  add_deepseek_v4(add);
   add("deepseek", "deepseek-moe", [](ModelConfig& c) {
     two_shared_experts(c);
     c.layers = 3;

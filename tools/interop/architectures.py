@@ -77,6 +77,10 @@ def randomise(model):
         for name, buffer in sorted(model.named_buffers()):
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
+            elif name.endswith("tid2eid"):  # of each id some experts, no two alike
+                experts = model.config.n_routed_experts
+                for row in buffer:
+                    row.copy_(torch.randperm(experts, generator=generator)[: len(row)])
             elif name.endswith("layer_scalar"):
                 buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))
         for name, parameter in sorted(model.named_parameters()):
@@ -167,11 +171,16 @@ def weight_of_router(gate):
     return getattr(gate, "classifier", gate).weight  # LongCat's has a layer of its own
 
 
-def choosing_scores(gate, bias, x):
+def choosing_scores(gate, bias, x, ids=None):
     """What a router takes the largest of: [T,E], with -inf where it may not choose."""
+    if hasattr(gate, "tid2eid"):  # a table of the ids says it
+        chosen = torch.zeros(len(x), gate.num_experts)
+        return chosen.scatter_(1, gate.tid2eid[ids.reshape(-1)].long(), 1)
     logits = x @ weight_of_router(gate).T + (0 if getattr(gate, "bias", None) is None else gate.bias)
     if type(gate).__name__ == "Kolibri1TopKRouter":  # whose bias is one of logits
         return logits + bias
+    if type(gate).__name__ == "DeepseekV4TopKRouter":
+        return torch.nn.functional.softplus(logits).sqrt() + bias
     softmax = bias is None or hasattr(gate, "moe_statics") or hasattr(gate, "classifier")
     scores = logits.softmax(-1) if softmax else logits.sigmoid()
     scores = scores if bias is None else scores + bias
@@ -246,7 +255,7 @@ class Reference:
                     lambda gate, x, _, index=index, bias=bias: self.probs.__setitem__(
                         index,
                         choosing_scores(
-                            gate, bias, x[0].reshape(-1, weight_of_router(gate).shape[1])
+                            gate, bias, x[0].reshape(-1, weight_of_router(gate).shape[1]), *x[1:2]
                         ),
                     )
                 )

@@ -8,6 +8,7 @@ from sizes import (
     BAMBA,
     COHERE_EXPERTS,
     DBRX,
+    DEEPSEEK_V4,
     DENSE,
     DENSE_GRANITE,
     EXPERTS,
@@ -47,6 +48,7 @@ from sizes import (
     WINDOWED,
     YARN,
     YARN_OF_ONE,
+    YARN_OF_V4,
 )
 
 CASES = {
@@ -209,6 +211,11 @@ CASES = {
     "glm_moe_dsa": (
         "GlmMoeDsaConfig",
         dict(INDEXED, indexer_types=["full", "shared", "full"]),
+    ),
+    "deepseek_v4": ("DeepseekV4Config", DEEPSEEK_V4),
+    "deepseek_v4-yarn": (
+        "DeepseekV4Config",
+        dict(DEEPSEEK_V4, num_attention_heads=6, o_groups=3, rope_parameters=YARN_OF_V4),
     ),
     "hy_v4": ("HYV4Config", HY4),
     # with 72 two keys at the border are too near for f32 to decide as f64 does

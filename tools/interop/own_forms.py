@@ -49,6 +49,8 @@ NOT_FOR_LLAMA_CPP = {
     "kimi_linear-heads": "its linear attention has 3 heads",
     "bailing_hybrid-free": "decays of its linear attention have no floor",
     "deepseek_v32-sparse": "mscale_all_dim is 0.707",
+    "deepseek_v4": "one key of a token is its value too, for all heads",
+    "deepseek_v4-yarn": "one key of a token is its value too, for all heads",
     "lfm3": "its attention has one gate a head",
     "lfm3-plain": "window",
     "axk2": "gates stand behind its norms",

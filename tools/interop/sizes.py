@@ -124,6 +124,49 @@ HY4 = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
+DEEPSEEK_V4 = dict(
+    vocab_size=SIZES["vocab_size"],
+    hidden_size=48,
+    max_position_embeddings=SIZES["max_position_embeddings"],
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    head_dim=16,
+    partial_rotary_factor=0.5,
+    q_lora_rank=24,
+    o_groups=2,
+    o_lora_rank=12,
+    sliding_window=20,
+    layer_types=[
+        "sliding_attention",
+        "heavily_compressed_attention",
+        "compressed_sparse_attention",
+        "compressed_sparse_attention",
+    ],
+    compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
+    index_n_heads=16,  # of few heads no score is above 0 at times, and then any key is as good
+    index_head_dim=12,
+    index_topk=8,
+    mlp_layer_types=["hash_moe", "moe", "hash_moe", "moe"],
+    moe_intermediate_size=24,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    hc_mult=2,
+    hc_sinkhorn_iters=5,
+    num_nextn_predict_layers=0,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+YARN_OF_V4 = {
+    "main": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    "compress": {
+        "rope_type": "yarn",
+        "rope_theta": 160000.0,
+        "partial_rotary_factor": 0.5,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.0,
+    },
+}
 GLM_LATENT = {key: size for key, size in LATENT.items() if key != "first_k_dense_replace"}
 LLAMA_LIKE = dict(SIZES, num_hidden_layers=3, intermediate_size=64, head_dim=16)
 SIGMOID = dict(

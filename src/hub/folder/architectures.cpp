@@ -119,6 +119,8 @@ constexpr const TensorNames* kOfGptOss[] = {&kGptOssApartTensors};
 constexpr const TensorNames* kOfMellum[] = {&kQwen3MoeFusedTensors};
 constexpr const TensorNames* kOfKimi[] = {&kKimiUniformTensors};
 constexpr const TensorNames* kOfLing3[] = {&kLing3SavedTensors};
+constexpr const TensorNames* kOfDeepSeekV4[] = {&kDeepSeekV4PublishedTensors,
+                                                &kDeepSeekV4ModuleTensors};
 constexpr const TensorNames* kOfHy4[] = {&kHy4FusedTensors, &kHy4ApartTensors};
 constexpr const TensorNames* kOfGptNeox[] = {&kGptNeoxNewerTensors};
 constexpr const TensorNames* kOfMiniMaxM3[] = {&kMiniMaxM3PublishedTensors,
@@ -159,6 +161,8 @@ constexpr Architecture kArchitectures[] = {
     family<kGlm4Moe>("glm4_moe", "Glm4MoeForCausalLM", kDeepSeekTensors),
     family<kGlm4MoeLite>("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kLatentTensors),
     family<kGlmDsa>("glm_moe_dsa", "GlmMoeDsaForCausalLM", kPairedIndexedTensors),
+    {"deepseek_v4", "DeepseekV4ForCausalLM", why_not_deepseek_v4, read_deepseek_v4,
+     write_deepseek_v4, &kDeepSeekV4Tensors, false, nullptr, kOfDeepSeekV4},
     family<kHy4>("hy_v4", "HYV4ForCausalLM", kHy4Tensors, nullptr, kOfHy4),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),

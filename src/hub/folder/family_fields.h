@@ -1,5 +1,5 @@
-// The keys of config.json of the families (hub/folder/families.h), of GPT-2, of DBRX, and of
-// GPT-NeoX and Phi.
+// The keys of config.json of the families (hub/folder/families.h), of GPT-2, of DBRX, of
+// GPT-NeoX and Phi, and of DeepSeek-V4.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -30,5 +30,9 @@ std::string why_not_phi(const ModelConfig&);
 ModelConfig read_dbrx(const JsonReader&);
 void write_dbrx(Json&, const ModelConfig&);
 std::string why_not_dbrx(const ModelConfig&);
+
+ModelConfig read_deepseek_v4(const JsonReader&);
+void write_deepseek_v4(Json&, const ModelConfig&);
+std::string why_not_deepseek_v4(const ModelConfig&);
 
 }  // namespace moe

@@ -395,6 +395,13 @@ void read_rope_by_parts(const JsonReader& reader, ModelConfig& c) {
     c.window_rope_theta = windowed.theta;
 }
 
+void read_rope_of_kind(const JsonReader& rope, float& theta, RopeScaling& scaling, double share) {
+  scaling = scaling_of(rope);
+  scaling.score_mscale = 0;
+  if (theta == 0 || rope.has("rope_theta")) theta = number(rope, "rope_theta");
+  refuse_other_share(rope, share);
+}
+
 double share_of_head(int64_t turning, int64_t head_width) {
   const auto width = static_cast<double>(turning), head = static_cast<double>(head_width);
   const double share = width / head;

@@ -37,6 +37,9 @@ void write_rope_by_layers(Json&, const ModelConfig&, bool beside);
 // first configs of one family said all of it beside each other.
 void read_rope_by_parts(const JsonReader&, ModelConfig&);
 void write_rope_by_parts(Json&, const ModelConfig&);
+// One kind of layers' frequencies; `theta` is what it was where the key is missing, and has to be
+// there where that is 0. A key that says another share is refused.
+void read_rope_of_kind(const JsonReader&, float& theta, RopeScaling&, double share);
 // The share of a head that reads back as the width that turns.
 double share_of_head(int64_t turning, int64_t head_width);
 

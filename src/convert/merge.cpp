@@ -165,8 +165,9 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether the projection back has a bias (attention_out_bias)", c.attention_out_bias);
   decides("whether attention has sinks (attention_sinks)", c.attention_sinks);
   decides("the latents of attention (kv_lora_rank, q_lora_rank, v_head_dim)",
-          fmt::format("{}, {}, {}, times {} and {}", c.latent.width, c.latent.query_width,
-                      c.latent.value_width, c.latent.factor, c.latent.query_factor));
+          fmt::format("{}, {}, {}", c.latent.width, c.latent.query_width, c.latent.value_width));
+  decides("the factors of latents (kv_lora_factor, q_lora_factor)",
+          fmt::format("{}, {}", c.latent.factor, c.latent.query_factor));
   decides("what attention sees (index_topk and the like)",
           fmt::format("{} in blocks of {}, of which {} are always seen, by {} heads of {}, without "
                       "an indexer in {}, all in {}",

@@ -101,7 +101,7 @@ TEST_F(ModelFiles, BrokenConfig) {
   with(hidden("1e99"), {"config.json", "hidden_size"});
   const size_t type = good.find("\"model_type\": \"olmoe\"");
   ASSERT_NE(type, std::string::npos) << good;
-  with(std::string(good).replace(type, 21, "\"model_type\": \"olmo\""),
+  with(std::string(good).replace(type, 21, "\"model_type\": \"olmoo\""),
        {"config.json", "\"olmoe\""});
 }
 

@@ -446,9 +446,10 @@ TEST(Config, WhatCannotBeHonouredIsRefused) {
 
 TEST(Config, ModelTypesAndUnknownKeys) {
   const Json olmoe = json_of(small_olmoe());
-  EXPECT_FAILS(parse(with(olmoe, "model_type", "olmo")),
-               "config.json: \"model_type\" is \"olmo\", which this version does not read; did you "
-               "mean \"olmoe\"?");
+  EXPECT_FAILS(
+      parse(with(olmoe, "model_type", "olmoo")),
+      "config.json: \"model_type\" is \"olmoo\", which this version does not read; did you "
+      "mean \"olmoe\"?");
   EXPECT_FAILS(parse(with(olmoe, "model_type", "bert")),
                "which this version does not read; docs/families.md lists those that it reads");
   EXPECT_FAILS(parse(without(olmoe, "model_type")), "\"model_type\" is missing");

@@ -81,7 +81,7 @@ inline void add_own_hybrids(std::vector<NamedConfig>& all) {
   ModelConfig falcon = beside_config();
   falcon.scan.norm = falcon.scan.conv_bias = false;
   falcon.multipliers = {.embedding = 5.5f,
-                        .attention = 0.25f,
+                        .attention = 0.5f,
                         .logits = 8,
                         .scan_in = {0.7f, 1.3f, 0.6f, 1.2f, 0.8f},
                         .scan_out = 0.3f,

@@ -698,7 +698,7 @@ TEST(GgufModel, WhyOwn) {
   refused(c, "it has 27 layers, as DeepSeek-V2-Lite has, and latents of queries");
   refused(moe_config("expert-choice"), "does not choose the k largest scores");
   refused(moe_config("nanomoe"), "recipe 'nanomoe' has weights for its noise");
-  refused(small_shared(), "Nemotron (\"nemotron\") comes nearest, but some of its layers route");
+  refused(small_shared(), "OLMo (\"olmo\") comes nearest, but some of its layers route");
   c = dense_config();
   c.act = ops::Act::gelu;
   refused(c, "its activation is another");

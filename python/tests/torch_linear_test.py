@@ -43,7 +43,7 @@ def pair() -> tuple[Any, Any]:
     return theirs, ours
 
 
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (3, 5, 24), (0, 24), (2, 0, 24)])
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (4, 24), (3, 5, 24), (0, 24), (2, 0, 24)])
 def test_any_leading_shape(shape: tuple[int, ...]) -> None:
     theirs, ours = pair()
     x = torch.randn(shape)

@@ -102,22 +102,38 @@ std::string heads_in_words(const LinearAttention& l) {
       l.by_channel() ? "channels" : "heads", l.decay_floor, l.most_strength(), l.norm_eps);
 }
 
-// Whether latents are shared as they are, by how many matrices heads are made narrower, and
-// entries.
-std::string entries_in_words(const ModelConfig& c) {
+// By how many matrices heads are made narrower where latents are shared as they are, and entries.
+std::string shared_in_words(const ModelConfig& c) {
   const auto of = [](const Entries& e, const std::vector<int64_t>& layers) {
     return fmt::format("{} tokens, {} by {} heads of {} in layers {}", e.tokens, e.top, e.heads,
                        e.width, listed(layers));
   };
-  return fmt::format("{}, {} to {}, entries of {} and of {}", c.latent.shared, c.latent.out_groups,
-                     c.latent.out_width, of(c.heavy, c.heavy_layers), of(c.light, c.light_layers));
+  return fmt::format("{} by {}, entries of {} and of {}", c.latent.out_groups, c.latent.out_width,
+                     of(c.heavy, c.heavy_layers), of(c.light, c.light_layers));
+}
+
+// Widths, factors where there are any, and how they are shared.
+std::string latents_in_words(const ModelConfig& c) {
+  const LatentAttention& l = c.latent;
+  std::string words = fmt::format("{}, {}, {}", l.width, l.query_width, l.value_width);
+  if (l.factor != 1 || l.query_factor != 1)
+    words += fmt::format(", times {} and {}", l.factor, l.query_factor);
+  return words + (l.shared ? ", shared, heads made " + shared_in_words(c) : "");
+}
+
+// What of the text attention chooses.
+std::string choice_in_words(const SparseAttention& s) {
+  return fmt::format(
+      "{} in blocks of {}, of which {} are always seen, by {} heads of {}, without "
+      "an indexer in {}, all in {}",
+      s.top, s.block, s.local, s.heads, s.width, listed(s.followers), listed(s.whole_layers));
 }
 
 // The width of values and their factor, sinks and what turns in layers with a window alone; what
 // gates behind norms are made of, and whether queries are made of latents on both sides of a norm.
 std::string parts_in_words(const ModelConfig& c) {
-  return fmt::format("{}, {}, {}, {}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
-                     c.window_rotary_width, c.norm_gate, c.latent.query_both, entries_in_words(c));
+  return fmt::format("{}, {}, {}, {}, {}, {}", c.value_width, c.value_factor, c.window_sinks,
+                     c.window_rotary_width, c.norm_gate, c.latent.query_both);
 }
 
 std::string streams_in_words(const ops::HyperShape& h) {
@@ -164,15 +180,8 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("whether queries, keys and values have biases (attention_bias)", c.attention_bias);
   decides("whether the projection back has a bias (attention_out_bias)", c.attention_out_bias);
   decides("whether attention has sinks (attention_sinks)", c.attention_sinks);
-  decides("the latents of attention (kv_lora_rank, q_lora_rank, v_head_dim)",
-          fmt::format("{}, {}, {}", c.latent.width, c.latent.query_width, c.latent.value_width));
-  decides("the factors of latents (kv_lora_factor, q_lora_factor)",
-          fmt::format("{}, {}", c.latent.factor, c.latent.query_factor));
-  decides("what attention sees (index_topk and the like)",
-          fmt::format("{} in blocks of {}, of which {} are always seen, by {} heads of {}, without "
-                      "an indexer in {}, all in {}",
-                      c.sparse.top, c.sparse.block, c.sparse.local, c.sparse.heads, c.sparse.width,
-                      listed(c.sparse.followers), listed(c.sparse.whole_layers)));
+  decides("the latents of attention (kv_lora_rank, q_lora_rank, v_head_dim)", latents_in_words(c));
+  decides("what attention sees (index_topk and the like)", choice_in_words(c.sparse));
   decides("whether the head is the embedding (tie_word_embeddings)", c.tied);
   decides("how many numbers of a head turn (partial_rotary_factor)", c.rotary_width);
   decides("the multipliers of embedding, residual, attention and logits",

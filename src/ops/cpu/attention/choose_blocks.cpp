@@ -38,7 +38,7 @@ inline float BestScore(const float* scores, int64_t count) {
   VF32 highest = hn::Set(d, best);
   for (int64_t j = 0; j < kKeyBlock; j += lanes_f32()) {
     const VF32 x = hn::LoadU(d, scores + j);
-    highest = hn::IfThenElse(hn::Or(hn::Gt(x, highest), hn::Ne(x, x)), x, highest);
+    highest = hn::IfThenElse(hn::Or(hn::Gt(x, highest), hn::IsNaN(x)), x, highest);
   }
   float lanes[hn::MaxLanes(DF32())];
   hn::StoreU(highest, d, lanes);

@@ -12,7 +12,7 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kLayer = "{i}", kExpert = "{e}", kWhich = "{w}", kPart = "{p}",
-                           kGated = "{g}", kHalf = "{h}", kSide = "{s}", kZero = "{z}";
+                           kGated = "{g}", kHalf = "{h}", kOfTwo = "{s}", kZero = "{z}";
 
 template <class T>
 std::string filled(std::string_view pattern, std::string_view hole, const T& what) {
@@ -204,7 +204,7 @@ std::vector<int64_t> shape_in_file(Layout layout, std::vector<int64_t> shape, bo
 }  // namespace
 
 std::string name_of_layer(std::string_view pattern, int64_t layer) {
-  return filled(filled(filled(pattern, kLayer, layer), kHalf, layer / 2), kSide, layer % 2);
+  return filled(filled(filled(pattern, kLayer, layer), kHalf, layer / 2), kOfTwo, layer % 2);
 }
 
 std::vector<std::string> names_of_all(std::string_view pattern, const ModelConfig& config) {

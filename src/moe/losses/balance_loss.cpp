@@ -71,7 +71,7 @@ struct Counted {
   int64_t cols;
 };
 // What is not in the routing lives in run.scratch; the caller rewinds.
-Counted counted(Run& run, const Routing& in, Counts counts) {
+Counted counted_choices(Run& run, const Routing& in, Counts counts) {
   if (counts == Counts::first_choice) return {in.choice, in.selected, 1};
   if (counts == Counts::all_choices) return {in.choice, in.selected, in.choice.cols()};
   const Counted best{run.scratch.alloc(DType::i32, {in.tokens(), in.slots()}), {}, in.slots()};
@@ -109,7 +109,7 @@ Slopes balance_slopes(Run& run, const Routing& in, const Pass& pass, const Balan
   Tensor counts;
   if (counts_own && slopes.scopes() == 1 && !in.balance_counts.empty())
     counts = in.balance_counts.reshape({1, in.experts});
-  else if (counts_own) counts = counts_of(run, slopes, counted(run, in, loss.counts));
+  else if (counts_own) counts = counts_of(run, slopes, counted_choices(run, in, loss.counts));
   slopes.make_there(run);
   ops::slopes_of_counts(run, slopes.of, counts, other, experts_a_token(slopes));
   return slopes;
@@ -168,7 +168,7 @@ Slopes communication_slopes(Run& run, const Routing& in, const Pass& pass, const
 
 void count_for_balance(Run& run, Tensor counts, const Routing& in, const BalanceLoss& loss) {
   ArenaScope scope(run.scratch);
-  const Counted from = counted(run, in, loss.counts);
+  const Counted from = counted_choices(run, in, loss.counts);
   ops::count_pairs(run, counts, from.choice, from.selected, from.cols);
 }
 

@@ -110,6 +110,7 @@ GENERATES_OWN = MODELS_OWN | {
     "file",
     "samples",
     "hot_set",
+    "show_speed",
 }
 
 

@@ -139,7 +139,6 @@ void Attention::make_entries(Run& run, Tensor x, const Pass& pass, int64_t layer
   if (pass.cache && made.count() > 0)
     pass.cache->store_entries(run, layer, batch, made, saved.entries.entries, saved.index.entries);
   const EntryPlaces places = places_of(batch, shape.entries.tokens, layer, pass.cache, made);
-  saved.kept = {};
   if (places.most == 0) return;
   const int64_t top = shape.entries.top;
   saved.kept =

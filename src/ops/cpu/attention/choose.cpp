@@ -9,11 +9,10 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "core/error.h"
-#include "core/threads.h"
 #include "ops/cpu/attention/blocks-inl.h"
+#include "ops/cpu/attention/scored_queries.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/routing/top_set.h"
@@ -73,59 +72,31 @@ namespace {
 
 HWY_EXPORT(ScoreKeys);
 
-// Multiply-adds below which another thread costs more than it brings.
-constexpr int64_t kChoiceGrain = int64_t{1} << 16;
-
-// Some queries and where their blocks of keys stand among those of all of them.
-struct Choosing {
-  int64_t first;                         // row
-  std::vector<int64_t> sequence, block;  // of each query, and of the one behind the last
-
-  int64_t count() const { return std::ssize(sequence); }
-  int64_t blocks() const { return block.back(); }
-};
-
-void score(Run& run, float* scores, const Choosing& some, Tensor q, Tensor weights,
+void score(Run& run, float* scores, const ScoredQueries& some, Tensor q, Tensor weights,
            const KvView& keys) {
-  const int64_t work = q.cols() * kKeyBlock;
-  parallel_for(run.threads, some.blocks(), std::max<int64_t>(1, kChoiceGrain / work),
-               [&](int64_t begin, int64_t end, int thread) {
-                 auto query = std::upper_bound(some.block.begin(), some.block.end(), begin) - 1;
-                 for (int64_t at = begin; at < end; ++query) {
-                   const auto i = static_cast<size_t>(query - some.block.begin());
-                   const int64_t last = std::min(end, some.block[i + 1]);
-                   HWY_DYNAMIC_DISPATCH(ScoreKeys)
-                   (scores + at * kKeyBlock, q, weights, some.first + static_cast<int64_t>(i), keys,
-                    some.sequence[i], at - some.block[i], last - some.block[i],
-                    run.thread_scratch[static_cast<size_t>(thread)]);
-                   at = last;
-                 }
-               });
+  score_queries(
+      run, some, q.cols() * kKeyBlock,
+      [&](int64_t row, int64_t sequence, int64_t at, int64_t begin, int64_t end, Arena& scratch) {
+        HWY_DYNAMIC_DISPATCH(ScoreKeys)
+        (scores + at * kKeyBlock, q, weights, row, keys, sequence, begin, end, scratch);
+      });
 }
 
-void take_best(Run& run, Tensor kept, const float* scores, const Choosing& some,
+void take_best(Run& run, Tensor kept, const float* scores, const ScoredQueries& some,
                std::span<const int32_t> positions) {
   const int64_t k = kept.cols();
-  std::vector<int64_t> broken(static_cast<size_t>(run.threads), kept.rows());
-  parallel_for(run.threads, some.count(), 1, [&](int64_t begin, int64_t end, int thread) {
-    Arena& arena = run.thread_scratch[static_cast<size_t>(thread)];
-    for (int64_t i = begin; i < end; ++i) {
-      const ArenaScope scope(arena);
-      const int64_t n = some.first + i, seen = positions[static_cast<size_t>(n)] + int64_t{1},
-                    taken = std::min(k, seen);
-      int32_t* list = kept.row<int32_t>(n);
-      std::fill(list + taken, list + k, -1);
-      const auto room = static_cast<size_t>(top_set_room(seen, taken));
-      auto* memory = static_cast<int32_t*>(arena.alloc_bytes(room * sizeof(int32_t)));
-      if (top_set_of(list, scores + some.block[static_cast<size_t>(i)] * kKeyBlock, seen, taken,
-                     memory))
-        continue;
-      broken[static_cast<size_t>(thread)] = n;
-      return;
-    }
-  });
-  if (const int64_t n = *std::min_element(broken.begin(), broken.end()); n < kept.rows())
-    fail("choose_keys: query row {} has a score that is not a number", n);
+  const int64_t broken =
+      first_broken(run, some, [&](int64_t n, int64_t block, int64_t, Arena& arena) {
+        const ArenaScope scope(arena);
+        const int64_t seen = positions[static_cast<size_t>(n)] + int64_t{1},
+                      taken = std::min(k, seen);
+        int32_t* list = kept.row<int32_t>(n);
+        std::fill(list + taken, list + k, -1);
+        const auto room = static_cast<size_t>(top_set_room(seen, taken));
+        auto* memory = static_cast<int32_t*>(arena.alloc_bytes(room * sizeof(int32_t)));
+        return top_set_of(list, scores + block * kKeyBlock, seen, taken, memory);
+      });
+  if (broken >= 0) fail("choose_keys: query row {} has a score that is not a number", broken);
 }
 
 }  // namespace
@@ -135,20 +106,12 @@ void choose_keys(Run& run, Tensor kept, Tensor q, Tensor weights, const KvView& 
   if (positions.empty() && q.empty()) return;
   check_choose_keys(kept, q, weights, keys, positions);
   choose_isa();
-  for (int64_t n = 0, s = 0; n < q.rows();) {
-    Choosing some{n, {}, {0}};
-    for (; n < q.rows(); ++n) {
-      while (n >= keys.bounds[static_cast<size_t>(s) + 1]) ++s;
-      const int64_t blocks = positions[static_cast<size_t>(n)] / kKeyBlock + 1;
-      if (some.count() > 0 && (some.blocks() + blocks) * kKeyBlock > kScoresAtOnce) break;
-      some.sequence.push_back(s);
-      some.block.push_back(some.blocks() + blocks);
-    }
+  for_queries(q.rows(), keys.bounds, positions, kKeyBlock, [&](const ScoredQueries& some) {
     const ArenaScope scope(run.scratch);
     float* scores = run.scratch.alloc(DType::f32, {some.blocks() * kKeyBlock}).as<float>();
     score(run, scores, some, q, weights, keys);
     take_best(run, kept, scores, some, positions);
-  }
+  });
 }
 
 }  // namespace moe::ops::cpu

@@ -11,11 +11,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 #include "core/error.h"
-#include "core/threads.h"
 #include "ops/cpu/attention/blocks-inl.h"
+#include "ops/cpu/attention/scored_queries.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/routing/top_set.h"
@@ -79,35 +78,15 @@ namespace {
 
 HWY_EXPORT(BestOfBlocks);
 
-// Multiply-adds below which another thread costs more than it brings.
-constexpr int64_t kBlocksGrain = int64_t{1} << 16;
-
-// Some queries, and where their blocks of 64 keys stand among those of all of them.
-struct BlockScoring {
-  int64_t first;                         // row
-  std::vector<int64_t> sequence, block;  // of each query, and of the one behind the last
-
-  int64_t count() const { return std::ssize(sequence); }
-  int64_t blocks() const { return block.back(); }
-};
-
-void score_blocks(Run& run, float* best, const BlockScoring& some, Tensor q, int64_t heads,
+void score_blocks(Run& run, float* best, const ScoredQueries& some, Tensor q, int64_t heads,
                   const KvView& keys, std::span<const int32_t> positions) {
-  const int64_t work = q.cols() * kKeyBlock;
-  parallel_for(run.threads, some.blocks(), std::max<int64_t>(1, kBlocksGrain / work),
-               [&](int64_t begin, int64_t end, int thread) {
-                 auto query = std::upper_bound(some.block.begin(), some.block.end(), begin) - 1;
-                 for (int64_t at = begin; at < end; ++query) {
-                   const auto i = static_cast<size_t>(query - some.block.begin());
-                   const int64_t row = some.first + static_cast<int64_t>(i),
-                                 last = std::min(end, some.block[i + 1]);
-                   HWY_DYNAMIC_DISPATCH(BestOfBlocks)
-                   (best + at * heads, q, heads, row, keys, some.sequence[i],
-                    positions[static_cast<size_t>(row)], at - some.block[i], last - some.block[i],
-                    run.thread_scratch[static_cast<size_t>(thread)]);
-                   at = last;
-                 }
-               });
+  score_queries(
+      run, some, q.cols() * kKeyBlock,
+      [&](int64_t row, int64_t sequence, int64_t at, int64_t begin, int64_t end, Arena& scratch) {
+        HWY_DYNAMIC_DISPATCH(BestOfBlocks)
+        (best + at * heads, q, heads, row, keys, sequence, positions[static_cast<size_t>(row)],
+         begin, end, scratch);
+      });
 }
 
 // Of one head of one query whose best scores of `small` blocks of 64 are best[0], best[heads], ...:
@@ -132,24 +111,18 @@ bool take_blocks(int32_t* list, int64_t choices, const float* best, int64_t head
   return top_set_of(list, scores, count, taken, memory) && whole;
 }
 
-void take_best_blocks(Run& run, Tensor kept, const float* best, const BlockScoring& some,
+void take_best_blocks(Run& run, Tensor kept, const float* best, const ScoredQueries& some,
                       int64_t heads, int64_t each, int64_t local) {
   const int64_t choices = kept.cols() / heads;
-  std::vector<int64_t> broken(static_cast<size_t>(run.threads), kept.rows());
-  parallel_for(run.threads, some.count(), 1, [&](int64_t begin, int64_t end, int thread) {
-    const auto of_thread = static_cast<size_t>(thread);
-    for (int64_t i = begin; i < end; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const int64_t n = some.first + i, small = some.block[at + 1] - some.block[at];
-      for (int64_t h = 0; h < heads; ++h)
-        if (!take_blocks(kept.row<int32_t>(n) + h * choices, choices,
-                         best + some.block[at] * heads + h, heads, small, each, local,
-                         run.thread_scratch[of_thread]))
-          broken[of_thread] = std::min(broken[of_thread], n);
-    }
-  });
-  if (const int64_t n = *std::min_element(broken.begin(), broken.end()); n < kept.rows())
-    fail("choose_blocks: query row {} has a score that is not a number", n);
+  const int64_t broken =
+      first_broken(run, some, [&](int64_t n, int64_t block, int64_t small, Arena& arena) {
+        bool whole = true;
+        for (int64_t h = 0; h < heads; ++h)
+          whole &= take_blocks(kept.row<int32_t>(n) + h * choices, choices,
+                               best + block * heads + h, heads, small, each, local, arena);
+        return whole;
+      });
+  if (broken >= 0) fail("choose_blocks: query row {} has a score that is not a number", broken);
 }
 
 }  // namespace
@@ -160,20 +133,12 @@ void choose_blocks(Run& run, Tensor kept, Tensor q, const KvView& keys,
   check_choose_blocks(kept, q, keys, positions, block, local);
   choose_isa();
   const int64_t heads = q.cols() / keys.k.shape[1];
-  for (int64_t n = 0, s = 0; n < q.rows();) {
-    BlockScoring some{n, {}, {0}};
-    for (; n < q.rows(); ++n) {
-      while (n >= keys.bounds[static_cast<size_t>(s) + 1]) ++s;
-      const int64_t blocks = positions[static_cast<size_t>(n)] / kKeyBlock + 1;
-      if (some.count() > 0 && (some.blocks() + blocks) * heads > kScoresAtOnce) break;
-      some.sequence.push_back(s);
-      some.block.push_back(some.blocks() + blocks);
-    }
+  for_queries(q.rows(), keys.bounds, positions, heads, [&](const ScoredQueries& some) {
     const ArenaScope scope(run.scratch);
     float* best = run.scratch.alloc(DType::f32, {some.blocks() * heads}).as<float>();
     score_blocks(run, best, some, q, heads, keys, positions);
     take_best_blocks(run, kept, best, some, heads, block / kKeyBlock, local);
-  }
+  });
 }
 
 }  // namespace moe::ops::cpu

@@ -175,13 +175,37 @@ RowProduct row_product_of(const Part& p) {
   const PackLayout& layout = weights_layout(p.in.cols(), p.out.cols(), p.w.dtype);
   return {.layout = &layout,
           .dtype = p.w.dtype,
-          .stretch = forward && !p.add && out_fits ? row_stretch(layout, p.w.dtype) : 0,
+          .stretch = forward && !p.add ? row_stretch(layout, p.w.dtype) : 0,
           .row = {},
           .rows = 0,
           .packed = nullptr,
           .out = nullptr,
-          .out_dtype = p.out.dtype,
-          .out_stride = p.out.row_bytes / element_size(p.out.dtype)};
+          .out_dtype = out_fits ? p.out.dtype : DType::f32,
+          .out_stride = out_fits ? p.out.row_bytes / element_size(p.out.dtype) : p.out.cols()};
+}
+
+// Units [begin, end) of the block's rows of the part's output. Where that is of a type that the
+// product does not write, its sums wait in scratch.
+void run_units(RowProduct product, const Part& p, const Block& block, int64_t begin, int64_t end,
+               Arena& scratch) {
+  const ArenaScope scope(scratch);
+  product.rows = block.rows;
+  product.packed = p.w.at(block.group);
+  const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
+  for (int64_t r = 0; r < block.rows; ++r)
+    product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
+  const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
+  if (product.out_dtype == out.dtype) {
+    product.out = out.data;
+    return run_rows(product, begin, end);
+  }
+  auto* sums = static_cast<float*>(
+      scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float)));
+  product.out = sums;
+  run_rows(product, begin, end);
+  const int64_t first = begin * kRowUnit, last = std::min(end * kRowUnit, out.cols());
+  convert_matrix(out.slice_cols(first, last).data, out.dtype, source_of(out).stride,
+                 {sums + first, DType::f32, out.cols()}, block.rows, last - first, false);
 }
 
 // Where every expert has a few rows only, as when a text is written token by token, weights are all
@@ -214,16 +238,7 @@ bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
       };
       const int64_t begin = unit_at(mine.begin), end = unit_at(mine.end);
       if (begin >= end) continue;
-      const ArenaScope scope(scratch);
-      const Block block{g.expert, g.begin, g.end - g.begin};
-      RowProduct product = products[i];
-      product.rows = block.rows;
-      product.packed = p.w.at(g.expert);
-      product.out = static_cast<char*>(p.out.data) + block.row * p.out.row_bytes;
-      const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
-      for (int64_t r = 0; r < block.rows; ++r)
-        product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
-      run_rows(product, begin, end);
+      run_units(products[i], p, {g.expert, g.begin, g.end - g.begin}, begin, end, scratch);
     }
   };
   if (shares == 1) run_share(0, run.scratch);

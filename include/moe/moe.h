@@ -189,6 +189,34 @@ MOE_API moe_status moe_layer_products_backward(moe_layer* layer, const moe_array
  * calls) and "router.threshold" towards "cutoff" [E] f32 (their mean). */
 MOE_API moe_status moe_layer_end_step(moe_layer* layer, const moe_array* arrays, size_t count);
 
+/* ---- what stands around the experts ------------------------------------------------------------
+ *
+ * Attention and norms over arrays as above, with their gradients; nothing is kept between calls.
+ * threads: 0 for all cores. */
+typedef struct {
+  int heads, kv_heads; /* H queries a token, G keys and values, a divisor of H */
+  float scale;         /* of the products of queries and keys, before the softmax */
+  int64_t window;      /* a token sees so many, itself the last; 0: all before it */
+  float cap;           /* scores s become cap tanh(s / cap); 0: they stay */
+} moe_attention_options;
+/* Causal attention within each sequence: "o" [N,H*V] = softmax(scale q k^T) v. Reads "q" [N,H*C],
+ * "k" [N,G*C], "v" [N,G*V], f32 or bf16, and where it is given "bounds" [S+1] of sequences
+ * (default: one). Writes "o" and for a backward "lse" [N,H] f32. */
+MOE_API moe_status moe_attention(const moe_array* arrays, size_t count,
+                                 const moe_attention_options* options, int threads);
+/* Reads all that and "do" [N,H*V]; writes "dq", "dk" and "dv". */
+MOE_API moe_status moe_attention_backward(const moe_array* arrays, size_t count,
+                                          const moe_attention_options* options, int threads);
+/* "y" [N,D] = x / sqrt(mean(x^2) + eps) * (offset + weight), and "rstd" [N] f32, 1 over that root,
+ * for a backward. Reads "x" [N,D] and where it is given "weight" [D] f32 (default: 1 - offset). x
+ * and y are f32 or bf16 each. */
+MOE_API moe_status moe_rms_norm(const moe_array* arrays, size_t count, float eps, float offset,
+                                int threads);
+/* Reads "x", "weight", "rstd" and "dy" [N,D]; writes "dx" [N,D] and where it is given "dweight"
+ * [D] f32. */
+MOE_API moe_status moe_rms_norm_backward(const moe_array* arrays, size_t count, float offset,
+                                         int threads);
+
 /* A recipe worked on given numbers. input: what `moe route --logits` reads, and in it "recipe",
  * "top_k", ... as its flags are called. */
 MOE_API moe_status moe_route(const char* input, char** json);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "support/api_array.h"
 #include "support/check.h"
 
 namespace moe::test::layer_test {
@@ -33,19 +34,6 @@ Json sizes() {
           {"threads", 2}};
 }
 
-moe_array array(const char* name, Tensor t) {
-  moe_array a{
-      .name = name, .data = t.data, .dtype = MOE_F32, .rank = t.rank, .shape = {}, .stride = {}};
-  if (t.dtype == DType::bf16) a.dtype = MOE_BF16;
-  if (t.dtype == DType::i32) a.dtype = MOE_I32;
-  int64_t next = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    a.shape[i] = t.shape[static_cast<size_t>(i)];
-    a.stride[i] = next;
-    next *= a.shape[i];
-  }
-  return a;
-}
 using Arrays = std::vector<moe_array>;
 
 // Gate and up fused, as transformers has them, and everything a call reads and writes.

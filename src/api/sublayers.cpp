@@ -1,0 +1,175 @@
+// Attention and norms over arrays that the caller keeps, for programs that have the rest of a model
+// elsewhere.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "api/layer.h"
+#include "core/threads.h"
+#include "ops/ops.h"
+
+namespace moe::api {
+namespace {
+
+// body(run, arrays), for a function that keeps nothing between its calls. threads 0: all cores.
+template <class Body>
+moe_status called_alone(const moe_array* arrays, size_t count, int threads, const char* function,
+                        Body&& body) {
+  return guarded([&] {
+    Arrays given_arrays(arrays, count, function);
+    BorrowedRun run(thread_count(threads), DType::f32);
+    body(*run, given_arrays);
+  });
+}
+
+int64_t head_width(const Tensor& t, const char* name, int heads) {
+  if (t.cols() == 0 || t.cols() % heads != 0)
+    fail_usage("\"{}\" has {} columns, which are not those of {} heads", name, t.cols(), heads);
+  return t.cols() / heads;
+}
+
+void need_dtype(const Tensor& t, const char* name, const Tensor& q) {
+  if (t.dtype != q.dtype)
+    fail_usage("\"{}\" is {} and \"q\" {}; attention needs one dtype", name, name_of(t.dtype),
+               name_of(q.dtype));
+}
+
+// What forward and backward are both given: each sequence's tokens from its first on.
+struct AttentionCall {
+  Tensor q, k, v, lse;
+  std::vector<int64_t> bounds;     // [S + 1]
+  std::vector<int32_t> positions;  // [N]
+  moe_attention_options options;
+
+  AttentionCall(Arrays& arrays, const moe_attention_options& asked) : options(asked) {
+    if (options.heads <= 0 || options.kv_heads <= 0 || options.heads % options.kv_heads != 0)
+      fail_usage("heads is {} and kv_heads {}; the latter must divide the former", options.heads,
+                 options.kv_heads);
+    if (!(options.scale > 0) || options.window < 0 || !(options.cap >= 0))
+      fail_usage("scale is {}, window {} and cap {}; scale must be above 0, the others not below",
+                 options.scale, options.window, options.cap);
+    q = arrays.take("q", kFloats, {Arrays::kAny, Arrays::kAny});
+    k = arrays.take("k", kFloats, {q.rows(), Arrays::kAny});
+    v = arrays.take("v", kFloats, {q.rows(), Arrays::kAny});
+    need_dtype(k, "k", q);
+    need_dtype(v, "v", q);
+    const int64_t width = head_width(q, "q", options.heads);
+    if (head_width(k, "k", options.kv_heads) != width)
+      fail_usage("heads of \"q\" have {} numbers and those of \"k\" {}; they need as many", width,
+                 head_width(k, "k", options.kv_heads));
+    lse = arrays.find("lse", kF32, {q.rows(), options.heads});
+    bounds = arrays.wholes("bounds", Arrays::kAny);
+    if (bounds.empty()) bounds = {0, q.rows()};
+    if (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != q.rows() ||
+        !std::is_sorted(bounds.begin(), bounds.end()))
+      fail_usage("\"bounds\" must rise from 0 to the {} tokens, a number more than sequences",
+                 q.rows());
+    positions.resize(static_cast<size_t>(q.rows()));
+    for (size_t s = 0; s + 1 < bounds.size(); ++s)
+      std::iota(positions.begin() + bounds[s], positions.begin() + bounds[s + 1], 0);
+  }
+
+  int64_t out_width() const { return head_width(v, "v", options.kv_heads) * options.heads; }
+  ops::KvView kv() const {
+    return {
+        .k = k, .v = v, .bounds = bounds, .first_row = std::span(bounds).first(bounds.size() - 1)};
+  }
+};
+
+void attention(Run& run, Arrays& arrays, const moe_attention_options& options) {
+  const AttentionCall call(arrays, options);
+  const Tensor o = arrays.take("o", kFloats, {call.q.rows(), call.out_width()});
+  need_dtype(o, "o", call.q);
+  arrays.done();
+  if (o.rows() == 0) return;
+  ops::attention_forward(run, o, call.lse, call.q, call.kv(), call.positions, options.heads,
+                         options.kv_heads, options.scale, options.window, options.cap);
+}
+
+void attention_backward(Run& run, Arrays& arrays, const moe_attention_options& options) {
+  const AttentionCall call(arrays, options);
+  const auto like = [&](const char* name, const Tensor& t) {
+    const Tensor found = arrays.take(name, kFloats, {t.rows(), t.cols()});
+    need_dtype(found, name, call.q);
+    return found;
+  };
+  const Tensor o = arrays.take("o", kFloats, {call.q.rows(), call.out_width()});
+  need_dtype(o, "o", call.q);
+  const Tensor dout = like("do", o), dq = like("dq", call.q), dk = like("dk", call.k),
+               dv = like("dv", call.v);
+  if (call.lse.empty()) fail_usage("\"lse\" is missing; the forward is given memory for it");
+  arrays.done();
+  if (o.rows() == 0) return;
+  ops::attention_backward(run, dq, dk, dv, dout, call.q, call.kv(), o, call.lse, call.positions,
+                          options.heads, options.kv_heads, options.scale, options.window,
+                          options.cap);
+}
+
+// What forward and backward are both given.
+struct NormCall {
+  Tensor x, rstd;
+  Param weight;
+
+  explicit NormCall(Arrays& arrays)
+      : x(arrays.take("x", kFloats, {Arrays::kAny, Arrays::kAny})),
+        rstd(arrays.take("rstd", kF32, {x.rows()})) {
+    weight.name = "weight";
+    if (const Tensor w = arrays.find("weight", kF32, {x.cols()}); !w.empty()) weight.bind(w);
+  }
+};
+
+void rms_norm(Run& run, Arrays& arrays, float eps, float offset) {
+  const NormCall call(arrays);
+  const Tensor y = arrays.take("y", kFloats, {call.x.rows(), call.x.cols()});
+  arrays.done();
+  if (y.rows() > 0) ops::rms_norm_forward(run, y, call.rstd, call.x, call.weight, eps, offset);
+}
+
+void rms_norm_backward(Run& run, Arrays& arrays, float offset) {
+  NormCall call(arrays);
+  const Tensor dy = arrays.take("dy", kFloats, {call.x.rows(), call.x.cols()}),
+               dx = arrays.take("dx", kFloats, {call.x.rows(), call.x.cols()});
+  if (const Tensor dweight = arrays.find("dweight", kF32, {call.x.cols()}); !dweight.empty()) {
+    std::memset(dweight.data, 0, dweight.bytes());
+    call.weight.bind_grad(dweight, {});
+  }
+  arrays.done();
+  if (dx.rows() > 0) ops::rms_norm_backward(run, dx, call.weight, dy, call.x, call.rstd, offset);
+}
+
+}  // namespace
+}  // namespace moe::api
+
+using namespace moe::api;
+
+extern "C" {
+
+moe_status moe_attention(const moe_array* arrays, size_t count,
+                         const moe_attention_options* options, int threads) {
+  return called_alone(arrays, count, threads, "moe_attention", [&](auto& run, auto& given_arrays) {
+    attention(run, given_arrays, need(options, "moe_attention: options"));
+  });
+}
+
+moe_status moe_attention_backward(const moe_array* arrays, size_t count,
+                                  const moe_attention_options* options, int threads) {
+  return called_alone(
+      arrays, count, threads, "moe_attention_backward", [&](auto& run, auto& given_arrays) {
+        attention_backward(run, given_arrays, need(options, "moe_attention_backward: options"));
+      });
+}
+
+moe_status moe_rms_norm(const moe_array* arrays, size_t count, float eps, float offset,
+                        int threads) {
+  return called_alone(arrays, count, threads, "moe_rms_norm", [&](auto& run, auto& given_arrays) {
+    rms_norm(run, given_arrays, eps, offset);
+  });
+}
+
+moe_status moe_rms_norm_backward(const moe_array* arrays, size_t count, float offset, int threads) {
+  return called_alone(
+      arrays, count, threads, "moe_rms_norm_backward",
+      [&](auto& run, auto& given_arrays) { rms_norm_backward(run, given_arrays, offset); });
+}
+
+}  // extern "C"

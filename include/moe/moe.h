@@ -200,11 +200,14 @@ typedef struct {
   float cap;           /* scores s become cap tanh(s / cap); 0: they stay */
 } moe_attention_options;
 /* Causal attention within each sequence: "o" [N,H*V] = softmax(scale q k^T) v. Reads "q" [N,H*C],
- * "k" [N,G*C], "v" [N,G*V], f32 or bf16, and where it is given "bounds" [S+1] of sequences
- * (default: one). Writes "o" and for a backward "lse" [N,H] f32. */
+ * "k" [M,G*C], "v" [M,G*V], f32 or bf16, and where they are given "bounds" [S+1] of the sequences'
+ * queries (default: one sequence) and "key_bounds" [S+1] of their keys (default: the same), of
+ * which the last are the queries' own: keys before them are of tokens that were read earlier.
+ * Writes "o" and for a backward "lse" [N,H] f32. */
 MOE_API moe_status moe_attention(const moe_array* arrays, size_t count,
                                  const moe_attention_options* options, int threads);
-/* Reads all that and "do" [N,H*V]; writes "dq", "dk" and "dv". */
+/* Of sequences that are whole, M = N, with the same bounds. Reads all that and "do" [N,H*V]; writes
+ * "dq", "dk" and "dv". */
 MOE_API moe_status moe_attention_backward(const moe_array* arrays, size_t count,
                                           const moe_attention_options* options, int threads);
 /* "y" [N,D] = x / sqrt(mean(x^2) + eps) * (offset + weight), and "rstd" [N] f32, 1 over that root,

@@ -225,10 +225,11 @@ def test_generation_is_the_models_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Olmoe", "DeepseekV3", "GptOss"])
-def test_accelerated_models_say_the_same(name: str) -> None:
+def test_accelerated_models_say_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(name).eval()
     want = logits_of(model, "eager")
     text = model.generate(_IDS[:1, :9], max_new_tokens=12, do_sample=False)
+    monkeypatch.setattr("moe_cpp.transformers._FEWEST_NUMBERS", 0)
     linears = sum(type(m) is torch.nn.Linear for m in model.modules())
     assert moe_cpp.transformers.accelerate(model) == linears > 8
     assert model.config._experts_implementation == "moe_cpp"
@@ -236,12 +237,76 @@ def test_accelerated_models_say_the_same(name: str) -> None:
         with torch.no_grad():
             assert worst(model(input_ids=_IDS).logits, want) < 1e-5
     assert torch.equal(model.generate(_IDS[:1, :9], max_new_tokens=12, do_sample=False), text)
-    assert moe_cpp.torch.restore_linears(model) == linears
+    moe_cpp.transformers.restore(model)
+    assert torch.equal(logits_of(model, "eager"), want)
+
+
+@pytest.fixture
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on texts long enough, and on a processor that multiplies no bf16."""
+    monkeypatch.setattr("moe_cpp.torch._norm._FEWEST_NUMBERS", 0)
+    monkeypatch.setattr("moe_cpp.torch._linear._emulates_bf16", lambda: True)
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("name", _MODELS)
+def test_accelerated_models_train_the_same(name: str) -> None:
+    model = model_of(name).train()
+    logits, grads = results(model, "eager")
+    attention = model.config._attn_implementation
+    moe_cpp.transformers.accelerate(model)
+    norms = [m for m in model.modules() if "RMSNorm" in type(m).__name__]
+    assert not any("Gated" not in type(m).__name__ for m in norms)
+    assert model.config._attn_implementation == ("moe_cpp" if attention == "sdpa" else attention)
+    ours, our_grads = results(model, "moe_cpp")
+    assert worst(ours, logits) < 1e-5
+    assert our_grads.keys() == grads.keys()
+    for parameter, grad in grads.items():
+        assert worst(our_grads[parameter], grad) < 2e-5, parameter
+    moe_cpp.transformers.restore(model)
+    assert model.config._attn_implementation == attention
+    again, _ = results(model, "eager")
+    assert torch.equal(again, logits)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_padded_texts_and_autocast_are_trained_as_they_are() -> None:
+    model = model_of("Olmoe").train()
+    mask = torch.ones_like(_IDS)
+    mask[1, :5] = 0  # at the left
+
+    def loss_and_grads() -> tuple[Any, Any]:
+        model.zero_grad()
+        loss = model(input_ids=_IDS, attention_mask=mask, labels=_IDS).loss
+        loss.backward()
+        return loss.detach(), model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+
+    want, want_grad = loss_and_grads()
+    moe_cpp.transformers.accelerate(model)
+    got, got_grad = loss_and_grads()
+    assert worst(got, want) < 1e-6 and worst(got_grad, want_grad) < 1e-4
+    with torch.autocast("cpu", torch.bfloat16):
+        rough, rough_grad = loss_and_grads()
+    assert 0 < worst(rough, want) < 1e-2 and worst(rough_grad, want_grad) < 0.2
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_accelerated_models_are_compiled() -> None:
+    model = dense()
+    torch.compiler.reset()
+    want = model(input_ids=_IDS).logits.detach()
+    moe_cpp.transformers.accelerate(model)
+    compiled = torch.compile(model, backend="aot_eager")
+    assert worst(compiled(input_ids=_IDS).logits, want) < 1e-5
+
+
+def dense() -> Any:
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**_SIZES))
 
 
 def test_a_dense_model_is_accelerated_too() -> None:
-    config = transformers.LlamaConfig(**_SIZES)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = dense().eval()
     with torch.no_grad():
         want = model(input_ids=_IDS).logits
         assert moe_cpp.transformers.accelerate(model) == 2 * 7 + 1

@@ -34,23 +34,29 @@ void need_dtype(const Tensor& t, const char* name, const Tensor& q) {
                name_of(q.dtype));
 }
 
-// What forward and backward are both given: each sequence's tokens from its first on.
+// Of the sequences that these rows belong to; absent: empty.
+std::vector<int64_t> bounds_of(Arrays& arrays, const char* name, int64_t rows) {
+  std::vector<int64_t> bounds = arrays.wholes(name, Arrays::kAny);
+  if (!bounds.empty() && (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != rows ||
+                          !std::is_sorted(bounds.begin(), bounds.end())))
+    fail_usage("\"{}\" must rise from 0 to the {} tokens, a number more than sequences", name,
+               rows);
+  return bounds;
+}
+
+// What forward and backward are both given. Each sequence's queries are of the last of its keys.
 struct AttentionCall {
   Tensor q, k, v, lse;
-  std::vector<int64_t> bounds;     // [S + 1]
-  std::vector<int32_t> positions;  // [N]
+  std::vector<int64_t> bounds, key_bounds;  // [S + 1]
+  std::vector<int32_t> positions;           // [N]
   moe_attention_options options;
 
-  AttentionCall(Arrays& arrays, const moe_attention_options& asked) : options(asked) {
-    if (options.heads <= 0 || options.kv_heads <= 0 || options.heads % options.kv_heads != 0)
-      fail_usage("heads is {} and kv_heads {}; the latter must divide the former", options.heads,
-                 options.kv_heads);
-    if (!(options.scale > 0) || options.window < 0 || !(options.cap >= 0))
-      fail_usage("scale is {}, window {} and cap {}; scale must be above 0, the others not below",
-                 options.scale, options.window, options.cap);
+  AttentionCall(Arrays& arrays, const moe_attention_options& asked, bool backward)
+      : options(asked) {
+    check_options();
     q = arrays.take("q", kFloats, {Arrays::kAny, Arrays::kAny});
-    k = arrays.take("k", kFloats, {q.rows(), Arrays::kAny});
-    v = arrays.take("v", kFloats, {q.rows(), Arrays::kAny});
+    k = arrays.take("k", kFloats, {Arrays::kAny, Arrays::kAny});
+    v = arrays.take("v", kFloats, {k.rows(), Arrays::kAny});
     need_dtype(k, "k", q);
     need_dtype(v, "v", q);
     const int64_t width = head_width(q, "q", options.heads);
@@ -58,26 +64,50 @@ struct AttentionCall {
       fail_usage("heads of \"q\" have {} numbers and those of \"k\" {}; they need as many", width,
                  head_width(k, "k", options.kv_heads));
     lse = arrays.find("lse", kF32, {q.rows(), options.heads});
-    bounds = arrays.wholes("bounds", Arrays::kAny);
+    bounds = bounds_of(arrays, "bounds", q.rows());
     if (bounds.empty()) bounds = {0, q.rows()};
-    if (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != q.rows() ||
-        !std::is_sorted(bounds.begin(), bounds.end()))
-      fail_usage("\"bounds\" must rise from 0 to the {} tokens, a number more than sequences",
-                 q.rows());
-    positions.resize(static_cast<size_t>(q.rows()));
-    for (size_t s = 0; s + 1 < bounds.size(); ++s)
-      std::iota(positions.begin() + bounds[s], positions.begin() + bounds[s + 1], 0);
+    if (!backward) key_bounds = bounds_of(arrays, "key_bounds", k.rows());
+    if (key_bounds.empty() && k.rows() == q.rows()) key_bounds = bounds;
+    if (key_bounds.size() != bounds.size())
+      fail_usage(
+          "\"q\" has {} rows in {} sequences and \"k\" {} in {}; {}", q.rows(), bounds.size() - 1,
+          k.rows(), std::max<size_t>(key_bounds.size(), 1) - 1,
+          backward ? "a backward needs them alike" : "give \"key_bounds\" of as many sequences");
+    place_queries();
   }
 
   int64_t out_width() const { return head_width(v, "v", options.kv_heads) * options.heads; }
   ops::KvView kv() const {
-    return {
-        .k = k, .v = v, .bounds = bounds, .first_row = std::span(bounds).first(bounds.size() - 1)};
+    return {.k = k,
+            .v = v,
+            .bounds = bounds,
+            .first_row = std::span(key_bounds).first(key_bounds.size() - 1)};
+  }
+
+ private:
+  void check_options() const {
+    if (options.heads <= 0 || options.kv_heads <= 0 || options.heads % options.kv_heads != 0)
+      fail_usage("heads is {} and kv_heads {}; the latter must divide the former", options.heads,
+                 options.kv_heads);
+    if (!(options.scale > 0) || options.window < 0 || !(options.cap >= 0))
+      fail_usage("scale is {}, window {} and cap {}; scale must be above 0, the others not below",
+                 options.scale, options.window, options.cap);
+  }
+  void place_queries() {
+    positions.resize(static_cast<size_t>(q.rows()));
+    for (size_t s = 0; s + 1 < bounds.size(); ++s) {
+      const int64_t queries = bounds[s + 1] - bounds[s], keys = key_bounds[s + 1] - key_bounds[s];
+      if (keys < queries)
+        fail_usage("sequence {} has {} queries and {} keys; each query needs its own key", s,
+                   queries, keys);
+      std::iota(positions.begin() + bounds[s], positions.begin() + bounds[s + 1],
+                static_cast<int32_t>(keys - queries));
+    }
   }
 };
 
 void attention(Run& run, Arrays& arrays, const moe_attention_options& options) {
-  const AttentionCall call(arrays, options);
+  const AttentionCall call(arrays, options, false);
   const Tensor o = arrays.take("o", kFloats, {call.q.rows(), call.out_width()});
   need_dtype(o, "o", call.q);
   arrays.done();
@@ -87,7 +117,7 @@ void attention(Run& run, Arrays& arrays, const moe_attention_options& options) {
 }
 
 void attention_backward(Run& run, Arrays& arrays, const moe_attention_options& options) {
-  const AttentionCall call(arrays, options);
+  const AttentionCall call(arrays, options, true);
   const auto like = [&](const char* name, const Tensor& t) {
     const Tensor found = arrays.take(name, kFloats, {t.rows(), t.cols()});
     need_dtype(found, name, call.q);

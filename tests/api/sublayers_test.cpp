@@ -2,6 +2,7 @@
 // whatever does not fit.
 #include <moe/moe.h>
 
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -115,6 +116,35 @@ TEST(ApiSublayers, AttentionSaysWhatDoesNotFit) {
                  "\"lse\" is missing");
   arrays = c.forward();
   expect_refused(moe_attention(arrays.data(), arrays.size(), nullptr, 1), "options is NULL");
+}
+
+// The last tokens of two texts, whose other keys were read before, as where texts are written.
+TEST(ApiSublayers, QueriesAreOfTheLastKeys) {
+  const Attention c(DType::f32);
+  const auto want = twin::attention_forward(values(c.q), values(c.k), values(c.v), c.rows, c.shape);
+  Arena memory;
+  const Tensor q = memory.alloc(DType::f32, {4, 32}), o = memory.alloc(DType::f32, {4, 24}),
+               bounds = memory.alloc(DType::i32, {3});
+  constexpr int64_t kTaken[] = {67, 68, 69, 74};  // three of the first text, one of the second
+  for (int64_t i = 0; i < 4; ++i)
+    for (int64_t j = 0; j < 32; ++j) set(q, i, j, get(c.q, kTaken[i], j));
+  for (int i = 0; i < 3; ++i) bounds.as<int32_t>()[i] = std::array{0, 3, 4}[static_cast<size_t>(i)];
+  Arrays arrays{array("q", q), array("k", c.k),         array("v", c.v),
+                array("o", o), array("bounds", bounds), array("key_bounds", c.bounds)};
+  ASSERT_EQ(moe_attention(arrays.data(), arrays.size(), &c.options, 2), MOE_OK) << moe_last_error();
+  std::vector<double> rows;
+  for (const int64_t row : kTaken)
+    rows.insert(rows.end(), want.o.begin() + row * 24, want.o.begin() + (row + 1) * 24);
+  expect_near(values(o), rows, tolerance(DType::f32), "o");
+  arrays.pop_back();
+  expect_refused(moe_attention(arrays.data(), arrays.size(), &c.options, 2),
+                 "\"q\" has 4 rows in 2 sequences and \"k\" 75 in 0; give \"key_bounds\" of as");
+  bounds.as<int32_t>()[1] = 0;  // the second text would have four queries, and five keys
+  arrays.push_back(array("key_bounds", c.bounds));
+  EXPECT_EQ(moe_attention(arrays.data(), arrays.size(), &c.options, 2), MOE_OK) << moe_last_error();
+  c.bounds.as<int32_t>()[1] = 72;
+  expect_refused(moe_attention(arrays.data(), arrays.size(), &c.options, 2),
+                 "sequence 1 has 4 queries and 3 keys; each query needs its own key");
 }
 
 class OfNorms : public testing::TestWithParam<std::tuple<DType, float>> {};

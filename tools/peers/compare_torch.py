@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""moe_cpp as the experts of transformers' models (`set_experts_implementation("moe_cpp")`), and of
-their linear layers too (`accelerate(model)`), against transformers' own implementations: one model,
-whose implementation changes from turn to turn, so that everything else is the same.
+"""moe_cpp as the experts of transformers' models (`set_experts_implementation("moe_cpp")`), and
+around them too (`accelerate(model)`), against transformers' own implementations: one model, whose
+implementation changes from turn to turn, so that everything else is the same.
 
   compare_torch.py train [--dtype f32|bf16|bf16-pure]     whole training steps of an OLMoE
   compare_torch.py generate --shape olmoe|qwen3           a prompt of 512 and decoding, in bf16
@@ -23,22 +23,27 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # batched_mm copies an expert's weights for every row: some 13 GB a step of training, 34 GB for a
 # prompt of 512. It takes part in decoding alone.
 OTHERS = {"train": ("grouped_mm", "eager"), "generate": ("grouped_mm", "eager", "batched_mm")}
-# "accelerate" computes linear layers in inference only.
-OURS = {"train": ("moe_cpp",), "generate": ("moe_cpp", "accelerate")}
+OURS = ("moe_cpp", "accelerate")
 
 
 def training(args):
     """step(implementation) -> {"step": seconds}."""
     sys.argv = [sys.argv[0], "--dtype", args.dtype, "--threads", str(args.threads), *args.rest]
+    import moe_cpp.transformers
     import transformers_train
 
     model, step = transformers_train.build(transformers_train.arguments())
 
     def run(implementation):
-        model.set_experts_implementation(implementation)
+        if implementation == "accelerate":
+            moe_cpp.transformers.accelerate(model)
+        else:
+            model.set_experts_implementation(implementation)
         begin = time.perf_counter()
         step()
-        return {"step": time.perf_counter() - begin}
+        took = time.perf_counter() - begin
+        moe_cpp.transformers.restore(model)
+        return {"step": took}
 
     return run
 
@@ -119,7 +124,7 @@ def main():
     import moe_cpp.transformers  # noqa: F401
 
     run = training(args) if args.what == "train" else generating(args)
-    ours, others = OURS[args.what], OTHERS[args.what]
+    ours, others = OURS, OTHERS[args.what]
     times = {}
     for turn in range(-1, args.rounds):  # the first is not counted: weights are packed in it
         for name in (*ours, *others) if turn % 2 else (*reversed(others), *reversed(ours)):

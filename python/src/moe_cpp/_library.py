@@ -45,6 +45,18 @@ class Array(ctypes.Structure):
     )
 
 
+class AttentionOptions(ctypes.Structure):
+    """moe_attention_options."""
+
+    _fields_ = (
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("scale", c_float),
+        ("window", c_int64),
+        ("cap", c_float),
+    )
+
+
 _HANDLE = c_void_p
 _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_load": [POINTER(_HANDLE), c_char_p, c_char_p],
@@ -82,6 +94,10 @@ _STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "moe_layer_products": [_HANDLE, POINTER(Array), c_size_t],
     "moe_layer_products_backward": [_HANDLE, POINTER(Array), c_size_t],
     "moe_layer_end_step": [_HANDLE, POINTER(Array), c_size_t],
+    "moe_attention": [POINTER(Array), c_size_t, POINTER(AttentionOptions), c_int],
+    "moe_attention_backward": [POINTER(Array), c_size_t, POINTER(AttentionOptions), c_int],
+    "moe_rms_norm": [POINTER(Array), c_size_t, c_float, c_float, c_int],
+    "moe_rms_norm_backward": [POINTER(Array), c_size_t, c_float, c_int],
     "moe_train": [c_char_p, ON_STEP, c_void_p, POINTER(c_void_p)],
 }
 _USAGE = 2

@@ -3,7 +3,7 @@
 >>> import moe_cpp.transformers
 >>> model.set_experts_implementation("moe_cpp")
 
-In inference their linear layers too:
+What stands around them too, where that is faster:
 
 >>> moe_cpp.transformers.accelerate(model)
 """
@@ -18,7 +18,10 @@ from moe_cpp._errors import refuse
 try:
     import torch
     from torch import Tensor, nn
+    from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import sdpa_mask
 except ImportError as error:
     raise ImportError(
         f"moe_cpp.transformers needs torch and transformers 5, which have no {error.name}: "
@@ -28,8 +31,10 @@ except ImportError as error:
 from moe_cpp.torch import _bank
 from moe_cpp.torch._activations import name_of
 from moe_cpp.torch._engine import Engine, forgetful
-from moe_cpp.torch._linear import replace_linears
-from moe_cpp.torch._ops import as_autocast, experts, products
+from moe_cpp.torch._attention import attention
+from moe_cpp.torch._linear import replace_linears, restore_linears
+from moe_cpp.torch._norm import replace_norms, restore_norms
+from moe_cpp.torch._ops import as_autocast, experts, is_plain, products
 
 
 class _Banks:
@@ -181,9 +186,80 @@ def experts_forward(
 ALL_EXPERTS_FUNCTIONS.register("moe_cpp", experts_forward)
 
 
+def attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """query [B,H,T,C], key, value [B,G,U,C]: what transformers gives an attention function. Without
+    a mask whole texts and single tokens behind others are the engine's; the rest, padded texts
+    among them, PyTorch's."""
+    tokens, keys = query.shape[2], key.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    special = dropout != 0 or any(more.get(name) is not None for name in _SPECIAL)
+    if attention_mask is None and causal and not special and _fits(query, key, value):
+        behind = tokens == 1 and key.numel() >= _FEWEST_NUMBERS and is_plain(query, key, value)
+        if 1 < tokens == keys or (behind and keys > 1):
+            o = attention(query, key, value, scale=scaling)
+            return o.transpose(1, 2).contiguous(), None
+    return sdpa_attention_forward(
+        module, query, key, value, attention_mask, dropout, scaling, is_causal, **more
+    )
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    return (
+        query.dtype in (torch.float32, torch.bfloat16)
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[3] == key.shape[3]
+        and query.device.type == "cpu"
+    )
+
+
+# Of fewer keys' numbers, calling the engine takes longer than PyTorch's attention.
+_FEWEST_NUMBERS = 1 << 15
+# Arguments that change what attention is.
+_SPECIAL = ("position_bias", "cache", "softcap", "s_aux", "output_attentions")
+
+AttentionInterface.register("moe_cpp", attention_forward)
+AttentionMaskInterface.register("moe_cpp", sdpa_mask)
+
+
 def accelerate(model: Any) -> int:
-    """Has the engine compute the model's experts, where it has some, and in inference its linear
-    layers; returns how many of the latter. `model.set_experts_implementation("grouped_mm")` and
-    `moe_cpp.torch.restore_linears(model)` undo it."""
+    """Has the engine compute the model's experts, where it has some, its norms and, where it takes
+    PyTorch's (sdpa), its attention, in training too, and its linear layers where that is faster;
+    returns how many of the latter. restore() undoes it."""
+    _BEFORE.setdefault(model, (_implementation(model, "experts"), _implementation(model, "attn")))
     model.set_experts_implementation("moe_cpp")
+    if _implementation(model, "attn") == "sdpa":
+        model.set_attn_implementation("moe_cpp")
+    replace_norms(model)
     return replace_linears(model)
+
+
+def restore(model: Any) -> None:
+    """Undoes accelerate()."""
+    experts_before, attention_before = _BEFORE.pop(model, (None, None))
+    if experts_before is not None:
+        model.set_experts_implementation(experts_before)
+    if attention_before is not None:
+        model.set_attn_implementation(attention_before)
+    restore_norms(model)
+    restore_linears(model)
+
+
+# How models computed before accelerate().
+_BEFORE: weakref.WeakKeyDictionary[nn.Module, tuple[str | None, str | None]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _implementation(model: Any, of: str) -> str | None:
+    name: str | None = getattr(model.config, f"_{of}_implementation", None)
+    return name

@@ -6,9 +6,9 @@
 >>> loss = loss_of(y) + moe_cpp.torch.aux_loss(layer)   # and after optimizer.step():
 >>> moe_cpp.torch.end_step(layer)
 
-`route` is a recipe alone, on logits; `Experts` are the experts alone. `replace_linears` has the
-engine compute the linear layers of any model in inference. For models of transformers see
-`moe_cpp.transformers`.
+`route` is a recipe alone, on logits; `Experts` are the experts alone. `replace_linears` and
+`replace_norms` have the engine compute those layers of any model; `attention` is causal attention.
+For models of transformers see `moe_cpp.transformers`.
 """
 
 try:
@@ -18,8 +18,10 @@ except ImportError:
         "moe_cpp.torch needs PyTorch, which is not installed: pip install torch"
     ) from None
 
+from moe_cpp.torch._attention import attention
 from moe_cpp.torch._linear import replace_linears, restore_linears
 from moe_cpp.torch._module import Experts, MoE, aux_loss, end_step
+from moe_cpp.torch._norm import replace_norms, restore_norms, rms_norm
 from moe_cpp.torch._routing import Router, Routing, route
 
 __all__ = [
@@ -27,9 +29,13 @@ __all__ = [
     "MoE",
     "Router",
     "Routing",
+    "attention",
     "aux_loss",
     "end_step",
     "replace_linears",
+    "replace_norms",
     "restore_linears",
+    "restore_norms",
+    "rms_norm",
     "route",
 ]

@@ -43,10 +43,14 @@ def _arrays(named: Named) -> Any:
         array.data = tensor.data_ptr()
         array.dtype = dtype
         array.rank = tensor.dim()
-        for place, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-            array.shape[place] = size
-            array.stride[place] = stride
+        array.shape[: array.rank] = tensor.shape
+        array.stride[: array.rank] = tensor.stride()
     return arrays
+
+
+def call_alone(function: str, named: Named, *more: Any) -> None:
+    """A function of the library that keeps nothing between its calls."""
+    check(getattr(LIBRARY, function)(_arrays(named), len(named), *more, torch.get_num_threads()))
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -1,7 +1,10 @@
-"""Linear layers of any model, computed by the engine in inference: each is a bank of one expert
-that all rows go to."""
+"""Linear layers of any model, computed by the engine where that is faster: each is a bank of one
+expert that all rows go to."""
 
 from __future__ import annotations
+
+import functools
+import platform
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +14,20 @@ from moe_cpp.torch._engine import Engine, after_load
 from moe_cpp.torch._ops import as_autocast, products
 
 _DTYPES = (torch.float32, torch.bfloat16)
-# Of fewer, as where one text is written, a product costs reading the weights, and PyTorch reads them
-# as fast.
-_FEWEST_ROWS = 4
+
+
+@functools.cache
+def _emulates_bf16() -> bool:
+    """Whether this processor multiplies no bf16, so that PyTorch's products of it are several times
+    slower than those in f32, which the engine takes there."""
+    return platform.machine() in ("x86_64", "AMD64") and not (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
+
+
+def _every(rows: int) -> Tensor:
+    """The offsets of one expert that all rows go to."""
+    return torch.tensor((0, rows))
 
 
 class EngineLinear(nn.Linear):
@@ -24,17 +38,19 @@ class EngineLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features]; [..., out_features] in x's dtype, or autocast's.
 
-        Where a gradient may follow PyTorch computes it: an optimizer moves the weights after each
-        forward, and laying them out for one costs more than its products gain."""
-        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
-            return super().forward(x)
-        if x.numel() < _FEWEST_ROWS * self.in_features:
-            return super().forward(x)
+        Where a gradient may follow PyTorch computes it, but for bf16 on a processor without: an
+        optimizer moves the weights after each forward, and laying them out for one costs more than
+        its products gain."""
         if x.dtype != self.weight.dtype and not torch.is_autocast_enabled("cpu"):
             return super().forward(x)  # which says that dtypes differ
-        rows = as_autocast(x).reshape(-1, self.in_features)
-        every = torch.arange(2) * rows.shape[0]
-        y = products(self.engine, rows, every, self.weight.unsqueeze(0))
+        trains = torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad)
+        if trains and not _emulates_bf16():
+            return super().forward(x)
+        x = as_autocast(x)
+        if trains and x.dtype != torch.bfloat16:
+            return super().forward(x)
+        rows = x.reshape(-1, self.in_features)
+        y = products(self.engine, rows, _every(rows.shape[0]), self.weight.unsqueeze(0))
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 

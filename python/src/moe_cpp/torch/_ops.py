@@ -149,15 +149,16 @@ def _experts_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) ->
     ctx.layer = Engine.of(engine)  # lives as long as the graph, its module or not
     _, gate, up = output
     ctx.save_for_backward(x, experts, weights, gate, up, *params)
-    ctx.set_materialize_grads(True)
+    ctx.set_materialize_grads(False)  # nobody asks for those of gate and up, which are large
 
 
-def _experts_gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+def _experts_gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     x, experts, weights, gate, up, *params = ctx.saved_tensors
     wanted = ctx.needs_input_grad[4]
+    dy = torch.zeros_like(x) if grads[0] is None else grads[0].to(x.dtype).contiguous()
     dx, dweights, *dparams = _experts_backward(
         ctx.layer.key,
-        grads[0].to(x.dtype).contiguous(),
+        dy,
         x,
         experts,
         weights,
@@ -198,19 +199,37 @@ def experts(
     return y
 
 
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether nobody differentiates, traces or compiles what is done with them, so that the
+    operator, which takes longer than a small product, is not needed."""
+    return (
+        not torch.compiler.is_compiling()  # first: what follows no graph can have
+        and _modes is not None
+        and _modes() == 0
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    )
+
+
 # ---- one product of the experts ------------------------------------------------------------------
 
 
-@torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
-def _products(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
-    layer = Engine.of(engine)
+def _multiply(layer: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     out = rows.new_empty([rows.shape[0], layer.expert_width])
     layer.call(
         "moe_layer_products",
         [(layer.names[0], weight)],
-        _given(rows=rows, offsets=offsets, out=out),
+        [("rows", rows), ("offsets", offsets), ("out", out)],
     )
     return out
+
+
+@torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
+def _products(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    return _multiply(Engine.of(engine), rows, offsets, weight)
 
 
 @_products.register_fake
@@ -269,6 +288,8 @@ def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> T
     [R,O] in rows' dtype"""
     if rows.shape[0] == 0:
         return rows.new_empty([0, engine.expert_width])
+    if is_plain(rows, weight):
+        return _multiply(engine, rows.contiguous(), offsets, weight)
     out: Tensor = _products(engine.key, rows.contiguous(), offsets, weight)
     return out
 

@@ -190,11 +190,13 @@ void Chat::obey(const std::string& line) {
 
 void Chat::say(const Ask& reply) {
   const Interruptible interrupt;
+  ReadingLine reading(!json_);
   bool thinks = false;
   const auto end_thought = [&] {
     if (std::exchange(thinks, false)) tell("\n");
   };
   const auto emit = [&](const std::string& text) {
+    reading.clear();
     end_thought();
     if (!json_) {
       fmt::print("{}", text);
@@ -203,11 +205,16 @@ void Chat::say(const Ask& reply) {
     return !interrupt.asked();
   };
   const auto think = [&](const std::string& text) {
+    reading.clear();
     if (!json_) tell("{}{}", std::exchange(thinks, true) ? "" : "thinks: ", text);
     return !interrupt.asked();
   };
-  const Reply r = reply(
-      emit, [&] { return !interrupt.asked(); }, think);
+  const auto read = [&](int64_t done, int64_t total) {
+    reading.show(done, total);
+    return !interrupt.asked();
+  };
+  const Reply r = reply(emit, read, think);
+  reading.clear();
   end_thought();
   expert_rows_ = r.generated.expert_rows;
   const Generated& g = r.generated;

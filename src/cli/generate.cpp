@@ -122,14 +122,22 @@ class Samples {
              GenerateOptions options) {
     options.sampler.seed += static_cast<uint64_t>(i);
     begun_ = false;
-    const Generated out = generate(session, tokenizer, ids, options, [&](const std::string& text) {
+    ReadingLine reading(!f_.json);
+    const auto emit = [&](const std::string& text) {
+      reading.clear();
       begin(i, options.sampler.seed);
       if (!f_.json) {
         fmt::print("{}", text);
         std::fflush(stdout);
       }
       return !group_.any(*stop_);
-    });
+    };
+    const auto read = [&](int64_t done, int64_t total) {
+      reading.show(done, total);
+      return true;
+    };
+    const Generated out = generate(session, tokenizer, ids, options, emit, read);
+    reading.clear();
     if (f_.json) {
       Json reply = generate_reply(prompt_, out);
       if (f_.samples > 1) reply["seed"] = options.sampler.seed;

@@ -120,6 +120,16 @@ void ProgressLine::log(const std::string& line) {
   open_ = false;
 }
 
+void ProgressLine::clear() {
+  if (open_) tell("\r\x1b[K");
+  open_ = false;
+}
+
+void ReadingLine::show(int64_t done, int64_t total) {
+  if (wanted_ && line_.on_terminal() && seconds_since(begun_) >= patience_)
+    line_.show(done, total, "tokens of the prompt read");
+}
+
 Watch on_screen() {
   return {.begin = []() -> Progress {
             const auto line = std::make_shared<ProgressLine>();

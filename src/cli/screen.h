@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/watch.h"
 #include "core/words.h"
@@ -70,11 +71,33 @@ class ProgressLine {
   void show(int64_t done, int64_t total, const std::vector<std::string>& parts);
   // A line of its own, above the progress line.
   void log(const std::string& line);
+  // Takes the line off the terminal.
+  void clear();
+  bool on_terminal() const { return terminal_; }
 
  private:
   bool terminal_;
   bool open_ = false;  // a line without its newline is on the screen
   std::chrono::steady_clock::time_point last_{};
+};
+
+// How far the reading of a prompt is: on a terminal alone, where it takes longer than a reader
+// waits, and gone when the reply begins.
+class ReadingLine {
+ public:
+  explicit ReadingLine(bool wanted, double patience = 2)  // seconds
+      : wanted_(wanted), patience_(patience) {}
+  ~ReadingLine() { clear(); }
+  ReadingLine(const ReadingLine&) = delete;
+  ReadingLine& operator=(const ReadingLine&) = delete;
+  void show(int64_t done, int64_t total);
+  void clear() { line_.clear(); }
+
+ private:
+  ProgressLine line_;
+  bool wanted_;
+  double patience_;
+  Clock::time_point begun_ = Clock::now();
 };
 
 // Work of the library shows how far it is, and says its lines, on standard error; Ctrl-C stops it

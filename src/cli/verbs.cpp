@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <string_view>
 
 namespace moe::cli {
 namespace {
@@ -14,10 +15,12 @@ void on_signal(int) {
   std::signal(SIGINT, SIG_DFL);
 }
 
-// As the signal's own action, so that a shell sees what ended the command.
+// As the signal's own action, so that a shell sees what ended the command. On a terminal a line
+// without its end may stand: a progress line, or the ^C that was typed.
 void end_on_signal(int signal) {
-  constexpr char kLine[] = "moe: interrupted\n";
-  [[maybe_unused]] const ssize_t told = write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  constexpr std::string_view kLine = "\nmoe: interrupted\n";
+  const std::string_view line = isatty(STDERR_FILENO) != 0 ? kLine : kLine.substr(1);
+  [[maybe_unused]] const ssize_t told = write(STDERR_FILENO, line.data(), line.size());
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }

@@ -32,7 +32,7 @@ bool Session::read(std::span<float> logits, std::span<const int32_t> ids, int64_
                    const KeepReading& keep) {
   const int64_t count = std::ssize(ids), vocab = runner_.model().config().vocab;
   for (int64_t at = 0; at < count; at += kPromptChunk) {
-    if (keep && !keep()) return false;
+    if (keep && !keep(at, count)) return false;
     const int64_t end = std::min(at + kPromptChunk, count),
                   // [first,end): whose logits are wanted
         first = std::min(std::max(at, count - rows), end);

@@ -14,8 +14,9 @@ namespace moe {
 // tokens of a prompt that a forward reads; bounds the memory of a long one
 constexpr int64_t kPromptChunk = 512;
 
-// Asked before each chunk of a prompt; false: the rest of it is not read. Empty: nobody asks.
-using KeepReading = std::function<bool()>;
+// Asked before each chunk of what is to be read of a prompt, `done` of whose `total` tokens are
+// read; false: the rest is not read. Empty: nobody asks.
+using KeepReading = std::function<bool(int64_t done, int64_t total)>;
 
 class Session {
  public:

@@ -407,6 +407,15 @@ TEST_F(Chat, CtrlCNeedNotWaitForALongPrompt) {
   EXPECT_EQ(child.wait(), 128 + SIGINT);
 }
 
+TEST_F(Chat, ALongPromptShowsHowFarItIsRead) {
+  Child child({"generate", model(), "-p", std::string(120000, 'x'), "-n", "1", "--threads", "2"},
+              true);
+  has(child.read_until("tokens of the prompt read"), "/120000  tokens of the prompt read");
+  child.type("\x03");
+  has(child.read_until("moe: interrupted"), "\r\nmoe: interrupted");
+  EXPECT_EQ(child.wait(), 128 + SIGINT);
+}
+
 TEST_F(Chat, CtrlCEndsAReplyAndThenTheChat) {
   set_context(200000);
   Child child({"chat", model(), "-n", "150000", "--threads", "2"}, true);

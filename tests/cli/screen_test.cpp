@@ -1,6 +1,10 @@
 #include "cli/screen.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
+
+#include <functional>
 
 namespace moe::cli::screen_test {
 namespace {
@@ -23,6 +27,42 @@ TEST(ProgressText, FitsTheTerminal) {
           << line;
   }
   EXPECT_EQ(progress_text(0, 0, {}, 80), "[##########] 0/0");
+}
+
+// What `act` writes to standard error, which is a terminal or a pipe.
+std::string told(bool terminal, const std::function<void()>& act) {
+  int ends[2];
+  EXPECT_EQ(terminal ? openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) : pipe(ends), 0);
+  const int before = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  act();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  close(ends[1]);
+  std::string all;
+  char part[4096];
+  for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;)
+    all.append(part, static_cast<size_t>(n));
+  close(ends[0]);
+  return all;
+}
+
+TEST(Reading, IsShownOnATerminalWhileItIsLongAndGoneBehindIt) {
+  const auto read = [](bool wanted, double patience) {
+    return [=] {
+      ReadingLine line(wanted, patience);
+      line.show(512, 1300);
+      line.clear();
+      line.clear();
+    };
+  };
+  EXPECT_EQ(told(true, read(true, 0)),
+            "\r[#######.............] 512/1300  tokens of the prompt read\x1b[K\r\x1b[K");
+  EXPECT_EQ(told(true, read(true, 3600)), "") << "it was not long";
+  EXPECT_EQ(told(true, read(false, 0)), "");
+  EXPECT_EQ(told(false, read(true, 0)), "");
+  EXPECT_EQ(told(true, [] { ReadingLine(true, 0).show(512, 1300); }), told(true, read(true, 0)))
+      << "an error ends it too";
 }
 
 TEST(Help, IsFoldedUnderTheColumnItBeginsIn) {

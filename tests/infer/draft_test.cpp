@@ -295,8 +295,8 @@ TEST(Draft, ItsReadingOfALongPromptCanBeEnded) {
   f.options.guesser = &draft;
   Session session(*f.model, f.run, 2000), other(*f.model, f.run, 2000);
   int asked = 0;
-  const Generated out =
-      generate(session, *f.tokenizer, prompt, f.options, kAll, [&] { return ++asked < 5; });
+  const Generated out = generate(session, *f.tokenizer, prompt, f.options, kAll,
+                                 [&](int64_t, int64_t) { return ++asked < 5; });
   EXPECT_EQ(asked, 5) << "the model reads three chunks of 512, the draft one";
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.tokens, 0);

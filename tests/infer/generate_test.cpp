@@ -368,11 +368,16 @@ TEST(Generate, ShowsWholeCharactersOnly) {
 
 TEST(Generate, ReadingOfALongPromptCanBeEnded) {
   Fixture f;
-  int asked = 0;
+  using Counts = std::vector<std::pair<int64_t, int64_t>>;
+  Counts asked;
   const Generated out = moe::generate(
       *f.model, f.run, f.tokenizer, std::string(1300, 'a'), f.options,
-      [](const std::string&) { return true; }, [&] { return ++asked < 3; });
-  EXPECT_EQ(asked, 3);
+      [](const std::string&) { return true; },
+      [&](int64_t done, int64_t total) {
+        asked.emplace_back(done, total);
+        return asked.size() < 3;
+      });
+  EXPECT_EQ(asked, (Counts{{0, 1300}, {512, 1300}, {1024, 1300}}));
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";
   EXPECT_EQ(out.tokens, 0);

@@ -5,14 +5,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <utility>
 
 namespace moe {
 namespace {
 
 // A mistyped name is short; a hostile one must not cost a product of lengths.
 constexpr size_t kLongest = 128;
-// Of a beginning, for it to say more than a distance.
-constexpr size_t kShortestBeginning = 4;
+// Of a beginning, for it to say more than a distance, and of one that is mistyped.
+constexpr size_t kShortestBeginning = 4, kShortestMistyped = 6;
 
 std::string plain(std::string_view name) {
   std::string out(name.substr(0, kLongest));
@@ -21,9 +23,13 @@ std::string plain(std::string_view name) {
   return out;
 }
 
-}  // namespace
+std::string joined(std::string name) {
+  std::erase(name, '_');
+  return name;
+}
 
-size_t edit_distance(std::string_view a, std::string_view b) {
+// The distances of `a` to the beginnings of `b`, of 0, 1, ... all of its characters.
+std::vector<size_t> distances(std::string_view a, std::string_view b) {
   // Rows i-2, i-1 and i of the table d[i][j] = distance of the first i of a to the first j of b.
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) above[j] = j;
@@ -38,26 +44,43 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     std::swap(before, above);
     std::swap(above, row);
   }
-  return above[b.size()];
+  return above;
 }
+
+// How far off the name is in half edits; nothing where it is another word. A beginning stands
+// between one edit and two, a mistyped one between two and three.
+std::optional<size_t> half_edits(std::string_view wanted, std::string_view known) {
+  if (wanted.empty()) return std::nullopt;
+  const std::vector<size_t> to = distances(wanted, known);
+  std::optional<size_t> best;
+  if (to.back() * 3 < std::max(wanted.size(), known.size())) best = 2 * to.back();
+  const size_t beginning = *std::min_element(to.begin(), to.end());
+  if (beginning == 0 && wanted.size() >= kShortestBeginning)
+    best = std::min<size_t>(best.value_or(3), 3);
+  if (beginning == 1 && wanted.size() >= kShortestMistyped)
+    best = std::min<size_t>(best.value_or(5), 5);
+  return best;
+}
+
+}  // namespace
+
+size_t edit_distance(std::string_view a, std::string_view b) { return distances(a, b).back(); }
 
 std::optional<std::string> nearest(std::string_view name,
                                    const std::vector<std::string>& candidates) {
   const std::string wanted = plain(name);
   std::optional<std::string> best;
-  size_t best_distance = 0;
+  std::pair<size_t, size_t> least;  // half edits, and with them those of '_' too
   for (const std::string& candidate : candidates) {
     const std::string known = plain(candidate);
-    const bool begins_so = wanted.size() >= kShortestBeginning && known.starts_with(wanted);
-    // A beginning stands between one difference and two.
-    const size_t edits = edit_distance(wanted, known),
-                 distance = begins_so && edits > 1 ? 3 : 2 * edits;
-    if (wanted.empty()) continue;
-    if (!begins_so && edits * 3 >= std::max(wanted.size(), known.size())) continue;
-    if (!best || distance < best_distance) {
-      best = candidate;
-      best_distance = distance;
-    }
+    const std::optional<size_t> whole = half_edits(wanted, known),
+                                parts = half_edits(joined(wanted), joined(known));
+    if (!whole && !parts) continue;
+    const std::pair<size_t, size_t> here = {
+        std::min(whole.value_or(SIZE_MAX), parts.value_or(SIZE_MAX)), edit_distance(wanted, known)};
+    if (best && here >= least) continue;
+    best = candidate;
+    least = here;
   }
   return best;
 }

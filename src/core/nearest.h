@@ -15,8 +15,8 @@ namespace moe {
 size_t edit_distance(std::string_view a, std::string_view b);
 
 // The nearest candidate, the first of equals; nothing when none is near enough to be meant (a third
-// of the longer name differs, and it is not its beginning). Case and '-' against '_' count for
-// nothing.
+// of the longer name differs, and it is not its beginning, be it with one edit). Case counts for
+// nothing, and so do '-' and '_'.
 std::optional<std::string> nearest(std::string_view name,
                                    const std::vector<std::string>& candidates);
 

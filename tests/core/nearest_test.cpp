@@ -23,6 +23,16 @@ TEST(Nearest, FindsWhatWasMeant) {
   EXPECT_EQ(nearest("nano-moe", recipes), "nanomoe");
   EXPECT_EQ(nearest("expert-width", {"expert_width"}), "expert_width");
   EXPECT_EQ(nearest("--temp", {"--help", "--temperature"}), "--temperature") << "it begins so";
+  EXPECT_EQ(nearest("depseek", {"dense", "deepseek-v2", "deepseek-v3"}), "deepseek-v2")
+      << "it nearly begins so";
+  EXPECT_EQ(nearest("depsek-v3", {"deepseek-v2", "deepseek-v3"}), "deepseek-v3");
+  EXPECT_EQ(nearest("dpsek", {"deepseek-v2"}), std::nullopt);
+  EXPECT_EQ(nearest("tinny", {"tiny", "small"}), "tiny");
+  const std::vector<std::string> mixes = {"q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_k_m", "iq4_nl"};
+  EXPECT_EQ(nearest("q4km", mixes), "q4_k_m");
+  EXPECT_EQ(nearest("Q5-KM", mixes), "q5_k_m");
+  EXPECT_EQ(nearest("q4", mixes), std::nullopt);
+  EXPECT_EQ(nearest("a_bcd", {"abcd", "a_bce", "a-bcd"}), "a-bcd") << "more alike than the first";
   EXPECT_EQ(nearest("gpu", {"cpu", "cuda"}), std::nullopt) << "a third is another word";
   EXPECT_EQ(nearest("zzzzzz", recipes), std::nullopt);
   EXPECT_EQ(nearest("", recipes), std::nullopt);

@@ -260,6 +260,7 @@ TEST(QuantMix, Names) {
     EXPECT_FAILS(mix(other), "which moe does not make");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
   EXPECT_FAILS(mix("q4"), "'q4'; known are ");
+  EXPECT_FAILS(mix("q4km"), "'q4km'; did you mean \"q4_k_m\"?");
   EXPECT_FAILS(mix("bf16"), "dtype bf16");
 }
 

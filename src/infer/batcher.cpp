@@ -201,7 +201,12 @@ void Batcher::add(TextRequest request) {
   options.max_tokens = std::min(options.max_tokens, most_tokens() - std::ssize(request.prompt) + 1);
   // Guesses would be read with the choices of others.
   if (request.recorded) options.prompt_lookup = 0;
-  waiting_.push_back(std::move(request));
+  try {
+    waiting_.emplace_back();
+  } catch (...) {
+    return request.on_end({}, std::current_exception());
+  }
+  waiting_.back() = std::move(request);
 }
 
 // The client whose last text was admitted longest ago, and of its texts the first.
@@ -241,7 +246,6 @@ void Batcher::admit() {
     int64_t reserved = in_blocks(limit_of(*request));
     for (const auto& text : active_) reserved += text->reserved;
     if (reserved > runner_.cache().capacity() && active() > 0) return;
-    turns_[request->client] = ++turn_;
     TextRequest taken = std::move(*request);
     waiting_.erase(request);
     begin(std::move(taken));
@@ -250,8 +254,15 @@ void Batcher::admit() {
 
 void Batcher::begin(TextRequest request) {
   const int64_t limit = limit_of(request), room = in_blocks(limit);
-  const auto on_end = request.on_end;
-  const int32_t slot = runner_.cache().open(limit);
+  decltype(request.on_end) on_end;
+  int32_t slot = 0;
+  try {
+    turns_[request.client] = ++turn_;
+    on_end = request.on_end;
+    slot = runner_.cache().open(limit);
+  } catch (...) {
+    return request.on_end({}, std::current_exception());
+  }
   try {
     active_.push_back(std::make_unique<Text>(std::move(request), tokenizer_, slot, room));
   } catch (...) {  // a grammar that has too many ways to begin, say
@@ -259,8 +270,11 @@ void Batcher::begin(TextRequest request) {
     return on_end({}, std::current_exception());
   }
   Text& text = *active_.back();
-  if (!all_read(text.request))
+  if (all_read(text.request)) return;
+  try {
     text.read = text.cached = prefixes_.adopt(slot, text.request.prompt, text.request.adapter);
+  } catch (...) {  // it reads all of it itself
+  }
 }
 
 void Batcher::drop_unwanted() {
@@ -293,6 +307,17 @@ void Batcher::drop_unwanted() {
 // does not need it: where it fails the texts go on without.
 void Batcher::guess_ahead() {
   if (draft_ == nullptr || active() > SharedDraft::kTexts) return;
+  try {
+    guess_with_draft();
+  } catch (...) {
+    for (const auto& text : active_) {
+      text->drafted = false;
+      text->draft.reset();
+    }
+  }
+}
+
+void Batcher::guess_with_draft() {
   std::vector<SharedDraft::Ask> asks;
   std::vector<Text*> asked;
   for (const auto& text : active_) {
@@ -311,15 +336,7 @@ void Batcher::guess_ahead() {
                        : SharedDraft::Ask{
                              text->draft.get(), g.text(), &g.sampler(), g.room_for_guesses(), {}});
   }
-  try {
-    draft_->guess(asks);
-  } catch (...) {
-    for (Text* text : asked) {
-      text->drafted = false;
-      text->draft.reset();
-    }
-    return;
-  }
+  draft_->guess(asks);
   for (size_t i = 0; i < asks.size(); ++i) asked[i]->generation.guess(asks[i].guesses);
 }
 
@@ -543,22 +560,26 @@ void Batcher::flush(Text& text) {
   text.progress = {};
 }
 
+// Throws nothing: whatever happens the text's room is free again, and whoever waits for it is told.
 void Batcher::end(Text& text, const std::exception_ptr& error, const char* finish) {
-  KvCache& cache = runner_.cache();
-  Generated out = text.generation.finish();
-  if (finish != nullptr) out.finish = finish;
+  Generated out;
   std::exception_ptr failure = error;
   try {
+    out = text.generation.finish();
+    if (finish != nullptr) out.finish = finish;
     if (!failure) flush(text);
   } catch (...) {
-    failure = std::current_exception();
+    if (!failure) failure = std::current_exception();
   }
-  std::vector<int32_t> held = text.request.prompt;
-  held.insert(held.end(), out.ids.begin(), out.ids.end());
-  // What was drawn last is not read; behind it the cache may have guesses.
-  if (!out.ids.empty()) held.pop_back();
-  keep_prefix(text, held);
-  cache.close(text.slot);
+  try {
+    std::vector<int32_t> held = text.request.prompt;
+    held.insert(held.end(), out.ids.begin(), out.ids.end());
+    // What was drawn last is not read; behind it the cache may have guesses.
+    if (!out.ids.empty()) held.pop_back();
+    keep_prefix(text, held);
+  } catch (...) {  // those that begin alike read it themselves
+  }
+  runner_.cache().close(text.slot);
   const Clock::time_point now = Clock::now();
   out.read_tokens = text.read - text.cached;
   out.prompt_seconds = seconds_between(text.began, text.reads() ? now : text.wrote);
@@ -595,16 +616,15 @@ void Batcher::run_and_deliver(const Step& step) {
   } catch (...) {
     if (step.parts.size() == 1) return end(*step.parts[0].text, std::current_exception());
     for (const Part& part : step.parts) {
-      Step alone;
-      alone.adapter = step.adapter;
-      alone.add(*part.text, part.position, part.rows.ids, part.rows.logits, part.rows.only_read);
       try {
+        Step alone;
+        alone.adapter = step.adapter;
+        alone.add(*part.text, part.position, part.rows.ids, part.rows.logits, part.rows.only_read);
         read_again(part);
+        run_and_deliver(alone);
       } catch (...) {
-        end(*part.text, std::current_exception());
-        continue;
+        if (!part.text->ended) end(*part.text, std::current_exception());
       }
-      run_and_deliver(alone);
     }
     return;
   }
@@ -624,7 +644,12 @@ bool Batcher::step() {
   drop_unwanted();
   admit();
   guess_ahead();
-  for (const Step& step : plan_steps()) run_and_deliver(step);
+  try {
+    for (const Step& step : plan_steps()) run_and_deliver(step);
+  } catch (...) {  // no memory to plan with, say, which is nobody's fault alone
+    for (const auto& text : active_)
+      if (!text->ended) end(*text, std::current_exception());
+  }
   std::erase_if(active_, [](const auto& text) { return text->ended; });
   return !active_.empty() || !waiting_.empty();
 }

@@ -71,7 +71,8 @@ struct TextRequest {
   // [tokens,L,K] of the first tokens of prompt and reply: what the routers take instead of their
   // own choices. Null: nothing. The choices of one prompt share it.
   std::shared_ptr<const std::vector<int32_t>> recorded;
-  // Asked before each step; false: the text ends as "interrupted". Empty: it is wanted.
+  // Asked before each step, and must not throw; false: the text ends as "interrupted". Empty: it is
+  // wanted.
   std::function<bool()> wanted;
   // Given what of the text has become certain, as soon as it has, from any thread but one piece
   // after the other; false: the text ends there as "interrupted". Empty: it goes on.
@@ -94,9 +95,11 @@ class Batcher {
   // that fills the context or the cache, choices of another model. May be called from any thread.
   void check(const TextRequest&) const;
   // A text takes its turn when room for all its tokens is there, so none runs out of it midway.
-  // Fails as check() does.
+  // Fails as check() does; of what goes wrong later, memory that is refused too, the text's own
+  // on_end() is told.
   void add(TextRequest);
-  // One forward, and whatever of the texts came of it. False: there is nothing to do.
+  // One forward, and whatever of the texts came of it. False: there is nothing to do. Throws
+  // nothing.
   bool step();
   int64_t waiting() const { return std::ssize(waiting_); }
   int64_t active() const { return std::ssize(active_); }
@@ -122,6 +125,7 @@ class Batcher {
   void begin(TextRequest);
   void drop_unwanted();
   void guess_ahead();
+  void guess_with_draft();
 
   int64_t recorded_ahead(const Text&) const;
   void add_rows(Step&, Text&, int64_t most) const;

@@ -104,9 +104,8 @@ void ModelRunner::step(std::span<float> logits, std::span<const StepRows> rows,
   std::vector<int64_t> held;  // of the sequences that were extended
   try {
     for (const StepRows& r : rows) {
-      const int64_t length = cache_.length(r.slot);
+      held.push_back(cache_.length(r.slot));
       cache_.extend(r.slot, std::ssize(r.ids));
-      held.push_back(length);
     }
     forward(logits, rows, routing);
   } catch (...) {

@@ -98,15 +98,15 @@ int32_t KvCache::open(int64_t limit) {
   const auto unused = std::find(lengths_.begin(), lengths_.end(), kNoSequence);
   const auto slot = static_cast<int32_t>(unused - lengths_.begin());
   if (unused == lengths_.end()) {
-    lengths_.push_back(0);
-    tables_.emplace_back();
-    states_.emplace_back();
-    stretched_.emplace_back();
-  } else {
-    *unused = 0;
+    const auto slots = static_cast<size_t>(slot) + 1;
+    tables_.resize(slots);
+    states_.resize(slots);
+    stretched_.resize(slots);
+    lengths_.push_back(kNoSequence);
   }
   stretched_[static_cast<size_t>(slot)] = stretches(limit);
   states_[static_cast<size_t>(slot)].assign(static_cast<size_t>(state_numbers_), 0);
+  lengths_[static_cast<size_t>(slot)] = 0;  // last: where memory was refused it is not open
   return slot;
 }
 
@@ -159,6 +159,7 @@ void KvCache::extend(int32_t slot, int64_t tokens) {
         "free where {} are needed to go on to token {}; end or truncate "
         "another sequence, or give the cache a larger capacity",
         capacity(), ops::kKeyBlock, free_blocks_.size(), more, length);
+  table.reserve(static_cast<size_t>(blocks_for(length)));  // a block that is taken has its place
   if (shared) {
     const int32_t own = take_block();
     copy_block(own, table.back());
@@ -193,6 +194,7 @@ void KvCache::adopt(int32_t slot, std::span<const int32_t> blocks) {
         "slot {} holds {} tokens already, and only a sequence without any can begin with those of "
         "another",
         slot, length(slot));
+  tables_[static_cast<size_t>(slot)].reserve(blocks.size());
   for (const int32_t block : blocks) {
     if (block < 0 || block >= blocks_ || holders(block) == 0)
       fail("block {} of the cache is held by nobody, so there is nothing to begin with", block);

@@ -102,7 +102,10 @@ void WorkQueue::work() {
       next = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    next();
+    try {
+      next();
+    } catch (...) {  // no memory even to refuse it: what it holds answers as it goes
+    }
   }
 }
 

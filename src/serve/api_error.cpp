@@ -1,5 +1,6 @@
 #include "serve/api_error.h"
 
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -67,6 +68,9 @@ ApiError api_error(const std::exception_ptr& error) {
     return e;
   } catch (const Error& e) {
     return {e.kind() == Error::Kind::usage ? 400 : 500, e.what()};
+  } catch (const std::bad_alloc&) {
+    return {503, "there was no memory for this; ask for less, or try again later", "",
+            "out_of_memory"};
   } catch (const std::exception& e) {
     return {500, e.what()};
   }

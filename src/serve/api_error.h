@@ -24,7 +24,7 @@ std::string messages_body_of(const ApiError&);
 // The one or the other, by the path that was asked for.
 std::string body_of(const ApiError&, std::string_view path);
 // Whatever was thrown while a request was read or answered: an ApiError, an Error of the library
-// (usage: 400, else 500), or another exception (500).
+// (usage: 400, else 500), memory that was refused (503) or another exception (500).
 ApiError api_error(const std::exception_ptr&);
 
 }  // namespace moe::serve

@@ -60,7 +60,10 @@ void Engine::run() {
     }
     for (TextRequest& request : taken) batcher_.add(std::move(request));
     busy = batcher_.step();
-    metrics_.set_load(batcher_.waiting(), batcher_.active(), runner_.expert_rows());
+    try {
+      metrics_.set_load(batcher_.waiting(), batcher_.active(), runner_.expert_rows());
+    } catch (...) {  // no memory to count in; the next step counts again
+    }
     const std::lock_guard lock(mutex_);
     waiting_ = batcher_.waiting();
   }

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <new>
+#include <thread>
 
 #include "core/error.h"
 #include "core/nearest.h"
@@ -66,13 +68,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Host& host, tcp::socket socket)
       : host_(host), socket_(std::move(socket)), deadline_(host.io) {
-    ++host_.connections;
     boost::system::error_code unknown;
     socket_.set_option(tcp::no_delay(true), unknown);
     const auto peer = socket_.remote_endpoint(unknown);
     if (!unknown) client_ = peer.address().to_string();
+    ++host_.connections;
   }
   ~Connection() {
+    if (counted_) --host_.open_requests;
     --host_.connections;
     host_.connection_ended();
   }
@@ -93,6 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void allow(std::chrono::seconds time);
   void allow_any_time();
   void read_body();
+  HttpRequest taken_request();
   void hand_over();
   void refuse(int status, const std::string& message);
   void fail_reading(const boost::system::error_code& error);
@@ -128,10 +132,13 @@ class Answer : public Exchange {
   // A handler that forgot to answer would leave the client waiting. The connection ends in the
   // thread of run(), whoever lets go of it last.
   ~Answer() override {
-    if (state_ == State::waiting) send(500, "text/plain", "no answer\n", {});
-    else if (state_ == State::begun) finish();
-    Host& host = connection_->host();
-    net::post(host.io, [connection = std::move(connection_)] {});
+    try {
+      if (state_ == State::waiting) send(500, "text/plain", "no answer\n", {});
+      else if (state_ == State::begun) finish();
+      Host& host = connection_->host();
+      net::post(host.io, [connection = std::move(connection_)] {});
+    } catch (...) {  // no memory to say so: the client waits until it goes
+    }
   }
   const HttpRequest& request() const override { return request_; }
 
@@ -140,14 +147,14 @@ class Answer : public Exchange {
     if (status != 204) headers.emplace_back("Content-Length", std::to_string(body.size()));
     std::string bytes = head(status, type, headers);
     if (request_.method != "HEAD") bytes += body;
-    state_ = State::done;
     put(std::move(bytes), true);
+    state_ = State::done;
   }
 
   void begin(int status, std::string_view type, Headers headers) override {
-    state_ = State::begun;
     if (chunked_) headers.emplace_back("Transfer-Encoding", "chunked");
     put(head(status, type, headers), false);
+    state_ = State::begun;
   }
 
   void write(std::string piece) override {
@@ -156,8 +163,8 @@ class Answer : public Exchange {
   }
 
   void finish() override {
-    state_ = State::done;
     put(chunked_ ? "0\r\n\r\n" : "", true);
+    state_ = State::done;
   }
 
   bool gone() const override { return connection_->gone(); }
@@ -253,7 +260,7 @@ void Connection::refuse(int status, const std::string& message) {
       true);
 }
 
-void Connection::hand_over() {
+HttpRequest Connection::taken_request() {
   auto message = parser_->release();
   HttpRequest request;
   request.method = std::string(message.method_string());
@@ -264,11 +271,24 @@ void Connection::hand_over() {
                                  std::string(field.value()));
   request.body = std::move(message.body());
   request.client = client_;
+  return request;
+}
+
+void Connection::hand_over() {
+  std::shared_ptr<Answer> answer;
+  try {
+    answer = std::make_shared<Answer>(shared_from_this(), taken_request());
+  } catch (const std::bad_alloc&) {
+    return refuse(503, "there was no memory for this request; try again later");
+  }
   counted_ = true;
   ++host_.open_requests;
   allow_any_time();
   watch_for_end();
-  host_.handler(std::make_shared<Answer>(shared_from_this(), std::move(request)));
+  try {
+    host_.handler(std::move(answer));
+  } catch (...) {  // no memory to refuse it, say: what is not answered says so as it goes
+  }
 }
 
 // While a request is answered, what comes is the end of the connection or the next request, which
@@ -292,11 +312,14 @@ void Connection::watch_for_end() {
 // The list keeps the order: what is posted in the thread of run() may be overtaken by what others
 // post after it.
 void Connection::give(std::string bytes, bool last) {
-  {
-    const std::lock_guard lock(given_mutex_);
-    given_.emplace_back(std::move(bytes), last);
+  const std::lock_guard lock(given_mutex_);
+  given_.emplace_back(std::move(bytes), last);
+  try {
+    net::post(host_.io, [self = shared_from_this()] { self->take_given(); });
+  } catch (...) {  // what nobody will take was not given
+    given_.pop_back();
+    throw;
   }
-  net::post(host_.io, [self = shared_from_this()] { self->take_given(); });
 }
 
 void Connection::take_given() {
@@ -377,7 +400,6 @@ struct HttpServer::State {
 
 void HttpServer::State::accept() {
   if (accepting || host.closing || host.connections >= host.options.max_connections) return;
-  accepting = true;
   acceptor.async_accept([this](boost::system::error_code error, tcp::socket socket) {
     accepting = false;
     if (error == net::error::operation_aborted) return;
@@ -389,6 +411,7 @@ void HttpServer::State::accept() {
     patience.expires_after(std::chrono::milliseconds(200));
     patience.async_wait([this](boost::system::error_code) { accept(); });
   });
+  accepting = true;
 }
 
 HttpServer::HttpServer(const HttpOptions& options, Handler handler, ErrorBody error_body)
@@ -396,7 +419,12 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler, ErrorBody er
   state_->host.options = options;
   state_->host.handler = std::move(handler);
   state_->host.error_body = std::move(error_body);
-  state_->host.connection_ended = [state = state_.get()] { state->accept(); };
+  state_->host.connection_ended = [state = state_.get()] {
+    try {
+      state->accept();
+    } catch (...) {  // a destructor throws nothing; the next one to go tries again
+    }
+  };
   if (options.port < 0 || options.port > 65535)
     fail_usage("@port is {}; it must be 0 (a free one) to 65535", options.port);
   try {
@@ -417,10 +445,18 @@ HttpServer::~HttpServer() = default;
 
 int HttpServer::port() const { return state_->acceptor.local_endpoint().port(); }
 
+// A connection that there is no memory for ends; the others go on.
 void HttpServer::run() {
-  state_->accept();
   const auto work = net::make_work_guard(state_->host.io);
-  state_->host.io.run();
+  for (;;) {
+    try {
+      state_->accept();
+      state_->host.io.run();
+      return;
+    } catch (const std::exception&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
 }
 
 void HttpServer::close_door() {

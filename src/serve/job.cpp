@@ -136,12 +136,12 @@ class Job : public std::enable_shared_from_this<Job> {
 
   void on_end(size_t i, const Generated& g, const std::exception_ptr& error) {
     Choice& choice = all_[i];
-    choice.end = g;
     choice.ended = true;
     context_.metrics->count_prompt(g.prompt_tokens, g.prompt_tokens - g.read_tokens);
     context_.metrics->count_guesses(g.proposed, g.accepted);
     --left_;
     try {
+      choice.end = g;
       if (error && !failed_) fail(error);
       if (form_.stream && !failed_) show(choice);
       if (left_ == 0 && !failed_) finish();
@@ -150,13 +150,18 @@ class Job : public std::enable_shared_from_this<Job> {
     }
   }
 
+  // Where there is no memory even to say so, the exchange answers as one that was forgotten.
   void fail(const std::exception_ptr& error) {
     failed_ = true;
-    const ApiError e = api_error(error);
-    if (!streaming_) return answer(e.status, body_of(e, exchange_->request().path), e.headers);
-    send_events(style_->failure(e));
-    count(e.status);
-    exchange_->finish();
+    try {
+      const ApiError e = api_error(error);
+      if (!streaming_) return answer(e.status, body_of(e, exchange_->request().path), e.headers);
+      send_events(style_->failure(e));
+      count(e.status);
+      exchange_->finish();
+    } catch (...) {
+      exchange_.reset();
+    }
   }
 
   void finish() {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "support/files.h"
@@ -25,7 +26,8 @@ HttpOptions small_options() {
   return o;
 }
 
-// Answers with what it was asked; /stream piece by piece; /keep is kept for the test.
+// Answers with what it was asked; /stream piece by piece; /keep is kept for the test; for /throw
+// there is no memory.
 class HttpServerTest : public ::testing::Test {
  protected:
   explicit HttpServerTest(const HttpOptions& options = small_options())
@@ -42,6 +44,7 @@ class HttpServerTest : public ::testing::Test {
 
   void handle(std::shared_ptr<Exchange> e) {
     const serve::HttpRequest& r = e->request();
+    if (r.path == "/throw") throw std::bad_alloc();
     if (r.path == "/keep") {
       const std::lock_guard lock(mutex_);
       kept_ = std::move(e);
@@ -191,6 +194,14 @@ TEST_F(HttpServerTest, NoticesWhoGoesLongAfterTheLastPiece) {
 TEST_F(HttpServerTest, AnAnswerThatIsForgottenIsAnError) {
   HttpClient c = client();
   EXPECT_EQ(c.ask("GET", "/forget").status, 500);
+}
+
+TEST_F(HttpServerTest, AHandlerThatThrowsIsAnErrorOfItsRequestAlone) {
+  HttpClient c = client(), other = client();
+  EXPECT_EQ(c.ask("GET", "/throw").status, 500);
+  EXPECT_EQ(c.ask("GET", "/a").body, "GET /a ");
+  EXPECT_EQ(other.ask("GET", "/b").body, "GET /b ");
+  EXPECT_TRUE(soon([&] { return server_.open_requests() == 0; }));
 }
 
 TEST_F(HttpServerTest, AClosedDoorLetsNobodyIn) {

@@ -115,7 +115,8 @@ struct GgufPart {
 };
 std::vector<GgufPart> gguf_parts(const std::string& path, const std::vector<GgufItem>& items,
                                  int64_t most);
-// The same as write_gguf in such files: all of them or none, the first one's name last.
+// The same as write_gguf in such files. The first one, which opens all, takes its name last, and an
+// earlier one of its name is gone before the others are replaced.
 void write_gguf(const std::vector<GgufPart>& parts, std::vector<GgufEntry> metadata,
                 const std::vector<GgufItem>& items, int threads = 1);
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -236,6 +237,14 @@ void write_item(const std::string& path, const GgufItem& item, AtomicFile& file,
   }
 }
 
+void remove_durably(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  std::filesystem::remove(path, error);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  sync_folder(folder.empty() ? "." : folder);
+}
+
 }  // namespace
 
 void write_gguf(const std::string& path, const std::vector<GgufEntry>& metadata,
@@ -295,6 +304,8 @@ void write_gguf(const std::vector<GgufPart>& parts, std::vector<GgufEntry> metad
       file.write(kZeros, padded(bytes_of(item)) - bytes_of(item));
     }
   }
+  // An earlier first file would open as a model with others than its own.
+  if (parts.size() > 1) remove_durably(parts[0].path);
   for (auto file = files.rbegin(); file != files.rend(); ++file) (*file)->commit();
 }
 

@@ -128,6 +128,40 @@ TEST(Gguf, TheFirstOfSeveralFilesOpensAll) {
   EXPECT_FAILS(Gguf::open(folder / first), "is 4, but the 3 files hold 3 tensors");
 }
 
+// A first file that is there has its others, also where writing ends among them: here a folder
+// comes to stand where one of the files shall be.
+TEST(Gguf, TheFirstOfSeveralFilesComesLast) {
+  TempFolder folder;
+  Arena arena;
+  const Tensor x = draw(arena, DType::f32, {2, 8}, 7);
+  std::string in_the_way;
+  const auto produce = [&](int64_t) {
+    if (!in_the_way.empty()) {
+      std::filesystem::remove(in_the_way);
+      std::filesystem::create_directories(in_the_way + "/full");
+    }
+    return x;
+  };
+  std::vector<GgufItem> items(3, {"", DType::f32, {2, 8}, [&](int64_t) { return x; }});
+  for (size_t i = 0; i < items.size(); ++i) items[i].name = fmt::format("rows{}", i);
+  items.back().produce = produce;
+  const std::vector<GgufPart> parts = gguf_parts(folder / "m.gguf", items, 64);
+  ASSERT_EQ(parts.size(), 3u);
+  const auto is_file = [&](size_t i) { return std::filesystem::is_regular_file(parts[i].path); };
+  in_the_way = parts[0].path;
+  EXPECT_FAILS(write_gguf(parts, {}, items), parts[0].path);
+  EXPECT_TRUE(is_file(1) && is_file(2));
+
+  std::filesystem::remove_all(in_the_way);
+  in_the_way.clear();
+  write_gguf(parts, {}, items);
+  EXPECT_EQ(Gguf::open(parts[0].path).names().size(), 3u);
+  in_the_way = parts[1].path;
+  EXPECT_FAILS(write_gguf(parts, {}, items), parts[1].path);
+  EXPECT_FALSE(is_file(0)) << "the earlier one, beside a later one that is not its own";
+  EXPECT_TRUE(is_file(2));
+}
+
 // One tensor of each type that can be written, from f32 in parts of uneven size, and the same from
 // rows that are quantised already.
 TEST(Gguf, TensorsSurviveInEveryType) {

@@ -337,10 +337,17 @@ bool holds_same(const std::string& path, const std::vector<FileTensor>& tensors)
   });
 }
 
-// Fails where one of several files that are about to be written is another model's.
-void check_parts(const std::vector<GgufPart>& parts, const std::vector<FileTensor>& tensors) {
+void fail_is_model(const std::string& out) {
+  fail("{} is the model itself; choose another name for the result", out);
+}
+
+// Fails where one of several files that are about to be written is another model's, or the model's
+// own.
+void check_parts(const std::vector<GgufPart>& parts, const std::string& in,
+                 const std::vector<FileTensor>& tensors) {
   std::error_code error;
   if (parts.size() == 1) return;  // as check_convert_target has it
+  if (fs::equivalent(in, parts[0].path, error)) fail_is_model(parts[0].path);
   const bool first = fs::exists(parts[0].path, error);
   for (const GgufPart& part : parts)
     if (!first && fs::exists(part.path, error))
@@ -350,10 +357,17 @@ void check_parts(const std::vector<GgufPart>& parts, const std::vector<FileTenso
     fail("{} holds another model; choose another name or delete it first", parts[0].path);
 }
 
+void tell_of_earlier(const std::string& file, const std::string& name,
+                     const ConvertOptions& options) {
+  std::error_code error;
+  if (options.replacing && fs::exists(file, error)) options.replacing(name);
+}
+
 // The files that were made, the first of which opens all.
-std::vector<std::string> write_as_gguf(const std::string& out, LoadedModel& model,
-                                       const std::vector<Planned>& plan, GgufTarget target,
-                                       const ConvertOptions& options, Feed& feed) {
+std::vector<std::string> write_as_gguf(const std::string& in, const std::string& out,
+                                       LoadedModel& model, const std::vector<Planned>& plan,
+                                       GgufTarget target, const ConvertOptions& options,
+                                       Feed& feed) {
   std::vector<GgufItem> items = std::move(target.tables);
   for (const Planned& p : plan) {
     const bool last = &p == &plan.back();
@@ -371,7 +385,8 @@ std::vector<std::string> write_as_gguf(const std::string& out, LoadedModel& mode
       target.metadata.push_back(entry);
   keep_general(target.metadata, model);
   const std::vector<GgufPart> parts = gguf_parts(out, items, options.file_bytes);
-  check_parts(parts, target.tensors);
+  check_parts(parts, in, target.tensors);
+  tell_of_earlier(parts[0].path, parts[0].path, options);
   write_gguf(parts, target.metadata, items);
   std::vector<std::string> files;
   for (const GgufPart& part : parts) files.push_back(part.path);
@@ -379,7 +394,7 @@ std::vector<std::string> write_as_gguf(const std::string& out, LoadedModel& mode
 }
 
 void write_as_folder(const std::string& out, LoadedModel& model, const std::vector<Planned>& plan,
-                     Feed& feed) {
+                     const ConvertOptions& options, Feed& feed) {
   std::vector<SafetensorsItem> items;
   for (const Planned& p : plan) {
     Tensor shape(nullptr, p.to, {1});
@@ -387,7 +402,9 @@ void write_as_folder(const std::string& out, LoadedModel& model, const std::vect
     std::copy(p.tensor.shape.begin(), p.tensor.shape.end(), shape.shape.begin());
     items.push_back({.name = p.tensor.name, .value = shape, .dtype = p.to});
   }
-  SafetensorsWriter writer(out + "/model.safetensors", items, model.metadata);
+  const std::string weights = out + "/model.safetensors";
+  tell_of_earlier(weights, out, options);
+  SafetensorsWriter writer(weights, items, model.metadata);
   for (const Planned& p : plan)
     for (int64_t at = 0; !feed.is_done(p);) {
       const Tensor rows = feed.next(p);
@@ -447,8 +464,7 @@ Target target_of(const std::string& out) {
 
 void check_convert_target(const std::string& in, const std::string& out, LoadedModel& model) {
   std::error_code error;
-  if (fs::equivalent(in, out, error))
-    fail("{} is the model itself; choose another name for the result", out);
+  if (fs::equivalent(in, out, error)) fail_is_model(out);
   if (target_of(out) == Target::folder) {
     for (const char* ending : {".safetensors", ".bin", ".pt", ".pth"})
       if (out.ends_with(ending))
@@ -502,10 +518,10 @@ ConvertReport convert_model(LoadedModel& model, const std::string& in, const std
   add_rows(report, plan, model);
   Feed feed(model, in, options, report.bytes_after);
   if (target == Target::gguf) {
-    report.files = write_as_gguf(out, model, plan, std::move(gguf), options, feed);
+    report.files = write_as_gguf(in, out, model, plan, std::move(gguf), options, feed);
     check_written(Gguf::open(report.files[0]), plan, static_cast<size_t>(report.tables));
   } else {
-    write_as_folder(out, model, plan, feed);
+    write_as_folder(out, model, plan, options, feed);
     check_written(Safetensors::open(out), plan, 0);
   }
   report.compensated = feed.compensated();

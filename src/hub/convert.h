@@ -30,6 +30,8 @@ struct ConvertOptions {
   // Told how many bytes of the result are there, of how many; may throw, and then nothing is left
   // behind.
   std::function<void(int64_t done, int64_t total)> progress = {};
+  // Told which earlier result the new one will take the place of, before it is made.
+  std::function<void(const std::string& path)> replacing = {};
 };
 
 // Tensors that went the same way.

@@ -176,7 +176,11 @@ void check_given(const ConvertJob& job, const Given& given) {
 
 namespace {
 
-ConvertReply convert_adapter(const ConvertJob& job) {
+void tell_replacing(const std::string& path, const Watch& watch) {
+  watch.tell(fmt::format("note: replacing {}", path));
+}
+
+ConvertReply convert_adapter(const ConvertJob& job, const Watch& watch) {
   const std::string in = find_model(job.in);
   const bool is_in = is_adapter(in);
   if (is_in && !job.adapter.empty())
@@ -192,8 +196,13 @@ ConvertReply convert_adapter(const ConvertJob& job) {
         "into the model instead",
         is_in ? in : job.adapter, counted(attached.whole, "tensor"));
   const AdapterFile file = adapter_on(*model.model);
-  if (std::error_code unseen; std::filesystem::exists(job.out, unseen) && !is_gguf_adapter(job.out))
-    fail("{} is there and is no adapter; it is not replaced by one", job.out);
+  if (std::error_code unseen; std::filesystem::exists(job.out, unseen)) {
+    if (!is_gguf_adapter(job.out))
+      fail("{} is there and is no adapter; it is not replaced by one", job.out);
+    if (std::filesystem::equivalent(job.out, is_in ? in : job.adapter, unseen))
+      fail("{} is the adapter itself; choose another name for the result", job.out);
+    tell_replacing(job.out, watch);
+  }
   save_gguf_adapter(job.out, *model.model, file);
   return {.adapter = job.adapter,
           .adapter_alone = WrittenAdapter{static_cast<int64_t>(file.matrices.size()), file.rank,
@@ -204,7 +213,7 @@ ConvertReply convert_adapter(const ConvertJob& job) {
 
 ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
                            const ConvertCallbacks& callbacks) {
-  if (job.adapter_only) return convert_adapter(job);
+  if (job.adapter_only) return convert_adapter(job, watch);
   const std::string in = find_model(job.in);  // so that OUT can be told from it
   ConvertOptions options{.dtype = wanted_type(job),
                          .threads = thread_count(job.threads),
@@ -249,6 +258,7 @@ ConvertReply convert_model(const ConvertJob& job, const Watch& watch,
       check();
       progress(done >> 10, total >> 10, "KiB");
     };
+    options.replacing = [&](const std::string& path) { tell_replacing(path, watch); };
     reply.account = convert_model(before, in, job.out, options);
   }
   callbacks.on_written(reply.account);

@@ -138,6 +138,16 @@ TEST_F(Convert, RefusesCalibrationsThatDoNotGoTogether) {
   EXPECT_FALSE(fs::exists(out));
 }
 
+TEST_F(Convert, SaysWhatItReplaces) {
+  for (const std::string& out : {folder_ / "m.gguf", folder_ / "out"}) {
+    const std::string line = "note: replacing " + out + "\n";
+    const CommandResult first = ok({"convert", model(), out, "--dtype", "f32"}),
+                        again = ok({"convert", model(), out, "--dtype", "bf16"});
+    EXPECT_EQ(first.err.find(line), std::string::npos) << first.err;
+    has(again.err, line);
+  }
+}
+
 TEST_F(Convert, JsonHoldsTheSame) {
   const CommandResult r =
       moe_command({"convert", model(), folder_ / "bf16", "--dtype", "bf16", "--verify", text(),

@@ -412,11 +412,14 @@ TEST(Convert, AGgufKeepsWhatAnotherSaysOfItself) {
 TEST(Convert, SplitsAGgufIntoFiles) {
   TempFolder folder;
   save_model(folder / "in", *drawn_model(block_config()), *make_tokenizer("bytes"));
-  const auto split = [&](int64_t bytes) {
-    LoadedModel model = open_model(folder / "in", {});
-    return convert_model(model, folder / "in", folder / "m.gguf",
-                         {.threads = 2, .file_bytes = bytes});
+  std::vector<std::string> replaced;
+  const auto split_of = [&](const std::string& in, int64_t bytes) {
+    LoadedModel model = open_model(in, {});
+    ConvertOptions options{.threads = 2, .file_bytes = bytes};
+    options.replacing = [&](const std::string& path) { replaced.push_back(path); };
+    return convert_model(model, in, folder / "m.gguf", options);
   };
+  const auto split = [&](int64_t bytes) { return split_of(folder / "in", bytes); };
   converted(folder / "in", folder / "one.gguf");
   const std::vector<std::string> files = split(100000).files;
   ASSERT_GE(files.size(), 3u);
@@ -427,6 +430,7 @@ TEST(Convert, SplitsAGgufIntoFiles) {
   for (const auto& [key, value] : whole.metadata()) EXPECT_TRUE(all.has(key)) << key;
   EXPECT_FAILS(Gguf::open(files[1]), "give the first");
   EXPECT_EQ(split(100000).files, files);  // an earlier result is replaced
+  EXPECT_FAILS(split_of(files[0], 100000), "is the model itself");
   // Each file is as large as it may be, or holds one tensor.
   for (size_t i = 1; i < files.size(); ++i) {
     const std::string bytes = slurp(files[i]);
@@ -434,6 +438,7 @@ TEST(Convert, SplitsAGgufIntoFiles) {
     std::memcpy(&tensors, bytes.data() + 8, sizeof tensors);
     EXPECT_TRUE(bytes.size() < 101000 || tensors == 1) << files[i];
   }
+  EXPECT_EQ(replaced, std::vector<std::string>{files[0]});
   EXPECT_EQ(split(int64_t{1} << 40).files, std::vector<std::string>{folder / "m.gguf"});
   EXPECT_EQ(slurp(folder / "m.gguf") == slurp(folder / "one.gguf"), true);
   std::filesystem::remove(files[0]);

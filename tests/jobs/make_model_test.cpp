@@ -215,6 +215,13 @@ TEST_F(MakeModel, AnAdapterAloneIsWrittenBesideWhatIsThere) {
   convert.text_only = true;
   EXPECT_GT(convert_model(convert, {}).adapter_alone->matrices, 0);
   EXPECT_TRUE(is_gguf_adapter(convert.out));
+  std::string told;
+  Watch watch;
+  watch.tell = [&](const std::string& line) { told += line; };
+  convert_model(convert, watch);
+  EXPECT_EQ(told, "note: replacing " + convert.out);
+  convert.adapter = convert.out;
+  EXPECT_FAILS(convert_model(convert, {}), "is the adapter itself");
 }
 
 TEST_F(MakeModel, MessagesNameFields) {

@@ -78,6 +78,8 @@ class JsonReader {
   std::vector<JsonReader> objects(std::string_view key) const;  // an array of objects
   const Json& value(std::string_view key) const;
   std::vector<std::string> keys() const;
+  // What a getter or has() asked for so far, there or not.
+  std::vector<std::string> asked() const { return {asked_.begin(), asked_.end()}; }
 
   // Refuses, with the nearest known name, every key that neither a getter (or has()) asked for so
   // far nor `also` lists.

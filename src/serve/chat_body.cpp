@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
+
+#include "serve/refused_fields.h"
 
 namespace moe::serve {
 namespace {
@@ -38,6 +41,9 @@ OrderedJson content_of(const std::vector<std::string>& texts) {
 }  // namespace
 
 ChatBody::ChatBody(const OrderedJson& request, Names names) : names_(std::move(names)) {
+  std::vector<std::string> given;
+  for (const auto& [key, value] : request.items()) given.push_back(key);
+  refuse_misspelled(given, std::vector<std::string>(std::begin(kShared), std::end(kShared)));
   for (const char* key : kShared)
     if (const auto found = request.find(key); found != request.end()) set(key, *found);
   // The last chunk of a stream then has what the other APIs' last events say.

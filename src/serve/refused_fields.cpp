@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "core/nearest.h"
 #include "serve/api_error.h"
 
 namespace moe::serve {
@@ -54,6 +57,16 @@ void refuse_any(const AnyJson& request, std::span<const RefusedField> refused) {
                      field.name};
 }
 
+bool is_near(const std::string& name, const std::string& known) {
+  constexpr size_t kShortest = 6;
+  if (std::min(name.size(), known.size()) < kShortest) return false;
+  if (std::max(name.size(), known.size()) - std::min(name.size(), known.size()) > 1) return false;
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return edit_distance(lower, known) <= 1;
+}
+
 }  // namespace
 
 void refuse_fields(const Json& request, std::span<const RefusedField> refused) {
@@ -62,6 +75,18 @@ void refuse_fields(const Json& request, std::span<const RefusedField> refused) {
 
 void refuse_fields(const OrderedJson& request, std::span<const RefusedField> refused) {
   refuse_any(request, refused);
+}
+
+void refuse_misspelled(std::span<const std::string> given, std::span<const std::string> known) {
+  const auto is_one_of = [](std::string_view name, std::span<const std::string> names) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const std::string& name : given)
+    for (const std::string& meant : known)
+      if (is_near(name, meant) && !is_one_of(name, known) && !is_one_of(meant, given))
+        throw ApiError{
+            400, fmt::format("{} is not known here; did you mean \"{}\"?", printable(name), meant),
+            printable(name)};
 }
 
 std::span<const RefusedField> refused_of_others() { return kOfOthers; }

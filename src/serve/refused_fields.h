@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "core/json.h"
 
@@ -19,6 +20,11 @@ struct RefusedField {
 // 0, "", [], RefusedField::nothing, and as it says {}.
 void refuse_fields(const Json&, std::span<const RefusedField>);
 void refuse_fields(const OrderedJson&, std::span<const RefusedField>);
+
+// Throws an ApiError for a field that is none of the `known` and one edit from one of them that was
+// not given: its wish would be passed over. Short names are left alone, since other servers have
+// fields that lie so near (top_a).
+void refuse_misspelled(std::span<const std::string> given, std::span<const std::string> known);
 
 // Of completions and of chats: what other servers add to OpenAI's fields.
 std::span<const RefusedField> refused_of_others();

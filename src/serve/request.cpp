@@ -38,6 +38,8 @@ class Fields {
 
   bool has(const char* key) const { return reader_.has(key); }
   const Json& value(const char* key) const { return body_.at(key); }
+  // Once all that may be there was asked for.
+  void refuse_misspelled() const { serve::refuse_misspelled(reader_.keys(), reader_.asked()); }
 
   template <class F>
   static auto named(const char* key, F&& f) {
@@ -554,6 +556,7 @@ ParsedRequest read_completion(std::string_view body, const Served& served) {
     }
     add_choices(out, common, served, prompt.ids);
   }
+  fields.refuse_misspelled();
   return out;
 }
 
@@ -603,6 +606,7 @@ ParsedRequest read_chat(std::string_view body, const Served& served) {
   add_choices(out, common, served,
               fields.get<bool>("add_special_tokens", false) ? served.tokenizer->encode_text(all)
                                                             : served.tokenizer->encode(all));
+  fields.refuse_misspelled();
   return out;
 }
 

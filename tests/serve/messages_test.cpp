@@ -113,6 +113,17 @@ TEST(Messages, ChooseTools) {
             false);
 }
 
+TEST(Messages, RefuseANameThatIsNearlyOne) {
+  try {
+    serve::messages_as_chat(ordered(with(kAsk, {{"temprature", 1}})));
+    ADD_FAILURE() << "it was passed over";
+  } catch (const serve::ApiError& e) {
+    EXPECT_EQ(e.status, 400);
+    EXPECT_EQ(e.param, "temprature");
+  }
+  EXPECT_NO_THROW(serve::messages_as_chat(ordered(with(kAsk, {{"metadata", Json::object()}}))));
+}
+
 // {patch of the request, what the message says}
 TEST(Messages, RefuseByName) {
   const auto said = [](const Json& block, const char* role = "user") {

@@ -130,6 +130,38 @@ TEST(Request, RefusesWhatWouldBeMisread) {
   EXPECT_EQ(refused(true, "modalities", Json::array({"text"})), "");
 }
 
+// A wish that a slip of the finger would have passed over.
+TEST(Request, RefusesANameThatIsNearlyOne) {
+  const Fixture f;
+  const auto refused = [&](bool chat, const Json& more) -> std::string {
+    try {
+      if (chat) f.read(more);
+      else serve::read_completion(with({{"prompt", "Hi"}}, more).dump(), f.served);
+    } catch (const serve::ApiError& e) {
+      EXPECT_EQ(e.status, 400);
+      EXPECT_EQ(e.param, more.begin().key());
+      return e.message;
+    }
+    return "";
+  };
+  for (const bool chat : {false, true}) {
+    EXPECT_EQ(refused(chat, {{"temprature", 0}}),
+              "temprature is not known here; did you mean \"temperature\"?");
+    EXPECT_NE(refused(chat, {{"max_token", 5}}).find("\"max_tokens\""), std::string::npos);
+    EXPECT_NE(refused(chat, {{"maxTokens", 5}}).find("\"max_tokens\""), std::string::npos);
+    EXPECT_NE(refused(chat, {{"Stream", true}}).find("\"stream\""), std::string::npos);
+    for (const Json& passed_over : {Json{{"max_token", 5}, {"max_tokens", 6}},
+                                    {{"temprature", 0}, {"temperature", nullptr}},
+                                    {{"top_a", 0.5}},
+                                    {{"models", {"a", "b"}}},
+                                    {{"max_new_tokens", 5}},
+                                    {{"user", "me"}, {"store", true}, {"metadata", "none"}}})
+      EXPECT_EQ(refused(chat, passed_over), "") << passed_over;
+  }
+  EXPECT_NE(refused(true, {{"max_completion_token", 5}}).find("\"max_completion_tokens\""),
+            std::string::npos);
+}
+
 Json talk(const char* role, const char* last) {
   return {
       {"messages", {{{"role", "user"}, {"content", "Hi"}}, {{"role", role}, {"content", last}}}}};

@@ -29,6 +29,11 @@ enum class FamilyBiases {
 // else; latent: the sizes of latent attention.
 enum class HeadWidth { may, must, even, latent };
 
+// What "head_dim" says beside latent attention. turning: how much of a head turns; whole: how wide
+// a head is; linear: how wide one of the family's linear attention is; unread: nothing that its
+// code takes. Of the second and third width "partial_rotary_factor" is the share that turns.
+enum class LatentHeadDim { turning, whole, linear, unread };
+
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
 // "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
 // or as the key says that is `every_key`; of families where that is 0 all, or none where
@@ -73,6 +78,8 @@ struct FamilyKey {
 struct Family {
   FamilyBiases biases = FamilyBiases::none;
   HeadWidth head_width = HeadWidth::may;
+  LatentHeadDim latent_head_dim = LatentHeadDim::turning;
+  bool may_lack_query_rank = false;  // "q_lora_rank" may be missing: queries are of the token
   FamilyWindow window = FamilyWindow::none;
   int64_t window_every = 2;
   bool first_full = false;  // these are counted from the first layer on, which has none
@@ -88,19 +95,18 @@ struct Family {
   const char* post_norm_key = nullptr;   // it says whether there are norms behind sublayers
   const char* eps_key = "rms_norm_eps";  // null: it is 1e-5
   const char* older_eps_key = nullptr;   // where the other is missing
-  const char* act_key = "hidden_act";
-  bool layer_norms = false;   // norms are LayerNorms
-  bool either_norm = false;   // or, where "rms_norm_eps" says an epsilon, RMSNorms
-  bool norm_biases = true;    // with biases
-  bool norm_weights = true;   // norms have weights
-  bool from_one = false;      // which multiply by 1 + their weight
-  bool query_growth = false;  // queries grow as "llama_4_scaling_beta" says
+  const char* context_key = "max_position_embeddings";
+  const char* other_context_key = nullptr;  // goes before it where it stands
+  const char* act_key = "hidden_act";       // null: it is SiLU, or what else the row says
+  bool layer_norms = false;                 // norms are LayerNorms
+  bool either_norm = false;                 // or, where "rms_norm_eps" says an epsilon, RMSNorms
+  bool norm_biases = true;                  // with biases
+  bool norm_weights = true;                 // norms have weights
+  bool from_one = false;                    // which multiply by 1 + their weight
+  bool query_growth = false;                // queries grow as "llama_4_scaling_beta" says
   // Layers are cut into chunks, of which "layer_types" tells, those that turn where it is missing;
   // in layers where nothing turns queries grow as "attn_temperature_tuning" says.
   bool llama4 = false;
-  // Of latent attention: "head_dim" is the width of a whole head, and "partial_rotary_factor" says
-  // of it what turns.
-  bool part_of_head = false;
   const char* logit_factor = nullptr;  // logits are times what this key says
   bool plain_ffn = false;              // FFNs have no gates
   bool relu2 = false;                  // their activation is the square of ReLU and no other
@@ -118,7 +124,7 @@ struct Family {
   bool mup = false;           // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
-  // missing; the others have a gate; norms count from 1.
+  // missing.
   bool linear = false;
   bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
   // The same, these decays made of the token, as "layer_types" or "layer_group_size" says; the
@@ -182,9 +188,8 @@ struct Family {
     return rotary == FamilyRotary::windowed_or_all || window_every == 0;
   }
   bool norm_offset() const {
-    return linear || from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
+    return from_one || (gemma != FamilyGemma::none && gemma != FamilyGemma::gemma4);
   }
-  bool has_gate() const { return linear || attention_gate; }
   // Whether a share of a head turns that "partial_rotary_factor" says.
   bool rotary_share() const {
     return rotary == FamilyRotary::half || rotary == FamilyRotary::quarter ||

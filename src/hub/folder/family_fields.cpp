@@ -30,7 +30,7 @@ void visit_latents(Visitor& v, Config& c, const Family& f) {
 void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
   FieldReader fields(reader);
   visit_latents(fields, c, f);
-  if (!f.indexed && !f.ling3)
+  if (!f.indexed && !f.may_lack_query_rank)
     need_to_stand(
         reader, "q_lora_rank",
         "the width of what queries are made of, or null where they are made of the token");
@@ -45,11 +45,12 @@ void read_latents(const JsonReader& reader, ModelConfig& c, const Family& f) {
       refuse(reader, key, "it does not go with the widths of the parts of a head");
   };
   check("qk_head_dim", c.head_width);
-  if (!f.indexed && !f.kimi && !f.ling3)
-    check("head_dim", f.part_of_head ? c.head_width : c.rotary_width);
-  else
-    stands(reader, "head_dim");  // GLM-5.2 says another width there than its code takes, and
-                                 // Ling 3.0 that of its linear attention
+  switch (f.latent_head_dim) {
+    case LatentHeadDim::turning: check("head_dim", c.rotary_width); break;
+    case LatentHeadDim::whole: check("head_dim", c.head_width); break;
+    case LatentHeadDim::linear:
+    case LatentHeadDim::unread: stands(reader, "head_dim");
+  }
   need_off(reader, "attention_bias", "biases of latent attention are not supported");
   need_off(reader, "mlp_bias", "biases of this family are not supported");
   stands(reader, "ep_size");  // of a way to run it
@@ -78,11 +79,9 @@ void visit_sizes(Visitor& v, Config& c, const Family& f) {
   else if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
-  if (f.ling3) v.size_by("max_position_embeddings", "model_max_length", c.context, 1);
-  else v.size(f.kimi ? "model_max_length" : "max_position_embeddings", c.context, 1);
+  v.size_by(f.context_key, f.other_context_key, c.context, 1);
   if (f.eps_key) v.number_by(f.eps_key, f.older_eps_key, c.norm_eps, 0);
-  if (!clamped(f) && !f.lfm2 && !f.lfm3 && f.gemma != FamilyGemma::gemma && !f.xielu && !f.longcat)
-    v.act(f.gemma != FamilyGemma::none ? "hidden_activation" : f.act_key, c.act);
+  if (f.act_key && !clamped(f)) v.act(f.act_key, c.act);
   if (f.tied_unless_said) v.flag_or("tie_word_embeddings", c.tied, true);
   else if (f.longcat) v.flag_or("tie_word_embeddings", c.tied, false);
   else v.flag("tie_word_embeddings", c.tied);
@@ -279,9 +278,10 @@ std::optional<double> share_otherwise(const JsonReader& reader, const Family& f)
 // How much of a head turns, and in which layers.
 double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
-  if (f.part_of_head)
-    return static_cast<double>(c.rotary_width) / static_cast<double>(c.head_width);
-  if (f.ling3) return static_cast<double>(c.rotary_width) / static_cast<double>(c.linear.key_width);
+  const auto turns = static_cast<double>(c.rotary_width);
+  if (f.latent_head_dim == LatentHeadDim::whole) return turns / static_cast<double>(c.head_width);
+  if (f.latent_head_dim == LatentHeadDim::linear)
+    return turns / static_cast<double>(c.linear.key_width);
   if (f.rotary_share() || f.rotary_dim()) {
     share = read_rotary_share(reader, share_otherwise(reader, f));
     c.rotary_width = static_cast<int64_t>(static_cast<double>(c.head_width) * share);

@@ -124,7 +124,6 @@ void read_linear(const JsonReader& reader, ModelConfig& c) {
   visit_linear(fields, c);
   need_off(reader, "attention_bias", "biases of this family are not supported");
   need_off(reader, "use_sliding_window", "no layer of this family has a window, only false");
-  c.attention_gate = true;
   if (!reader.get<bool>("attn_output_gate", true))
     refuse(reader, "attn_output_gate", "attention of this family has a gate, only true");
 }
@@ -339,8 +338,8 @@ std::string why_not_mixers(const ModelConfig& c, const Family& f) {
   if (c.qk_norm_turned != f.norm_turned)
     return f.norm_turned ? "norms of queries and keys see them before they turn"
                          : "norms of queries and keys see them turned";
-  if (c.attention_gate != f.has_gate() && (c.attention_gate || !f.gate_key))
-    return f.has_gate() ? "its attention has no gate" : "its attention has a gate";
+  if (c.attention_gate != f.attention_gate && (c.attention_gate || !f.gate_key))
+    return f.attention_gate ? "its attention has no gate" : "its attention has a gate";
   if (!f.laguna && c.head_gates != (f.head_gates && c.attention_gate))
     return "its attention's gate is not one of each head";
   if (c.norm_offset != f.norm_offset())

@@ -62,6 +62,23 @@ void read_streams(const JsonReader&, ModelConfig&);
 void write_streams(Json&, const ModelConfig&);
 std::string why_not_streams(const ModelConfig&, const Family&);
 
+// Which layers have windows (family_windows.cpp). Of a family in which only these turn also which
+// layers do, once it is known which have one; and of one whose dense layers have a pattern of their
+// own, that pattern.
+void read_windows(const JsonReader&, ModelConfig&, const Family&);
+void write_windows(Json&, const ModelConfig&, const Family&);
+std::string why_not_windows(const ModelConfig&, const Family&);
+void read_windowed_turning(const JsonReader&, ModelConfig&, const Family&);
+std::string why_not_windowed_turning(const ModelConfig&, const Family&);
+void write_dense_pattern(Json&, const ModelConfig&);
+
+// How much of a head turns, in which layers (family_rotary.cpp), and by which frequencies: of these
+// the share of a head that turns is a part. Returns that share.
+double read_rotary(const JsonReader&, ModelConfig&, const Family&);
+void read_frequencies(const JsonReader&, ModelConfig&, const Family&, double share);
+void write_rotary(Json&, const ModelConfig&, const Family&);
+std::string why_not_rotary(const ModelConfig&, const Family&);
+
 // What layers have in place of attention, and which of them (family_mixers.cpp).
 void read_mixers(const JsonReader&, ModelConfig&, const Family&);
 void write_mixers(Json&, const ModelConfig&, const Family&);

@@ -552,6 +552,7 @@ inline constexpr Family kGraniteMoeSwa = {.biases = FamilyBiases::flag,
                                           .experts = &kGraniteSharedExperts};
 // Granite 4 (transformers:granitemoehybrid/modeling_granitemoehybrid.py).
 inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
+                                             .rotary = FamilyRotary::all_or_none,
                                              .silu = true,
                                              .multipliers = true,
                                              .states = true,
@@ -559,7 +560,8 @@ inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
                                              .keys = kGraniteHybridKeys,
                                              .unread = kGraniteHybridUnread};
 // Nemotron-H, Nemotron Nano 2 and Nemotron 3 Nano (transformers:nemotron_h/modeling_nemotron_h.py).
-inline constexpr Family kNemotronH = {.eps_key = "layer_norm_epsilon",
+inline constexpr Family kNemotronH = {.rotary = FamilyRotary::none,
+                                      .eps_key = "layer_norm_epsilon",
                                       .act_key = "mlp_hidden_act",
                                       .plain_ffn = true,
                                       .halves = true,
@@ -624,6 +626,7 @@ inline constexpr Family kCohere2Moe = {.biases = FamilyBiases::flag,
 // (transformers:kimi_linear/modeling_kimi_linear.py)
 inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
                                        .latent_head_dim = LatentHeadDim::unread,
+                                       .rotary = FamilyRotary::none,
                                        .context_key = "model_max_length",
                                        .silu = true,
                                        .kimi = true,

@@ -37,8 +37,8 @@ enum class LatentHeadDim { turning, whole, linear, unread };
 // What says how far attention reaches; never: the keys stand there and must switch it off; listed:
 // "layer_types" says which layers have a window, all but each `window_every`th where it is missing,
 // or as the key says that is `every_key`; of families where that is 0 all, or none where
-// "sliding_window" is null.
-enum class FamilyWindow { none, mistral, qwen, dots, never, listed };
+// "sliding_window" is null; own: what tells the kinds of its layers tells this too.
+enum class FamilyWindow { none, mistral, qwen, dots, never, listed, own };
 
 // The embedding times sqrt(D), and the other words of Gemma's configs.
 enum class FamilyGemma { none, gemma, gemma2, gemma3, gemma4 };
@@ -54,7 +54,8 @@ enum class WindowRope { same, plain, local, listed, parts };
 // said: the same, and one of them has to stand there; by_layer: all of it, and in some layers
 // nothing; windowed: all of it in layers with a window, and in the others nothing; windowed_or_all:
 // the same, and all of it where no layer has a window; bases: all of it, and nothing in layers
-// whose base "layer_rope_theta" says to be 0.
+// whose base "layer_rope_theta" says to be 0; null_base: all of it, or nothing where "rope_theta"
+// is null; all_or_none: the same, read with the kinds of its layers; none: nothing.
 enum class FamilyRotary {
   whole,
   half,
@@ -65,7 +66,10 @@ enum class FamilyRotary {
   by_layer,
   windowed,
   windowed_or_all,
-  bases
+  bases,
+  null_base,
+  all_or_none,
+  none
 };
 
 // A key of a family's configs that may be missing and may say one thing only, in JSON; a list says
@@ -126,13 +130,11 @@ struct Family {
   // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
   // missing.
   bool linear = false;
-  bool kimi = false;  // layers of linear attention with decays of channels; nothing turns
-  // The same, these decays made of the token, as "layer_types" or "layer_group_size" says; the
-  // other layers turn.
+  bool kimi = false;  // layers of linear attention with decays of channels
+  // The same, these decays made of the token, as "layer_types" or "layer_group_size" says.
   bool ling3 = false;
   // Layers of linear attention as "layer_types" lists them, with norms before sublayers, not of
-  // what they give; "linear_allow_neg_eigval" says how much strengths are. Where the base of rotary
-  // angles is null nothing turns.
+  // what they give; "linear_allow_neg_eigval" says how much strengths are.
   bool olmo_hybrid = false;
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
   bool lfm3 = false;  // the same, which also tells which of the others have a window
@@ -145,7 +147,7 @@ struct Family {
   // A state space beside attention in every layer, and multipliers of most parts.
   bool falcon_h1 = false;
   // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
-  // words for state spaces; nothing turns. Where no layer routes there are no experts.
+  // words for state spaces. Where no layer routes there are no experts.
   bool halves = false;
   bool attention_gate = false;           // attention has a gate in every layer
   bool head_gates = false;               // which is one of each head
@@ -197,6 +199,11 @@ struct Family {
   }
   // Whether "rotary_dim" may say it too.
   bool rotary_dim() const { return rotary == FamilyRotary::dim || rotary == FamilyRotary::said; }
+  // Whether there may be layers with attention in which nothing turns, whatever windows they have.
+  bool may_stand() const {
+    return rotary == FamilyRotary::by_layer || rotary == FamilyRotary::bases ||
+           rotary == FamilyRotary::null_base || rotary == FamilyRotary::all_or_none;
+  }
 };
 
 }  // namespace moe

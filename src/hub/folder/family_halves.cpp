@@ -99,7 +99,6 @@ void read_halves(const JsonReader& reader, ModelConfig& c) {
     const bool mixes = letter == kScan || letter == kAttention;
     (mixes ? c.mixer_only_layers : c.ffn_only_layers).push_back(i);
     if (letter == kScan) c.scan_layers.push_back(i);
-    if (letter == kAttention) c.nope_layers.push_back(i);
     if (letter == kRouted) c.moe_layers.push_back(i);
   }
   check_step_limits(reader);

@@ -130,8 +130,7 @@ void read_linear(const JsonReader& reader, ModelConfig& c) {
 
 // OLMo Hybrid's; the epsilon of its heads' norm is a constant (transformers:olmo_hybrid/
 // modeling_olmo_hybrid.py).
-constexpr const char *kNegative = "linear_allow_neg_eigval", *kRopeBase = "rope_theta",
-                     *kRopeObject = "rope_parameters";
+constexpr const char* kNegative = "linear_allow_neg_eigval";
 constexpr float kHeadsEps = 1e-5f;
 
 void read_olmo_hybrid(const JsonReader& reader, ModelConfig& c) {
@@ -213,34 +212,6 @@ int64_t read_lfm2_width(const JsonReader& reader) {
   return std::max<int64_t>(1, (part + multiple - 1) / multiple * multiple);
 }
 
-bool read_standing(const JsonReader& reader, ModelConfig& c) {
-  bool stands_there = stands(reader, kRopeBase);
-  const bool turns = reader.has(kRopeBase);
-  if (reader.has(kRopeObject)) {
-    const JsonReader rope = reader.object(kRopeObject);
-    if (rope.has(kRopeBase)) return false;
-    if (stands(rope, kRopeBase)) {
-      if (turns) refuse(reader, kRopeBase, "\"rope_parameters\" says null; make them equal");
-      stands_there = true;
-    }
-    rope.has("rope_type");
-    if (stands_there && !turns) rope.refuse_unknown();
-  }
-  if (turns) return false;
-  if (!stands_there)
-    need_to_stand(reader, kRopeBase, "the base of rotary angles, or null for none");
-  if (reader.has("rope_scaling"))
-    refuse(reader, "rope_scaling", "nothing turns that it could scale");
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
-  return true;
-}
-
-void write_standing(Json& json) {
-  json[kRopeBase] = nullptr;
-  json[kRopeObject] = {{kRopeBase, nullptr}, {"rope_type", "default"}};
-}
-
 void write_lfm2_width(Json& json) { json[kAdjusts] = false; }
 
 void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
@@ -251,8 +222,6 @@ void read_mixers(const JsonReader& reader, ModelConfig& c, const Family& f) {
   } else if (f.kimi) {
     read_kimi(reader, c);
     c.linear_layers = other_layers(reader, c, f);
-    for (int64_t i = 0; i < c.layers; ++i)
-      if (!c.is_linear(i)) c.nope_layers.push_back(i);
   } else if (f.ling3) {
     read_ling3(reader, c);
   } else if (f.olmo_hybrid) {

@@ -38,6 +38,12 @@ inline void write_cap(Json& json, const char* key, float cap) {
   if (cap > 0) FieldWriter(json).number(key, cap, 0);
 }
 
+// Once it is known which layers have attention.
+inline void nothing_turns(ModelConfig& c) {
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+}
+
 // For switches that only few models turn on.
 inline void need_off(const JsonReader& reader, const char* key, const char* why) {
   if (reader.get<bool>(key, false)) refuse(reader, key, why);
@@ -116,10 +122,6 @@ void read_half_sizes(const JsonReader&, ModelConfig&);
 void read_halves(const JsonReader&, ModelConfig&);
 void write_halves(Json&, const ModelConfig&);
 std::string why_not_halves(const ModelConfig&);
-// Whether the base of rotary angles stands there as null, and nothing turns; fails where it stands
-// nowhere. And that it does not.
-bool read_standing(const JsonReader&, ModelConfig&);
-void write_standing(Json&);
 // How wide FFNs are of LFM2's models without experts.
 int64_t read_lfm2_width(const JsonReader&);
 void write_lfm2_width(Json&);

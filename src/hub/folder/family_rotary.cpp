@@ -53,6 +53,37 @@ void write_bases(Json& json, const ModelConfig& c) {
     json[kBases].push_back(c.attention(i).rotary_width > 0 ? base : Json(0.0));
 }
 
+// OLMo Hybrid's base of rotary angles (transformers:olmo_hybrid/configuration_olmo_hybrid.py),
+// which may stand there as null: then nothing turns. Fails where it stands nowhere.
+constexpr const char *kRopeBase = "rope_theta", *kRopeObject = "rope_parameters";
+
+bool read_null_base(const JsonReader& reader, ModelConfig& c) {
+  bool stands_there = stands(reader, kRopeBase);
+  const bool turns = reader.has(kRopeBase);
+  if (reader.has(kRopeObject)) {
+    const JsonReader rope = reader.object(kRopeObject);
+    if (rope.has(kRopeBase)) return false;
+    if (stands(rope, kRopeBase)) {
+      if (turns) refuse(reader, kRopeBase, "\"rope_parameters\" says null; make them equal");
+      stands_there = true;
+    }
+    rope.has("rope_type");
+    if (stands_there && !turns) rope.refuse_unknown();
+  }
+  if (turns) return false;
+  if (!stands_there)
+    need_to_stand(reader, kRopeBase, "the base of rotary angles, or null for none");
+  if (reader.has("rope_scaling"))
+    refuse(reader, "rope_scaling", "nothing turns that it could scale");
+  nothing_turns(c);
+  return true;
+}
+
+void write_null_base(Json& json) {
+  json[kRopeBase] = nullptr;
+  json[kRopeObject] = {{kRopeBase, nullptr}, {"rope_type", "default"}};
+}
+
 // The share that reads back as the width.
 double rotary_share(const ModelConfig& c) {
   if (c.latent.present() || c.rotary_width == 0) return 1;
@@ -63,6 +94,7 @@ double rotary_share(const ModelConfig& c) {
 
 double read_rotary(const JsonReader& reader, ModelConfig& c, const Family& f) {
   double share = 1;
+  if (f.rotary == FamilyRotary::none) nothing_turns(c);
   const auto turns = static_cast<double>(c.rotary_width);
   if (f.latent_head_dim == LatentHeadDim::whole) return turns / static_cast<double>(c.head_width);
   if (f.latent_head_dim == LatentHeadDim::linear)
@@ -103,7 +135,9 @@ void read_frequencies(const JsonReader& reader, ModelConfig& c, const Family& f,
   if (f.window_rope == WindowRope::listed)  // has to stand there
     reader.object("rope_parameters").object("full_attention");
   if (f.query_growth) read_query_growth(reader, c);
-  if (f.kimi || f.halves || (f.olmo_hybrid && read_standing(reader, c))) c.rope_scaling = {};
+  if (f.rotary == FamilyRotary::none ||
+      (f.rotary == FamilyRotary::null_base && read_null_base(reader, c)))
+    c.rope_scaling = {};
   else if (f.window_rope == WindowRope::same) read_rope(reader, c, share, f.longrope);
   else if (f.window_rope == WindowRope::parts) read_rope_by_parts(reader, c);
   else read_rope_by_layers(reader, c, f.window_rope == WindowRope::local);
@@ -111,8 +145,8 @@ void read_frequencies(const JsonReader& reader, ModelConfig& c, const Family& f,
 }
 
 void write_rotary(Json& json, const ModelConfig& c, const Family& f) {
-  if (f.kimi || f.halves) return;
-  if (f.olmo_hybrid && !c.attention_turns()) return write_standing(json);
+  if (f.rotary == FamilyRotary::none) return;
+  if (f.rotary == FamilyRotary::null_base && !c.attention_turns()) return write_null_base(json);
   const double share = rotary_share(c);
   if (f.window_rope == WindowRope::same) write_rope(json, c, share);
   else if (f.window_rope == WindowRope::parts) write_rope_by_parts(json, c);
@@ -148,16 +182,13 @@ std::string why_not_rotary(const ModelConfig& c, const Family& f) {
   if (c.rotary_width > 0 && !part && !f.latent()) return "only a part of each head turns";
   if (f.longrope && !is_by_contexts(c.rope_scaling))
     return "its rotary frequencies are scaled in another way than for long texts";
-  if (f.kimi || f.halves)
+  if (f.rotary == FamilyRotary::none)
     return c.rope_scaling.kind == RopeScaling::Kind::none ? ""
                                                           : "its rotary frequencies are scaled";
   if (f.rotary == FamilyRotary::windowed ||
       (f.rotary == FamilyRotary::windowed_or_all && c.attention_window > 0))
     return why_not_windowed_turning(c, f);
-  if (!c.nope_layers.empty() && f.rotary != FamilyRotary::by_layer &&
-      f.rotary != FamilyRotary::bases && !f.states && !f.olmo_hybrid)
-    return "in some of its layers nothing turns";
-  return "";
+  return c.nope_layers.empty() || f.may_stand() ? "" : "in some of its layers nothing turns";
 }
 
 }  // namespace moe

@@ -97,8 +97,7 @@ void read_whether_turns(const JsonReader& reader, ModelConfig& c) {
   const auto turning = reader.get<std::string>(kAttentionTurns, "nope");
   if (turning == "rope") return;
   if (turning != "nope") refuse(reader, kAttentionTurns, "rope and nope are known");
-  for (int64_t i = 0; i < c.layers; ++i)
-    if (c.mixer(i) == Mixer::attention) c.nope_layers.push_back(i);
+  nothing_turns(c);
 }
 
 }  // namespace

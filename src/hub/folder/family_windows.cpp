@@ -109,7 +109,8 @@ std::pair<int64_t, int64_t> turning_dense_layers(const ModelConfig& c) {
 
 void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
   switch (f.window) {
-    case FamilyWindow::none: return;
+    case FamilyWindow::none:
+    case FamilyWindow::own: return;
     case FamilyWindow::mistral:
       need_to_stand(reader, "sliding_window",
                     "the number of tokens that attention reaches back, or null for all");
@@ -124,7 +125,7 @@ void read_windows(const JsonReader& reader, ModelConfig& c, const Family& f) {
 }
 
 void write_windows(Json& json, const ModelConfig& c, const Family& f) {
-  if (f.window == FamilyWindow::none) return;
+  if (f.window == FamilyWindow::none || f.window == FamilyWindow::own) return;
   const bool used = c.attention_window > 0;
   json["sliding_window"] = used ? Json(c.attention_window) : Json();
   if (f.window == FamilyWindow::mistral) return;
@@ -140,7 +141,8 @@ void write_windows(Json& json, const ModelConfig& c, const Family& f) {
 }
 
 std::string why_not_windows(const ModelConfig& c, const Family& f) {
-  if (c.attention_window == 0 || f.window == FamilyWindow::listed || f.lfm3) return "";
+  if (c.attention_window == 0 || f.window == FamilyWindow::listed || f.window == FamilyWindow::own)
+    return "";
   if (f.llama4 && c.window_chunks) return "";
   if (f.window == FamilyWindow::none || f.window == FamilyWindow::never)
     return "its attention has a window";

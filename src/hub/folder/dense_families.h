@@ -7,6 +7,10 @@
 
 namespace moe {
 
+// How wide FFNs are of LFM2's models without experts (family_mixers.cpp).
+int64_t read_lfm2_width(const JsonReader&);
+void write_lfm2_width(Json&);
+
 // What the texts of dots.ocr and InternVL say beside Qwen2's.
 inline constexpr FamilyKey kQwen2Keys[] = {{"attention_bias", "true"}, {"moe_config", "null"}};
 inline constexpr FamilyKey kSeedOssKeys[] = {{"attention_out_bias", "false"},
@@ -183,6 +187,8 @@ inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
                                  .silu = true,
                                  .lfm2 = true,
                                  .tied_unless_said = true,
+                                 .read_width = read_lfm2_width,
+                                 .write_width = write_lfm2_width,
                                  .keys = kLfm2Keys,
                                  .unread = kLfm2Unread};
 // (transformers:lfm3/modeling_lfm3.py)

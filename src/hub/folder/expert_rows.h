@@ -58,7 +58,8 @@ inline constexpr FamilyExperts kGraniteHybridExperts = {.count_key = "num_local_
                                                         .shared = FamilyShared::one,
                                                         .shared_key = "shared_intermediate_size",
                                                         .recipe = "mixtral",
-                                                        .norm = Renormalised::always};
+                                                        .norm = Renormalised::always,
+                                                        .or_shared_alone = true};
 inline constexpr FamilyExperts kOlmoExperts = {.width_key = "intermediate_size", .recipe = "olmoe"};
 
 inline constexpr FamilyExperts kQwen2Experts = {.dense_width_key = kDenseWidth,

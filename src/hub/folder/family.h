@@ -139,7 +139,7 @@ struct Family {
   bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
   bool lfm3 = false;  // the same, which also tells which of the others have a window
   // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
-  // attention turns. "num_local_experts" 0: the shared FFN is all there is.
+  // attention turns.
   bool states = false;
   // The same, in all layers but those that "attn_layer_indices" lists, of whose heads half turns;
   // an FFN stands behind each.
@@ -147,7 +147,7 @@ struct Family {
   // A state space beside attention in every layer, and multipliers of most parts.
   bool falcon_h1 = false;
   // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
-  // words for state spaces. Where no layer routes there are no experts.
+  // words for state spaces.
   bool halves = false;
   bool attention_gate = false;           // attention has a gate in every layer
   bool head_gates = false;               // which is one of each head
@@ -172,6 +172,10 @@ struct Family {
   bool longcat = false;
   bool tied_unless_said = false;  // "tie_word_embeddings" was not written where it was true
   bool needs_begin = false;       // "bos_token_id" may be missing, but not null
+  // How wide FFNs are where no layer routes, if "intermediate_size" alone does not say it, and what
+  // says that it does.
+  int64_t (*read_width)(const JsonReader&) = nullptr;
+  void (*write_width)(Json&) = nullptr;
   const FamilyExperts* experts = nullptr;
   const FamilyRouter* router = nullptr;  // none: dropless top-k of a softmax
   // Its published configs have no "router_aux_loss_coef": then there is no balance loss.

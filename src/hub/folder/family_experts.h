@@ -54,6 +54,9 @@ struct FamilyExperts {
   bool clamped = false;              // FFNs are gpt-oss's clamped SwiGLUs
   bool biased = false;               // experts have biases
   const char* switch_key = nullptr;  // says whether there are experts
+  // Where their number is 0 the shared one is all there is, and the other keys need not stand
+  // there.
+  bool or_shared_alone = false;
 
   // The router as stages of no published recipe; `scores_said`: or a softmax, as
   // "expert_selection_fn" says, and shared experts join as a key says too (Cohere's).
@@ -68,6 +71,10 @@ struct FamilyExperts {
 
   bool counts_shared() const {
     return shared == FamilyShared::counted || shared == FamilyShared::counted_or_none;
+  }
+  // Whether some of the family's models have none.
+  bool may_be_none() const {
+    return switch_key != nullptr || or_shared_alone || layers == MoeLayers::halves;
   }
   bool dense_first() const {
     return layers == MoeLayers::first || layers == MoeLayers::first_or_types ||

@@ -226,28 +226,41 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (biased_experts(f)) c.ffn_bias = true;
 }
 
-// Of Granite 4, and the width of its FFNs where it is 0.
-constexpr const char *kExpertsOrNone = "num_local_experts",
-                     *kWidthBeside = "shared_intermediate_size";
-
 bool has_experts(const JsonReader& reader, const ModelConfig& c, const Family& f) {
-  if (f.halves) return !c.moe_layers.empty();
-  if (f.states) {
-    if (reader.get_in<int64_t>(kExpertsOrNone, 0, kMaxSize) > 0) return true;
-    for (const char* key : {"num_experts_per_tok", "intermediate_size", "router_aux_loss_coef"})
-      stands(reader, key);
+  if (!f.experts) return false;
+  const FamilyExperts& e = *f.experts;
+  if (e.layers == MoeLayers::halves) return !c.moe_layers.empty();
+  if (e.or_shared_alone) {
+    if (reader.get_in<int64_t>(e.count_key, 0, kMaxSize) > 0) return true;
+    for (const char* key : {e.top_k_key, e.width_key, "router_aux_loss_coef"}) stands(reader, key);
     return false;
   }
-  if (!f.experts || !f.experts->switch_key) return f.experts != nullptr;
-  if (reader.get<bool>(f.experts->switch_key)) return true;
-  for (const char* key : {f.experts->count_key, f.experts->top_k_key, f.experts->width_key})
-    stands(reader, key);
+  if (!e.switch_key || reader.get<bool>(e.switch_key)) return true;
+  for (const char* key : {e.count_key, e.top_k_key, e.width_key}) stands(reader, key);
   return false;
 }
 
-// Of a family whose models have experts or not: that this one has none.
-bool may_be_dense(const ModelConfig& c, const Family& f) {
-  return ((f.experts && f.experts->switch_key) || f.states || f.halves) && c.moe_layer_count() == 0;
+bool is_dense(const ModelConfig& c, const Family& f) {
+  return !f.experts || (f.experts->may_be_none() && c.moe_layer_count() == 0);
+}
+
+// How wide FFNs are of a model without experts.
+void read_dense_width(const JsonReader& reader, ModelConfig& c, const Family& f) {
+  const bool shared = f.experts && f.experts->or_shared_alone;
+  if (f.read_width) c.dense_width = f.read_width(reader);
+  else
+    FieldReader(reader).size(shared ? f.experts->shared_key : "intermediate_size", c.dense_width,
+                             1);
+  c.expert_width = c.dense_width;  // unused
+}
+
+void write_dense_width(Json& json, const ModelConfig& c, const Family& f) {
+  FieldWriter fields(json);
+  fields.size("intermediate_size", c.dense_width, 1);
+  if (f.write_width) f.write_width(json);
+  if (!f.experts || !f.experts->or_shared_alone) return;
+  fields.size(f.experts->shared_key, c.dense_width, 1);
+  for (const char* key : {f.experts->count_key, f.experts->top_k_key}) json[key] = 0;
 }
 
 }  // namespace
@@ -291,14 +304,8 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
            "rotary embeddings of neighbours are not supported, only of halves");
   need_off(reader, "use_mrope", "rotary embeddings of several axes are not supported");
   reader.get<double>("attention_dropout", 0);  // part of its training only; there is none here
-  if (has_experts(reader, c, f)) {
-    read_experts(reader, c, f);
-    return c;
-  }
-  if (f.lfm2) c.dense_width = read_lfm2_width(reader);
-  else if (f.states) fields.size(kWidthBeside, c.dense_width, 1);
-  else fields.size("intermediate_size", c.dense_width, 1);
-  c.expert_width = c.dense_width;  // unused
+  if (has_experts(reader, c, f)) read_experts(reader, c, f);
+  else read_dense_width(reader, c, f);
   return c;
 }
 
@@ -340,13 +347,8 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   write_token_ids(json);
   if (f.needs_begin) json.erase("bos_token_id");
   if (f.experts && f.experts->switch_key) json[f.experts->switch_key] = c.moe_layer_count() > 0;
-  if (f.experts && !may_be_dense(c, f)) return write_experts(json, c, f);
-  fields.size("intermediate_size", c.dense_width, 1);
-  if (f.states) {
-    fields.size(kWidthBeside, c.dense_width, 1);
-    for (const char* key : {kExpertsOrNone, "num_experts_per_tok"}) json[key] = 0;
-  }
-  if (f.lfm2) write_lfm2_width(json);
+  if (is_dense(c, f)) write_dense_width(json, c, f);
+  else write_experts(json, c, f);
 }
 
 namespace {
@@ -465,8 +467,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (f.laguna && !c.gate_softplus) return "gates of its attention are sigmoids";
   if (f.mimo)
     if (const std::string reason = why_not_mimo(c); !reason.empty()) return reason;
-  if (!f.experts || may_be_dense(c, f))
-    return c.moe_layer_count() > 0 ? "some of its layers route" : "";
+  if (is_dense(c, f)) return c.moe_layer_count() > 0 ? "some of its layers route" : "";
   if (c.expert_down_bias) return "its experts have biases";
   return why_not_experts(c, f);
 }

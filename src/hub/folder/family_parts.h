@@ -122,9 +122,6 @@ void read_half_sizes(const JsonReader&, ModelConfig&);
 void read_halves(const JsonReader&, ModelConfig&);
 void write_halves(Json&, const ModelConfig&);
 std::string why_not_halves(const ModelConfig&);
-// How wide FFNs are of LFM2's models without experts.
-int64_t read_lfm2_width(const JsonReader&);
-void write_lfm2_width(Json&);
 
 // What sets Gemma's families apart (family_gemma.cpp); of Gemma 4 also what layers without a window
 // have, once it is known which these are.

@@ -463,16 +463,16 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
   if (!known.shared_latents && !c.table_layers.empty())
     return "a table says the experts of tokens in some of its layers";
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
-  if (!known.falcon_h1 && c.scan_beside) return "attention stands beside its state spaces";
-  if (!known.falcon_h1 && c.scan.present() && !c.scan.norm)
+  if (!known.scan_beside && c.scan_beside) return "attention stands beside its state spaces";
+  if (!known.scan_beside && c.scan.present() && !c.scan.norm)
     return "what its state spaces give is not normalised";
-  if (!known.falcon_h1 && !c.multipliers.none_in_layers())
+  if (!known.scan_beside && !c.multipliers.none_in_layers())
     return "parts of its layers have multipliers";
-  if (!known.olmo_hybrid && c.states_pre_norm)
+  if (!known.states_pre_norm && c.states_pre_norm)
     return "norms of its layers without attention stand elsewhere than the others";
-  if (!known.olmo_hybrid && c.linear.negative)
+  if (!known.states_pre_norm && c.linear.negative)
     return "strengths of its linear attention are up to 2";
-  if (!known.olmo_hybrid && c.linear.norm_eps > 0)
+  if (!known.states_pre_norm && c.linear.norm_eps > 0)
     return "the norm in its linear attention has an epsilon of its own";
   if (!known.head_bias && c.head_bias) return "its head has a bias";
   if (!known.longrope && c.rope_scaling.kind == RopeScaling::Kind::longrope)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "hub/folder/known_parts.h"
 #include "hub/folder/packing.h"
 #include "hub/tensor_names.h"
 #include "model/config.h"
@@ -51,20 +52,6 @@ std::string llama4_stages();
 // What of a routing is not dropless top-k of a softmax, its weights scaled by nothing; empty when
 // it is that. For architectures of other programs.
 std::string why_not_plain_routing(const RoutingOptions&);
-
-// What a model has of the parts that few families' models have, but for those that are known; empty
-// when it has none.
-struct KnownParts {
-  bool gemma4 = false, head_bias = false, longrope = false, query_growth = false, caps = false,
-       nanochat = false, bare_norms = false, moe_out_norm = false, shared_average = false,
-       xielu = false, halves = false, head_gates = false, streams = false, proportional = false,
-       llama4 = false, clips = false, olmo_hybrid = false, falcon_h1 = false, values_apart = false,
-       kv_heads_apart = false, heads_apart = false, parts_apart = false, softplus_gates = false,
-       norm_gates = false, longcat = false, blocks = false, shared_latents = false;
-};
-std::string what_few_have(const ModelConfig&, KnownParts known = {});
-// What sets models apart whose layers are one sublayer alone.
-inline constexpr const char* kHalvesInWords = "some of its layers are attention or an FFN alone";
 
 // A config.json, the row that it is of, and how its tensors are called and packed.
 struct FolderConfig {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "hub/folder/family.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 
@@ -185,7 +186,7 @@ inline constexpr Family kLfm2 = {.qk_norm = QkNorm::head,
                                  .eps_key = "norm_eps",
                                  .act_key = nullptr,
                                  .silu = true,
-                                 .lfm2 = true,
+                                 .mixers = &kLfm2Mixers,
                                  .tied_unless_said = true,
                                  .read_width = read_lfm2_width,
                                  .write_width = write_lfm2_width,
@@ -202,7 +203,7 @@ inline constexpr Family kLfm3 = {.biases = FamilyBiases::flag_or_none,
                                  .eps_key = "norm_eps",
                                  .act_key = nullptr,
                                  .silu = true,
-                                 .lfm3 = true,
+                                 .mixers = &kLfm3Mixers,
                                  .attention_gate = true,
                                  .head_gates = true,
                                  .gate_key = "use_attention_gate",
@@ -277,7 +278,7 @@ inline constexpr Family kApertus = {.biases = FamilyBiases::flag,
 inline constexpr Family kBamba = {.biases = FamilyBiases::flag_later,
                                   .rotary = FamilyRotary::half,
                                   .silu = true,
-                                  .bamba = true,
+                                  .mixers = &kBambaMixers,
                                   .unread = kBambaUnread};
 // (transformers:olmo_hybrid/modeling_olmo_hybrid.py)
 inline constexpr Family kOlmoHybrid = {.biases = FamilyBiases::flag,
@@ -285,13 +286,13 @@ inline constexpr Family kOlmoHybrid = {.biases = FamilyBiases::flag,
                                        .rotary = FamilyRotary::null_base,
                                        .placement = NormPlacement::output,
                                        .silu = true,
-                                       .olmo_hybrid = true,
+                                       .mixers = &kOlmoHybridMixers,
                                        .keys = kOlmoHybridKeys,
                                        .unread = kOlmoHybridUnread};
 // (transformers:falcon_h1/modeling_falcon_h1.py)
 inline constexpr Family kFalconH1 = {.logit_factor = "lm_head_multiplier",
                                      .silu = true,
-                                     .falcon_h1 = true,
+                                     .mixers = &kFalconH1Mixers,
                                      .keys = kFalconH1Keys,
                                      .unread = kFalconH1Unread};
 // (transformers:minicpm3/modular_minicpm3.py)

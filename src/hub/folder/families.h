@@ -3,11 +3,13 @@
 // deepseek-ai/deepseek-moe-16b-base, inclusionAI/Ling-flash-2.0, sarvamai/sarvam-30b; of the third
 // github MOBIRIZER-TECHNOLOGY/AnuLM has a copy): a row for what sets each apart.
 // Adding one is adding a row here, one to the table of architectures, and a case to
-// tools/interop/architectures.py.
+// tools/interop/architectures.py. Rows of what experts are (expert_rows.h) and of what layers have
+// in place of attention (mixer_rows.h) are added where none of those that are there says it.
 #pragma once
 
 #include "hub/folder/expert_rows.h"
 #include "hub/folder/family.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 
@@ -404,14 +406,14 @@ inline constexpr Family kQwen3Next = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
                                       .from_one = true,
-                                      .linear = true,
+                                      .mixers = &kQwen3NextMixers,
                                       .attention_gate = true,
                                       .experts = &kQwen3NextExperts};
 inline constexpr Family kQwen35Moe = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,
                                       .rotary = FamilyRotary::quarter,
                                       .from_one = true,
-                                      .linear = true,
+                                      .mixers = &kQwen3NextMixers,
                                       .attention_gate = true,
                                       .experts = &kQwen35Experts,
                                       .keys = kQwen35Keys};
@@ -419,7 +421,7 @@ inline constexpr Family kQwen35 = {.head_width = HeadWidth::must,
                                    .qk_norm = QkNorm::head,
                                    .rotary = FamilyRotary::quarter,
                                    .from_one = true,
-                                   .linear = true,
+                                   .mixers = &kQwen3NextMixers,
                                    .attention_gate = true,
                                    .keys = kQwen35Keys};
 // Its layers have windows, and route, as lists of them say.
@@ -436,7 +438,7 @@ inline constexpr Family kLfm2Moe = {.qk_norm = QkNorm::head,
                                     .eps_key = "norm_eps",
                                     .act_key = nullptr,
                                     .silu = true,
-                                    .lfm2 = true,
+                                    .mixers = &kLfm2Mixers,
                                     .tied_unless_said = true,
                                     .experts = &kLfm2Experts,
                                     .router = &kLfm2Router,
@@ -555,7 +557,7 @@ inline constexpr Family kGraniteMoeHybrid = {.biases = FamilyBiases::flag,
                                              .rotary = FamilyRotary::all_or_none,
                                              .silu = true,
                                              .multipliers = true,
-                                             .states = true,
+                                             .mixers = &kGraniteHybridMixers,
                                              .experts = &kGraniteHybridExperts,
                                              .keys = kGraniteHybridKeys,
                                              .unread = kGraniteHybridUnread};
@@ -564,7 +566,7 @@ inline constexpr Family kNemotronH = {.rotary = FamilyRotary::none,
                                       .eps_key = "layer_norm_epsilon",
                                       .act_key = "mlp_hidden_act",
                                       .plain_ffn = true,
-                                      .halves = true,
+                                      .mixers = &kNemotronHMixers,
                                       .head_width_too = "attention_head_dim",
                                       .experts = &kNemotronHExperts,
                                       .router = &kNemotronHRouter,
@@ -629,7 +631,7 @@ inline constexpr Family kKimiLinear = {.head_width = HeadWidth::latent,
                                        .rotary = FamilyRotary::none,
                                        .context_key = "model_max_length",
                                        .silu = true,
-                                       .kimi = true,
+                                       .mixers = &kKimiMixers,
                                        .experts = &kKimiExperts,
                                        .router = &kKimiRouter,
                                        .keys = kKimiKeys,
@@ -641,7 +643,7 @@ inline constexpr Family kLing3 = {.head_width = HeadWidth::latent,
                                   .may_lack_query_rank = true,
                                   .other_context_key = "model_max_length",
                                   .silu = true,
-                                  .ling3 = true,
+                                  .mixers = &kLing3Mixers,
                                   .attention_gate = true,
                                   .head_gates = true,
                                   .experts = &kLing3Experts,

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "hub/folder/family_experts.h"
+#include "hub/folder/family_mixers.h"
 #include "model/config.h"
 
 namespace moe {
@@ -127,32 +128,11 @@ struct Family {
   bool moe_out_norm = false;  // a norm stands behind the FFN of layers that route
   bool mup = false;           // "mup_enabled" says whether the embedding is times sqrt(D)
   FamilyGemma gemma = FamilyGemma::none;
-  // Layers of linear attention, of which "layer_types" tells, all but each fourth where it is
-  // missing.
-  bool linear = false;
-  bool kimi = false;  // layers of linear attention with decays of channels
-  // The same, these decays made of the token, as "layer_types" or "layer_group_size" says.
-  bool ling3 = false;
-  // Layers of linear attention as "layer_types" lists them, with norms before sublayers, not of
-  // what they give; "linear_allow_neg_eigval" says how much strengths are.
-  bool olmo_hybrid = false;
-  bool lfm2 = false;  // layers of a convolution, of which "layer_types" tells; its own words
-  bool lfm3 = false;  // the same, which also tells which of the others have a window
-  // Layers of a state space, of which "layer_types" tells; "position_embedding_type" says whether
-  // attention turns.
-  bool states = false;
-  // The same, in all layers but those that "attn_layer_indices" lists, of whose heads half turns;
-  // an FFN stands behind each.
-  bool bamba = false;
-  // A state space beside attention in every layer, and multipliers of most parts.
-  bool falcon_h1 = false;
-  // Layers are what mixes tokens alone or an FFN alone, as "hybrid_override_pattern" says; its own
-  // words for state spaces.
-  bool halves = false;
-  bool attention_gate = false;           // attention has a gate in every layer
-  bool head_gates = false;               // which is one of each head
-  const char* gate_key = nullptr;        // and there as this says
-  bool norm_turned = false;              // norms of queries and keys see them turned
+  const FamilyMixers* mixers = &kAttentionAlone;  // what layers have in place of attention
+  bool attention_gate = false;                    // attention has a gate in every layer
+  bool head_gates = false;                        // which is one of each head
+  const char* gate_key = nullptr;                 // and there as this says
+  bool norm_turned = false;                       // norms of queries and keys see them turned
   const char* head_width_too = nullptr;  // a key that may say the width of a head a second time
   bool sinks = false;
   bool indexed = false;          // a token sees "index_topk" of those before it

@@ -67,13 +67,14 @@ template <class Visitor, class Config>
 void visit_sizes(Visitor& v, Config& c, const Family& f) {
   v.size("vocab_size", c.vocab, 1);
   v.size("hidden_size", c.width, 1);
-  if (f.halves) v.size_or("num_hidden_layers", c.layers, c.layers, 1, kMaxLayers);
+  const bool are_read = f.mixers->read_sizes != nullptr;  // the number of layers, a head's width
+  if (are_read) v.size_or("num_hidden_layers", c.layers, c.layers, 1, kMaxLayers);
   else if (!f.longcat) v.size("num_hidden_layers", c.layers, 1, kMaxLayers);
   v.size("num_attention_heads", c.heads, 1);
   if (f.biases == FamilyBiases::flag_later || f.longcat)
     v.size_or("num_key_value_heads", c.kv_heads, c.heads, 1);
   else v.size("num_key_value_heads", c.kv_heads, 1);
-  if (f.halves) v.size_or("head_dim", c.head_width, c.head_width, 1);
+  if (are_read) v.size_or("head_dim", c.head_width, c.head_width, 1);
   else if (f.head_width == HeadWidth::must) v.size("head_dim", c.head_width, 1);
   else if (!f.latent())
     v.size_or("head_dim", c.head_width, c.width % c.heads == 0 ? c.width / c.heads : 0, 1);
@@ -268,7 +269,7 @@ void write_dense_width(Json& json, const ModelConfig& c, const Family& f) {
 ModelConfig read_family(const JsonReader& reader, const Family& f) {
   ModelConfig c;
   FieldReader fields(reader);
-  if (f.halves) read_half_sizes(reader, c);
+  if (f.mixers->read_sizes) f.mixers->read_sizes(reader, c);
   if (f.longcat) read_longcat_layers(reader, c);
   visit_sizes(fields, c, f);
   if (f.latent()) read_latents(reader, c, f);
@@ -278,7 +279,7 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
         "\"head_dim\" is needed",
         reader.where(), c.heads, c.width);
   read_parts(reader, c, f);
-  read_mixers(reader, c, f);
+  if (f.mixers->read) f.mixers->read(reader, c);
   if (f.gemma != FamilyGemma::none) read_gemma(reader, c, f);
   const double share = read_rotary(reader, c, f);
   if (f.dense_windows) read_mlp_types(reader, c, *f.experts);
@@ -293,7 +294,6 @@ ModelConfig read_family(const JsonReader& reader, const Family& f) {
   if (f.llama4) read_llama4(reader, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
   if (f.minicpm) read_minicpm(reader, c);
-  if (f.falcon_h1) read_falcon_factors(reader, c);
   if (f.logit_factor) read_logit_factor(reader, c, f.logit_factor);
   if (f.mup && reader.get<bool>(kMup)) c.multipliers.embedding = root_of_width(c);
   if (f.phimoe) read_phimoe_parts(reader, c);
@@ -317,11 +317,10 @@ void write_family(Json& json, const ModelConfig& c, const Family& f) {
   if (f.streams) write_streams(json, c);
   if (f.multipliers) visit_multipliers(fields, c, f);
   if (f.minicpm) write_minicpm(json, c);
-  if (f.falcon_h1) write_falcon_factors(json, c);
   if (f.logit_factor) write_logit_factor(json, c, f.logit_factor);
   if (f.mup) json[kMup] = c.multipliers.embedding != 1;
   if (f.gemma != FamilyGemma::none) write_gemma(json, c, f);
-  write_mixers(json, c, f);
+  if (f.mixers->write) f.mixers->write(json, c);
   if (clamped(f)) write_clamped_swiglu(json);
   if (f.xielu) json[kHiddenAct] = kXielu;
   if (f.phimoe) json[kHeadBias] = c.head_bias;
@@ -388,6 +387,34 @@ std::string why_not_biases(const ModelConfig& c, const Family& f) {
   return !c.ffn_bias && biased_experts(f) ? "its experts have no biases" : "";
 }
 
+// What the family's models may have of the parts that few have.
+KnownParts parts_of_family(const ModelConfig& c, const Family& f) {
+  KnownParts known = f.mixers->known;
+  known.gemma4 |= f.gemma == FamilyGemma::gemma4;
+  known.head_bias |= f.phimoe;
+  known.longrope |= f.phimoe || f.longrope;
+  known.query_growth |= c.query_growth.where_still ? f.llama4 : f.query_growth;
+  known.caps |= f.gemma == FamilyGemma::gemma2;
+  known.nanochat |= f.nanochat;
+  known.bare_norms |= !f.norm_weights;
+  known.moe_out_norm |= f.moe_out_norm;
+  known.shared_average |= f.experts && f.experts->scores_said;
+  known.xielu |= f.xielu;
+  known.head_gates |= f.head_gates || f.laguna;
+  known.streams |= f.streams;
+  known.llama4 |= f.llama4;
+  known.clips |= f.clip_key != nullptr;
+  known.values_apart |= f.mimo;
+  known.kv_heads_apart |= f.mimo;
+  known.heads_apart |= f.laguna;
+  known.softplus_gates |= f.laguna;
+  known.parts_apart |= f.window_rope == WindowRope::parts;
+  known.norm_gates |= f.axk2;
+  known.longcat |= f.longcat;
+  known.blocks |= f.blocks;
+  return known;
+}
+
 }  // namespace
 
 std::string why_not_family(const ModelConfig& c, const Family& f) {
@@ -404,33 +431,8 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
   if (!f.norm_weights && c.norm_weights) return "its norms have weights";
   if (!f.eps_key && c.norm_eps != kUnsaidEps) return "its norms have another epsilon than 1e-5";
   if (f.nanochat && !c.embedding_norm) return "its embedding is not normalised";
-  const KnownParts known = {.gemma4 = f.gemma == FamilyGemma::gemma4,
-                            .head_bias = f.phimoe,
-                            .longrope = f.phimoe || f.longrope,
-                            .query_growth = c.query_growth.where_still ? f.llama4 : f.query_growth,
-                            .caps = f.gemma == FamilyGemma::gemma2,
-                            .nanochat = f.nanochat,
-                            .bare_norms = !f.norm_weights,
-                            .moe_out_norm = f.moe_out_norm,
-                            .shared_average = f.experts && f.experts->scores_said,
-                            .xielu = f.xielu,
-                            .halves = f.halves,
-                            .head_gates = f.head_gates || f.laguna,
-                            .streams = f.streams,
-                            .proportional = f.lfm3,
-                            .llama4 = f.llama4,
-                            .clips = f.clip_key != nullptr,
-                            .olmo_hybrid = f.olmo_hybrid,
-                            .falcon_h1 = f.falcon_h1,
-                            .values_apart = f.mimo,
-                            .kv_heads_apart = f.mimo,
-                            .heads_apart = f.laguna,
-                            .parts_apart = f.window_rope == WindowRope::parts,
-                            .softplus_gates = f.laguna,
-                            .norm_gates = f.axk2,
-                            .longcat = f.longcat,
-                            .blocks = f.blocks};
-  if (const std::string reason = what_few_have(c, known); !reason.empty()) return reason;
+  if (const std::string reason = what_few_have(c, parts_of_family(c, f)); !reason.empty())
+    return reason;
   for (const std::string& reason :
        {why_not_mixers(c, f), why_not_windows(c, f), why_not_rotary(c, f)})
     if (!reason.empty()) return reason;
@@ -440,7 +442,7 @@ std::string why_not_family(const ModelConfig& c, const Family& f) {
     if (const std::string reason = why_not_gemma(c, f); !reason.empty()) return reason;
   } else if (f.minicpm) {
     if (const std::string reason = why_not_minicpm(c); !reason.empty()) return reason;
-  } else if (!f.multipliers && !f.falcon_h1) {
+  } else if (!f.multipliers && !f.mixers->multipliers) {
     Multipliers others = c.multipliers;
     if (f.logit_factor) others.logits = 1;
     if (f.mup && others.embedding == root_of_width(c)) others.embedding = 1;

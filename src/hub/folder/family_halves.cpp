@@ -1,6 +1,7 @@
 // The keys of models whose layers are what mixes tokens alone or an FFN alone, as a pattern says
 // letter by letter (transformers:nemotron_h/configuration_nemotron_h.py).
 #include "hub/folder/family_parts.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 namespace {

@@ -1,6 +1,7 @@
 // The keys of LFM3's layers, each of which is a convolution, attention with a window or attention
 // without one (transformers:lfm3/configuration_lfm3.py).
 #include "hub/folder/family_parts.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 namespace {

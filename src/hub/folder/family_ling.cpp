@@ -4,6 +4,7 @@
 // transformers saves them under keys of their own too, and then "head_dim" is what turns of a head
 // of attention.
 #include "hub/folder/family_parts.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 namespace {
@@ -99,7 +100,6 @@ void write_ling3(Json& json, const ModelConfig& c) {
 
 std::string why_not_ling3(const ModelConfig& c) {
   const LinearAttention& l = c.linear;
-  if (!l.by_channel()) return "heads of its linear attention have one decay each";
   if (l.gate_width > 0) return "gates of its linear attention are made of few numbers";
   if (l.key_heads != l.value_heads || l.key_width != l.value_width)
     return "keys and values of its linear attention are of different sizes";

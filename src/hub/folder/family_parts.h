@@ -85,9 +85,8 @@ void read_frequencies(const JsonReader&, ModelConfig&, const Family&, double sha
 void write_rotary(Json&, const ModelConfig&, const Family&);
 std::string why_not_rotary(const ModelConfig&, const Family&);
 
-// What layers have in place of attention, and which of them (family_mixers.cpp).
-void read_mixers(const JsonReader&, ModelConfig&, const Family&);
-void write_mixers(Json&, const ModelConfig&, const Family&);
+// Whether layers mix tokens as the family's do, with gates and norms as these have them
+// (family_mixers.cpp).
 std::string why_not_mixers(const ModelConfig&, const Family&);
 // Those layers whose type, of each of them listed under `key`, is one of `words`; the others' is
 // one of `rest`. Errors name the first of either.
@@ -95,17 +94,6 @@ std::vector<int64_t> layers_of_type(const JsonReader&, const ModelConfig&, const
                                     const std::vector<std::string>& types,
                                     std::span<const char* const> words,
                                     std::span<const char* const> rest);
-// Layers of a state space, and whether attention beside them turns (family_states.cpp).
-void read_states(const JsonReader&, ModelConfig&, const Family&);
-void write_states(Json&, const ModelConfig&, const Family&);
-std::string why_not_states(const ModelConfig&, const Family&);
-// Layers of Ling 3.0's linear attention (family_ling.cpp).
-void read_ling3(const JsonReader&, ModelConfig&);
-void write_ling3(Json&, const ModelConfig&);
-std::string why_not_ling3(const ModelConfig&);
-// Layers of LFM3, of three kinds (family_lfm3.cpp).
-void read_lfm3(const JsonReader&, ModelConfig&);
-void write_lfm3(Json&, const ModelConfig&);
 // Multipliers of the parts of Falcon-H1's layers (family_falcon.cpp).
 void read_falcon_factors(const JsonReader&, ModelConfig&);
 void write_falcon_factors(Json&, const ModelConfig&);
@@ -116,12 +104,6 @@ void write_minicpm(Json&, const ModelConfig&);
 std::string why_not_minicpm(const ModelConfig&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
-// Layers that are what mixes tokens alone or an FFN alone, and their number and the width of heads
-// first, which stand under several keys (family_halves.cpp).
-void read_half_sizes(const JsonReader&, ModelConfig&);
-void read_halves(const JsonReader&, ModelConfig&);
-void write_halves(Json&, const ModelConfig&);
-std::string why_not_halves(const ModelConfig&);
 
 // What sets Gemma's families apart (family_gemma.cpp); of Gemma 4 also what layers without a window
 // have, once it is known which these are.

@@ -2,6 +2,7 @@
 // there is turns (transformers:granitemoehybrid/configuration_granitemoehybrid.py,
 // bamba/configuration_bamba.py, falcon_h1/configuration_falcon_h1.py).
 #include "hub/folder/family_parts.h"
+#include "hub/folder/mixer_rows.h"
 
 namespace moe {
 namespace {
@@ -34,14 +35,10 @@ std::vector<int64_t> state_layers(const JsonReader& reader, const ModelConfig& c
   return layers_of_type(reader, c, key, types, kStateWords, kAttentionWords);
 }
 
-// Heads are as wide as they have to be where nothing or "auto" is said of it.
-void read_head_width(const JsonReader& reader, ModelConfig& c, const Family& f) {
+// Heads are as wide as they have to be where nothing or "auto" is said of it; `said`: "mamba_d_ssm"
+// says how wide all of them are.
+void read_head_width(const JsonReader& reader, ModelConfig& c, bool said) {
   constexpr int64_t kMost = 1024;
-  if (f.falcon_h1)
-    need_to_stand(
-        reader, kValuesOfAll,
-        "how wide all heads of a state space are, or null for what \"mamba_expand\" says");
-  const bool said = f.falcon_h1 && reader.has(kValuesOfAll);
   if (said) stands(reader, kTimes);
   const int64_t values = said ? reader.get_in<int64_t>(kValuesOfAll, 1, kMaxSize)
                               : reader.get_in<int64_t>(kTimes, 1, kMost) * c.width;
@@ -81,16 +78,6 @@ void check_turning_half(const JsonReader& reader, const ModelConfig& c) {
     refuse(reader, kTurningOfHead, "half of each head turns in this family");
 }
 
-// Falcon-H1's, in every layer.
-void read_beside(const JsonReader& reader, ModelConfig& c) {
-  c.scan.norm = reader.get<bool>(kNormalised);
-  stands(reader, kNormFirst);
-  if (c.scan.norm && reader.get<bool>(kNormFirst))
-    refuse(reader, kNormFirst, "state spaces are gated before the norm here, only false");
-  c.scan_beside = true;
-  for (int64_t i = 0; i < c.layers; ++i) c.scan_layers.push_back(i);
-}
-
 void read_whether_turns(const JsonReader& reader, ModelConfig& c) {
   need_to_stand(reader, kAttentionTurns,
                 "\"rope\" where attention turns, \"nope\" where nothing does");
@@ -98,6 +85,12 @@ void read_whether_turns(const JsonReader& reader, ModelConfig& c) {
   if (turning == "rope") return;
   if (turning != "nope") refuse(reader, kAttentionTurns, "rope and nope are known");
   nothing_turns(c);
+}
+
+bool says_values_of_all(const JsonReader& reader) {
+  need_to_stand(reader, kValuesOfAll,
+                "how wide all heads of a state space are, or null for what \"mamba_expand\" says");
+  return reader.has(kValuesOfAll);
 }
 
 }  // namespace
@@ -110,22 +103,20 @@ void check_step_limits(const JsonReader& reader) {
     refuse(reader, kLimits, "steps of a state space have no limits here, only from 0 to infinity");
 }
 
-void read_states(const JsonReader& reader, ModelConfig& c, const Family& f) {
+namespace {
+
+// `sums`: "mamba_d_ssm" may say how wide all heads are.
+void read_scan(const JsonReader& reader, ModelConfig& c, bool sums = false) {
   FieldReader fields(reader);
   visit_states(fields, c);
-  read_head_width(reader, c, f);
+  read_head_width(reader, c, sums && says_values_of_all(reader));
   check_step_limits(reader);
   need_off(reader, "mamba_proj_bias", "projections of state spaces have no biases here");
   stands(reader, "mamba_chunk_size");  // of a way to compute it
-  if (f.falcon_h1) return read_beside(reader, c);
-  c.scan_layers = f.bamba ? layers_but_listed(reader, c) : state_layers(reader, c);
-  if (c.scan_layers.empty()) c.scan = {};
-  if (f.bamba) check_turning_half(reader, c);
-  else read_whether_turns(reader, c);
 }
 
-// transformers checks the sizes also where no layer has them.
-void write_states(Json& json, const ModelConfig& c, const Family& f) {
+// transformers checks the sizes also where no layer has them. Returns what is written.
+StateSpace write_scan(Json& json, const ModelConfig& c) {
   ModelConfig of;
   of.scan = c.scan.present() ? c.scan
                              : StateSpace{.heads = 1,
@@ -138,41 +129,87 @@ void write_states(Json& json, const ModelConfig& c, const Family& f) {
   visit_states(fields, of);
   json[kHeadWidth] = of.scan.width;
   json["mamba_proj_bias"] = false;
-  if (f.falcon_h1) {
-    json[kValuesOfAll] = of.scan.values();
-    json[kNormalised] = of.scan.norm;
-    json[kNormFirst] = false;
-    return;
-  }
-  json[kTimes] = of.scan.values() / c.width;
-  if (f.bamba) {
-    json[kAttentionLayers] = Json::array();
-    for (int64_t i = 0; i < c.layers; ++i)
-      if (c.mixer(i) == Mixer::attention) json[kAttentionLayers].push_back(i);
-    return;
-  }
+  return of.scan;
+}
+
+// Of those whose values are said as a number of times as wide as the model.
+std::string why_not_times(const ModelConfig& c) {
+  return c.scan.values() % c.width == 0
+             ? ""
+             : "its state spaces are not a whole number of times as wide as the model";
+}
+
+}  // namespace
+
+void read_granite_states(const JsonReader& reader, ModelConfig& c) {
+  read_scan(reader, c);
+  c.scan_layers = state_layers(reader, c);
+  if (c.scan_layers.empty()) c.scan = {};
+  read_whether_turns(reader, c);
+}
+
+void write_granite_states(Json& json, const ModelConfig& c) {
+  const StateSpace scan = write_scan(json, c);
+  json[kTimes] = scan.values() / c.width;
   for (int64_t i = 0; i < c.layers; ++i)
     json[kLayerKinds].push_back(c.mixer(i) == Mixer::scan ? kStateWords[0] : kAttentionWords[0]);
   json[kAttentionTurns] = c.attention_turns() ? "rope" : "nope";
 }
 
-std::string why_not_states(const ModelConfig& c, const Family& f) {
-  if ((f.bamba || f.falcon_h1) && !c.scan.present()) return "none of its layers has a state space";
-  if (f.falcon_h1) {
-    if (!c.scan_beside) return "attention does not stand beside its state spaces";
-    if (std::ssize(c.scan_layers) != c.layers) return "some of its layers have no state space";
-    return why_not_falcon_factors(c.multipliers);
-  }
-  if (c.scan.values() % c.width != 0)
-    return "its state spaces are not a whole number of times as wide as the model";
-  for (int64_t i = 0; i < c.layers; ++i) {
-    if (c.mixer(i) != Mixer::attention) continue;
-    const int64_t turning = c.attention(i).rotary_width;
-    if (f.bamba && 2 * turning != c.head_width)
-      return "of its attention another part of each head than half turns";
-    if ((turning > 0) != c.attention_turns()) return "in some of its layers nothing turns";
-  }
+std::string why_not_granite_states(const ModelConfig& c) {
+  if (std::string reason = why_not_times(c); !reason.empty()) return reason;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention && (c.attention(i).rotary_width > 0) != c.attention_turns())
+      return "in some of its layers nothing turns";
   return "";
+}
+
+void read_bamba_states(const JsonReader& reader, ModelConfig& c) {
+  read_scan(reader, c);
+  c.scan_layers = layers_but_listed(reader, c);
+  if (c.scan_layers.empty()) c.scan = {};
+  check_turning_half(reader, c);
+}
+
+void write_bamba_states(Json& json, const ModelConfig& c) {
+  const StateSpace scan = write_scan(json, c);
+  json[kTimes] = scan.values() / c.width;
+  json[kAttentionLayers] = Json::array();
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention) json[kAttentionLayers].push_back(i);
+}
+
+std::string why_not_bamba_states(const ModelConfig& c) {
+  if (std::string reason = why_not_times(c); !reason.empty()) return reason;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.mixer(i) == Mixer::attention && 2 * c.attention(i).rotary_width != c.head_width)
+      return "of its attention another part of each head than half turns";
+  return "";
+}
+
+void read_falcon_states(const JsonReader& reader, ModelConfig& c) {
+  read_scan(reader, c, true);
+  c.scan.norm = reader.get<bool>(kNormalised);
+  stands(reader, kNormFirst);
+  if (c.scan.norm && reader.get<bool>(kNormFirst))
+    refuse(reader, kNormFirst, "state spaces are gated before the norm here, only false");
+  c.scan_beside = true;
+  for (int64_t i = 0; i < c.layers; ++i) c.scan_layers.push_back(i);
+  read_falcon_factors(reader, c);
+}
+
+void write_falcon_states(Json& json, const ModelConfig& c) {
+  const StateSpace scan = write_scan(json, c);
+  json[kValuesOfAll] = scan.values();
+  json[kNormalised] = scan.norm;
+  json[kNormFirst] = false;
+  write_falcon_factors(json, c);
+}
+
+std::string why_not_falcon_states(const ModelConfig& c) {
+  if (!c.scan_beside) return "attention does not stand beside its state spaces";
+  if (std::ssize(c.scan_layers) != c.layers) return "some of its layers have no state space";
+  return why_not_falcon_factors(c.multipliers);
 }
 
 }  // namespace moe

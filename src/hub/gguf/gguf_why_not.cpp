@@ -304,7 +304,7 @@ KnownParts known_parts_of(const GgufArchitecture& row, const ModelConfig& c) {
           .streams = row.hy4,
           .llama4 = row.llama4,
           .clips = row.clips,
-          .falcon_h1 = row.beside,
+          .scan_beside = row.beside,
           .values_apart = row.mimo,
           .kv_heads_apart = row.listed(),
           .heads_apart = row.listed(),

@@ -293,6 +293,11 @@ struct InitOptions {
   bool scale_residual = false;
 };
 
+// Whether a list of layers has this one.
+inline bool lists(const std::vector<int64_t>& layers, int64_t layer) {
+  return std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
+
 struct ModelConfig {
   int64_t vocab = 256;      // V
   int64_t width = 128;      // D

@@ -5,7 +5,7 @@ namespace moe {
 namespace {
 
 // llama.cpp's names, whatever the architecture; ours in its manner where it has none. What an
-// architecture of its cannot have no model of it has (hub/gguf/gguf_architectures.cpp).
+// architecture of its cannot have no model of it has (hub/gguf/gguf_first_rows.h).
 constexpr NameRow kGgufNames[] = {
     {Part::embedding, ParamKind::weight, "token_embd.weight"},
     {Part::positions, ParamKind::weight, "position_embd.weight"},

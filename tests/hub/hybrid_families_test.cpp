@@ -352,6 +352,34 @@ TEST(HybridFamilies, WhatIsRefusedOfOlmoHybrid) {
     }
 }
 
+// What layers a model has that a family's have not, or lacks, is told before what else sets the
+// family apart.
+TEST(HybridFamilies, KindsOfLayersAreTold) {
+  struct Case {
+    const char *family, *type, *why;
+  };
+  for (const Case& of : {Case{"bamba", "lfm2", "some of its layers have a state space"},
+                         {"bamba", "nemotron_h", "layer 0 mixes tokens and has an FFN"},
+                         {"lfm2", "llama", "some of its layers have a convolution"},
+                         {"lfm2", "granitemoehybrid", "some of its layers have a convolution"},
+                         {"lfm2", "falcon_h1", "none of its layers has a state space"},
+                         {"llama", "lfm3", "none of its layers has a convolution"},
+                         {"olmo2", "olmo_hybrid", "none of its layers has linear attention"},
+                         {"kimi_linear", "bailing_hybrid", "are made of few numbers"}})
+    EXPECT_FAILS(architecture_of(small_family(of.family), of.type, "here"), of.why);
+
+  ModelConfig linear = small_config();
+  linear.linear = {
+      .key_heads = 2, .value_heads = 4, .key_width = 4, .value_width = 6, .conv_width = 4};
+  linear.linear_layers = {0};
+  EXPECT_FAILS(architecture_of(linear, "bamba", "here"),
+               "some of its layers have linear attention");
+  linear.linear.channel_decays = true;
+  EXPECT_FAILS(architecture_of(linear, "qwen3_5_text", "here"), "each channel has its own decay");
+  linear.linear.decay_floor = -5;
+  EXPECT_FAILS(architecture_of(linear, "qwen3_5_text", "here"), "attention have a floor");
+}
+
 // Queries, keys and values have convolutions of their own, of different widths; what transformers
 // saves is cut into thirds instead, and norms have other names.
 TEST(HybridFamilies, TensorsOfOlmoHybrid) {

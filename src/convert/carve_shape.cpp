@@ -66,10 +66,12 @@ void check_carve(const ModelConfig& dense, const CarveOptions& o) {
         "some layers of this model are attention or an FFN alone; such a model cannot be carved "
         "yet, take one whose layers have both (llama, mistral, qwen3, smollm3)");
   if (dense.norm_placement == NormPlacement::output ||
-      dense.norm_placement == NormPlacement::both || dense.multipliers.residual != 1 ||
+      dense.norm_placement == NormPlacement::both ||
+      dense.norm_placement == NormPlacement::carried || dense.multipliers.residual != 1 ||
       dense.multipliers.ffn_gate != 1 || dense.multipliers.ffn_down != 1)
     fail_usage(
-        "this model does not add what its FFNs give as it is, but normalised or times a number; "
+        "this model does not add what its FFNs give as it is, but normalised or times a number, or "
+        "adds it to something else than its residual stream; "
         "such a model cannot be carved yet, take one that adds it (llama, mistral, qwen3, "
         "smollm3)");
   if (dense.hyper.present())

@@ -37,6 +37,7 @@ const char* placement_name(NormPlacement placement) {
     case NormPlacement::both: return "before and after each sublayer";
     case NormPlacement::beside: return "before both sublayers";
     case NormPlacement::beside_each: return "before either sublayer, beside one another";
+    case NormPlacement::carried: return "before each sublayer, giving the residual";
   }
   return "";
 }
@@ -82,9 +83,11 @@ std::string scaling_in_words(const RopeScaling& s, const RopeScaling& beside) {
 }
 
 std::string of_parts_in_words(const Multipliers& m) {
-  return fmt::format("{} of a state space, {} of what it gives, {} of attention, {} and {} of FFNs",
-                     fmt::join(m.scan_in, ", "), m.scan_out, m.attention_out, m.ffn_gate,
-                     m.ffn_down);
+  return fmt::format(
+      "{} of a state space, {} of what it gives, {} of attention, {} and {} of FFNs, {} and {} of "
+      "what attention adds to and adds, {} and {} of FFNs likewise",
+      fmt::join(m.scan_in, ", "), m.scan_out, m.attention_out, m.ffn_gate, m.ffn_down,
+      m.attention_sum.kept, m.attention_sum.added, m.ffn_sum.kept, m.ffn_sum.added);
 }
 
 std::string heads_in_words(const StateSpace& s, bool beside) {

@@ -115,7 +115,7 @@ FieldList fields(WantedModel& w) {
   list.add_choice("norm_placement", w.norm_placement, kPlacementNames,
                   "pre: h + f(norm(h)); post: norm(h + f(h)); output: h + norm(f(h)); both: h + "
                   "norm(f(norm(h))); beside: h + f(norm(h)) + g(norm(h)); beside_each: the same "
-                  "with a norm for each");
+                  "with a norm for each; carried: norm(h) + f(norm(h))");
   list.add("streams", w.streams,
            "residual streams beside one another, weighed by the token (hyper-connections); 0: one "
            "that is not weighed")

@@ -136,6 +136,38 @@ void Block::sublayer_backward(Run& run, Tensor dh, SublayerNorms norms, RngKey d
 }
 
 template <class F>
+void Block::carried(Run& run, Tensor out, Tensor h, Norm& norm, Multipliers::Sum sum,
+                    RngKey dropout_key, SublayerSaved& saved, F&& body) {
+  saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+  const ArenaScope scope(run.scratch);
+  const auto stream = [&] { return run.scratch.alloc(DType::f32, {h.rows(), h.cols()}); };
+  // Rounded to the activations' type it would lose with each layer what the stream has in f32.
+  const bool rounded = saved.x.dtype != DType::f32;
+  const Tensor kept = rounded ? stream() : saved.x, y = stream();
+  norm.forward(run, kept, h, saved.norm);
+  if (rounded) ops::cast(run, saved.x, kept);
+  body(y, saved.x);
+  if (dropout > 0 && !dropout_key.empty()) ops::dropout(run, y, y, dropout, dropout_key);
+  ops::add_scaled(run, out, kept, y, sum.kept, sum.added);
+}
+
+template <class F>
+void Block::carried_backward(Run& run, Tensor dh, Norm& norm, Multipliers::Sum sum,
+                             RngKey dropout_key, const SublayerSaved& saved, F&& body) {
+  const ArenaScope scope(run.scratch);
+  const Tensor dx = run.scratch.alloc(DType::f32, {dh.rows(), dh.cols()});
+  Tensor dy = dh;
+  if (run.compute != DType::f32 || dropout > 0 || sum.added != 1) {
+    dy = run.scratch.alloc(run.compute, {dh.rows(), dh.cols()});
+    dropped_backward(run, dy, dh, dropout_key);
+    if (sum.added != 1) ops::scale(run, dy, dy, sum.added);
+  }
+  body(dx, dy, saved.x);
+  ops::add_scaled(run, dx, dx, dh, 1, sum.kept);
+  norm.backward(run, dh, dx, saved.norm);
+}
+
+template <class F>
 void Block::between_streams(Run& run, Tensor out, Tensor h, HyperConnection& streams, Norm& norm,
                             RngKey dropout_key, SublayerSaved& saved, F&& body) {
   const int64_t tokens = h.rows(), width = h.cols() / streams.shape.streams;
@@ -185,6 +217,8 @@ void Block::forward_attention(Run& run, Tensor u, Tensor h, const Pass& pass, Sa
   const auto body = [&](Tensor y, Tensor x) { mix_forward(run, y, x, pass, saved); };
   if (attn_streams)
     return between_streams(run, u, h, *attn_streams, attn_norm, key, saved.attention_in, body);
+  if (placement == NormPlacement::carried)
+    return carried(run, u, h, attn_norm, attn_sum, key, saved.attention_in, body);
   sublayer_forward(run, u, h, {attn_norm, attn_norm_gate, attn_out_norm}, key, saved.attention_in,
                    body);
 }
@@ -194,7 +228,10 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
   const auto body = [&](Tensor y, Tensor x) { ffn.forward(run, y, x, u, pass, saved.ffn); };
   if (ffn_streams)
     return between_streams(run, out, u, *ffn_streams, ffn_norm, key, saved.ffn_in, body);
-  sublayer_forward(run, out, u, {ffn_norm, ffn_norm_gate, ffn_out_norm}, key, saved.ffn_in, body);
+  if (placement == NormPlacement::carried)
+    carried(run, out, u, ffn_norm, ffn_sum, key, saved.ffn_in, body);
+  else
+    sublayer_forward(run, out, u, {ffn_norm, ffn_norm_gate, ffn_out_norm}, key, saved.ffn_in, body);
   scale_layer(run, out);
   if (joins_late) ops::add(run, out, out, pass.late);
 }
@@ -259,6 +296,8 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   };
   if (ffn_streams)
     between_streams_backward(run, dh, *ffn_streams, ffn_norm, ffn_key, saved.ffn_in, ffn_body);
+  else if (feeds && placement == NormPlacement::carried)
+    carried_backward(run, dh, ffn_norm, ffn_sum, ffn_key, saved.ffn_in, ffn_body);
   else if (feeds)
     sublayer_backward(run, dh, {ffn_norm, ffn_norm_gate, ffn_out_norm}, ffn_key, saved.ffn_in,
                       ffn_body);
@@ -266,6 +305,8 @@ void Block::backward(Run& run, Tensor dh, const Pass& pass, const RoutingLosses&
   if (attn_streams)
     between_streams_backward(run, dh, *attn_streams, attn_norm, attention_key, saved.attention_in,
                              mix_body);
+  else if (mixes && placement == NormPlacement::carried)
+    carried_backward(run, dh, attn_norm, attn_sum, attention_key, saved.attention_in, mix_body);
   else if (mixes)
     sublayer_backward(run, dh, {attn_norm, attn_norm_gate, attn_out_norm}, attention_key,
                       saved.attention_in, mix_body);

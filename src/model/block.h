@@ -19,6 +19,7 @@ namespace moe {
 // both:   u = h + s drop(attn_out_norm(attn(attn_norm(h))));  h' likewise
 // beside: x = attn_norm(h);  h' = h + s drop(attn(x)) + s drop(ffn(x))
 // beside_each: the same, but ffn(ffn_norm(h))
+// carried: x = attn_norm(h);  u = a x + b drop(attn(x));  h' likewise of u, by a and b of its own
 // Of pre the FFN alone may be as of both, in layers that route, and gates may stand behind norms.
 // Layers without attention may be as of pre where the others are as of output.
 // and, with a scale c of the layer, h' times c.
@@ -33,6 +34,7 @@ struct Block {
   NormPlacement placement = NormPlacement::pre;
   float dropout = 0;
   float residual = 1;                               // s
+  Multipliers::Sum attn_sum, ffn_sum;               // a and b
   Norm attn_norm, ffn_norm;                         // of beside both have the first alone
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
   std::optional<NormGate> attn_norm_gate, ffn_norm_gate;
@@ -97,6 +99,13 @@ struct Block {
   template <class F>
   void sublayer_backward(Run&, Tensor dh, SublayerNorms, RngKey dropout_key, const SublayerSaved&,
                          F&& body);
+  // The same of a sublayer whose norm gives the residual, too.
+  template <class F>
+  void carried(Run&, Tensor out, Tensor h, Norm&, Multipliers::Sum, RngKey dropout_key,
+               SublayerSaved&, F&& body);
+  template <class F>
+  void carried_backward(Run&, Tensor dh, Norm&, Multipliers::Sum, RngKey dropout_key,
+                        const SublayerSaved&, F&& body);
   // The same of a sublayer between streams.  out, h, dh [N,SD] f32
   template <class F>
   void between_streams(Run&, Tensor out, Tensor h, HyperConnection&, Norm&, RngKey dropout_key,

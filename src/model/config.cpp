@@ -120,6 +120,18 @@ void validate_multipliers(const ModelConfig& c) {
                                 {"a state space's steps", m.scan_in[4]}})
     if (!(x > 0 && std::isfinite(x)))
       fail_usage("the multiplier of {} is {}; it must be above 0", what, x);
+  for (const auto& [what, sum] : {std::pair{"attention", m.attention_sum}, {"an FFN", m.ffn_sum}})
+    for (const float x : {sum.kept, sum.added})
+      if (!(x > 0 && std::isfinite(x)))
+        fail_usage(
+            "the residual that {} adds to and what it adds are multiplied by {} and {}; both "
+            "must be above 0",
+            what, sum.kept, sum.added);
+  const bool carried = c.norm_placement == NormPlacement::carried;
+  if (carried ? m.residual != 1 : !m.plain_sums())
+    fail_usage(
+        "what norms give and what sublayers add have multipliers of their own where residuals are "
+        "what norms give (@norm_placement carried), and there alone");
   if (!(m.attention >= 0 && std::isfinite(m.attention)))
     fail_usage("the multiplier of the attention's scores is {}; it must be at least 0",
                m.attention);
@@ -550,6 +562,8 @@ void validate_experts(const ModelConfig& c) {
     fail_usage("norms behind experts alone stand where others are before sublayers");
   if (c.branch_norms && is_beside(c.norm_placement))
     fail_usage("branches with norms of their own stand in an FFN behind attention, not beside it");
+  if (c.branch_norms && c.norm_placement == NormPlacement::carried)
+    fail_usage("branches with norms of their own see the residual, which a norm does not give");
   if (c.branch_norms && (c.shared_experts == 0 || c.shared_gate))
     fail_usage("branches with norms of their own have shared experts without a gate beside them");
   if (c.shared_average && (c.shared_experts == 0 || c.branch_norms))

@@ -17,8 +17,10 @@ namespace moe {
 
 // h being the residual stream and f a sublayer: h + f(norm(h)), norm(h + f(h)), h + norm(f(h)),
 // h + out_norm(f(norm(h))); beside: h + attn(norm(h)) + ffn(norm(h)), one norm for both (GPT-J,
-// Cohere); beside_each: the same with a norm for each (GPT-NeoX)
-enum class NormPlacement { pre, post, output, both, beside, beside_each };
+// Cohere); beside_each: the same with a norm for each (GPT-NeoX); carried: a norm(h) + b
+// f(norm(h)), what the norm gives being the residual too, a and b being Multipliers::Sum
+// (MiniMax-Text-01)
+enum class NormPlacement { pre, post, output, both, beside, beside_each, carried };
 enum class Positions { rope, learned };
 enum class QkNorm {
   none,
@@ -276,9 +278,19 @@ struct Multipliers {
   std::array<float, 5> scan_in = {1, 1, 1, 1, 1};
   float scan_out = 1, attention_out = 1, ffn_gate = 1, ffn_down = 1;
 
+  // Of the two that a carried residual is the sum of: what a norm gives, and what a sublayer makes
+  // of it (transformers:minimax/modeling_minimax.py, MiniMaxDecoderLayer).
+  struct Sum {
+    float kept = 1, added = 1;
+
+    bool operator==(const Sum&) const = default;
+  };
+  Sum attention_sum, ffn_sum;
+
+  bool plain_sums() const { return attention_sum == Sum{} && ffn_sum == Sum{}; }
   bool none_in_layers() const {
     return scan_in == std::array<float, 5>{1, 1, 1, 1, 1} && scan_out == 1 && attention_out == 1 &&
-           ffn_gate == 1 && ffn_down == 1;
+           ffn_gate == 1 && ffn_down == 1 && plain_sums();
   }
   bool none() const {
     return embedding == 1 && residual == 1 && attention == 0 && logits == 1 && none_in_layers();

@@ -415,6 +415,8 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.placement = c.placement(layer);
   block.dropout = c.dropout;
   block.residual = c.multipliers.residual;
+  block.attn_sum = c.multipliers.attention_sum;
+  block.ffn_sum = c.multipliers.ffn_sum;
   block.mixes = c.mixes(layer);
   block.feeds = c.has_ffn(layer);
   // By these names the trainer files of earlier versions know them.

@@ -93,6 +93,10 @@ struct Sizes {
   int64_t stream() const { return n * c.width * kF32; }
   // All residual streams.
   int64_t streams() const { return stream() * std::max<int64_t>(1, c.hyper.streams); }
+  // What a norm gives in f32, beside the same as sublayers see it, where it is the residual.
+  int64_t carried() const {
+    return c.norm_placement == NormPlacement::carried && a != kF32 ? stream() : 0;
+  }
   int64_t weighed() const { return n * c.hyper.weights() * kF32; }  // a token's weights of them
 };
 
@@ -217,7 +221,8 @@ int64_t saved_ffn(const Sizes& s, int64_t layer) {
 // What a sublayer saw, and what its norms keep; `out_norm`: it has one behind it too.
 int64_t saved_sublayer(const Sizes& s, NormPlacement placement, bool out_norm) {
   // what a norm behind it sees
-  const int64_t behind = out_norm || placement != NormPlacement::pre ? s.stream() : 0;
+  const bool before = placement == NormPlacement::pre || placement == NormPlacement::carried;
+  const int64_t behind = out_norm || !before ? s.stream() : 0;
   return s.n * s.c.width * s.a + (out_norm ? 2 : 1) * s.statistics() + behind;
 }
 
@@ -420,10 +425,12 @@ int64_t scratch_block(const Sizes& s, int64_t layer) {
   // dx, and dsum or what came of the norm, or the other sublayer's dx; dy
   const NormPlacement placement = s.c.placement(layer);
   const bool ffn_out_norm = has_ffn_out_norm(s.c, layer),
-             pre = placement == NormPlacement::pre && !ffn_out_norm,
+             carried = placement == NormPlacement::carried,
+             pre = carried || (placement == NormPlacement::pre && !ffn_out_norm),
              output = placement == NormPlacement::output || placement == NormPlacement::both ||
                       ffn_out_norm,
-             own = s.a != kF32 || s.c.dropout > 0 || s.c.multipliers.residual != 1 || output;
+             multiplied = s.c.multipliers.residual != 1 || !s.c.multipliers.plain_sums(),
+             own = s.a != kF32 || s.c.dropout > 0 || multiplied || output;
   const int64_t sublayer = s.stream() * (pre ? 1 : 2) + (own ? s.n * s.c.width * s.a : 0);
   const int64_t beside = s.c.branch_norms && s.c.is_moe(layer) ? s.stream() : 0,
                 // what comes of a norm, when the sublayers are done
@@ -515,7 +522,8 @@ TrainingMemory count_training_memory(const ModelConfig& c, const TrainingShape& 
     const int64_t block = saved_block(s, layer) + saved_exchange(s, c.is_moe(layer));
     m.activations += shape.recompute ? 0 : block;
     widest_block = std::max(widest_block, block);
-    widest_scratch = std::max({widest_scratch, scratch_block(s, layer), scratch_forward(s, layer)});
+    widest_scratch = std::max(
+        {widest_scratch, scratch_block(s, layer), s.carried() + scratch_forward(s, layer)});
   }
   if (shape.recompute) m.activations += widest_block + s.streams();
   if (c.embedding_norm)  // what it sees, its gradient, and its statistics
@@ -636,7 +644,7 @@ int64_t count_forward_memory(const ModelConfig& c, const ForwardShape& shape,
       scratch = std::max({scratch, scratch_latents(s, layer) + scratch_sparse(s, layer, reach),
                           scratch_gated(s, layer)});
   }
-  return streams + turns + chosen + saved + scratch + kForwardThreadScratch;
+  return streams + turns + chosen + saved + s.carried() + scratch + kForwardThreadScratch;
 }
 
 }  // namespace moe

@@ -489,11 +489,12 @@ TEST(Carve, RefusesWhatHasNoMeaning) {
   o = options("cmoe", 1, 2, 6);
   o.layers.every = 0;
   has(refused(o), "every:0");
-  ModelConfig both = dense->config(), times = dense->config(), scaled = dense->config();
+  ModelConfig both = dense->config(), carried = both, times = both, scaled = both;
   both.norm_placement = NormPlacement::both;
+  carried.norm_placement = NormPlacement::carried;
   times.multipliers.residual = 0.5f;
   scaled.layer_scale = true;
-  for (const ModelConfig& c : {both, times})
+  for (const ModelConfig& c : {both, carried, times})
     has(test::message_of([&] { check_carve(c, options("cmoe", 1, 2, 6)); }),
         "does not add what its FFNs give as it is");
   has(test::message_of([&] { check_carve(scaled, options("cmoe", 1, 2, 6)); }),

@@ -226,7 +226,7 @@ TEST(Config, EveryChoiceSurvives) {
   };
   each(&ModelConfig::norm, NormKind::rms, NormKind::layer);
   each(&ModelConfig::norm_placement, NormPlacement::pre, NormPlacement::post,
-       NormPlacement::beside_each);
+       NormPlacement::beside_each, NormPlacement::carried);
   each(&ModelConfig::positions, Positions::rope, Positions::learned);
   each(&ModelConfig::qk_norm, QkNorm::none, QkNorm::head, QkNorm::full, QkNorm::bare);
   each(&ModelConfig::act, ops::Act::silu, ops::Act::gelu, ops::Act::gelu_tanh, ops::Act::relu,
@@ -283,6 +283,18 @@ TEST(Config, EveryChoiceSurvives) {
                   .norm_eps = 1e-6f};
   apart.linear_layers = {0};
   expect_round_trip(apart, "norms in two places");
+  ModelConfig carried = base;
+  carried.norm_placement = NormPlacement::carried;
+  carried.multipliers.attention_sum = {.kept = 3.5f, .added = 0.5f};
+  carried.multipliers.ffn_sum = {.kept = 1.5f, .added = 0.25f};
+  expect_round_trip(carried, "residuals that norms give");
+  EXPECT_EQ(parse(json_of(carried)).multipliers.attention_sum, carried.multipliers.attention_sum);
+  EXPECT_EQ(parse(json_of(carried)).multipliers.ffn_sum, carried.multipliers.ffn_sum);
+  carried.multipliers.residual = 0.5f;
+  EXPECT_FAILS(config_to_json(carried), "there alone");
+  carried.multipliers.residual = 1;
+  carried.norm_placement = NormPlacement::pre;
+  EXPECT_FAILS(config_to_json(carried), "there alone");
   ModelConfig beside = small_config();
   beside.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .norm = false};
   beside.scan_layers = {0};

@@ -290,6 +290,14 @@ TEST(LinearAttention, PiecesAndNeighboursChangeNoBit) {
   expect_pieces_and_neighbours_change_no_bit(c);
 }
 
+TEST(CarriedResiduals, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.norm_placement = NormPlacement::carried;
+  c.multipliers.attention_sum = {.kept = 1.7f, .added = 0.6f};
+  c.multipliers.ffn_sum = {.kept = 0.8f, .added = 1.3f};
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(GatesOfHeads, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("qwen3-moe"));
   c.attention_gate = c.head_gates = true;

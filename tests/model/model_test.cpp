@@ -249,6 +249,27 @@ void add_variants_of_norms(std::vector<Case>& list) {
   list.push_back({.name = "LayerNorms and a bias of the head", .config = c});
 }
 
+// What norms give is the residual, too.
+void add_carried_residuals(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.norm_placement = NormPlacement::carried;
+  list.push_back({.name = "residuals that norms give", .config = c});
+  c.dense_first = 1;
+  c.multipliers.attention_sum = {.kept = 1.7f, .added = 0.6f};
+  c.multipliers.ffn_sum = {.kept = 0.8f, .added = 1.3f};
+  list.push_back({.name = "residuals that norms give, multiplied", .config = c});
+  c.norm = NormKind::layer;
+  c.norm_bias = true;
+  c.layers = 3;
+  c.ffn_only_layers = {0};
+  c.mixer_only_layers = {2};
+  c.dropout = 0.2f;
+  c.layer_scale = true;
+  list.push_back({.name = "residuals that LayerNorms give, dropped, in layers of one sublayer",
+                  .config = c,
+                  .random = true});
+}
+
 void add_linear_attention(std::vector<Case>& list) {
   ModelConfig c = routed("qwen3-moe", 4, 2);
   c.norm_offset = true;
@@ -441,6 +462,7 @@ std::vector<Case> architectures() {
   add_variants_of_ffns(list);
   add_variants_of_attention(list);
   add_variants_of_norms(list);
+  add_carried_residuals(list);
   add_linear_attention(list);
   add_state_spaces(list);
   ModelConfig c = routed("mixtral", 4, 2);

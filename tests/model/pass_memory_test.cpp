@@ -185,6 +185,15 @@ TEST(ForwardMemory, WhereNothingTurnsAndWhatExpertsAreGiven) {
   expect_estimated("clipped queries, keys and values", c, {.tokens = 1024, .loss = true});
 }
 
+TEST(ForwardMemory, OfResidualsThatNormsGive) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
+  c.norm_placement = NormPlacement::carried;
+  c.multipliers.ffn_sum.kept = 2;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_estimated("residuals that norms give", c,
+                     {.tokens = 1024, .dtype = dtype, .loss = true});
+}
+
 // Those of layers with linear attention before sublayers, of the others behind.
 TEST(ForwardMemory, OfNormsInTwoPlaces) {
   ModelConfig c = config_of(default_options(find_recipe("dense"), 1, 1, 3));

@@ -218,6 +218,21 @@ class TwinModel {
       return layer_scaled(
           add(with_attention, added(ffn(seen, h, name + "ffn.", layer, site(2)), 1)));
     }
+    if (c_.norm_placement == NormPlacement::carried) {
+      const auto sum = [&](const Matrix<T>& x, const Matrix<T>& y, Multipliers::Sum by,
+                           uint64_t s) {
+        return add(scaled(x, by.kept), scaled(drop(y, site(s)), by.added));
+      };
+      Matrix<T> u = h;
+      if (c_.mixes(layer)) {
+        const Matrix<T> x = norm(h, name + "norm1");
+        u = sum(x, mixed(x, name, layer), c_.multipliers.attention_sum, 0);
+      }
+      if (!c_.has_ffn(layer)) return layer_scaled(u);
+      const Matrix<T> x = norm(u, name + "norm2");
+      return layer_scaled(
+          sum(x, ffn(x, u, name + "ffn.", layer, site(2)), c_.multipliers.ffn_sum, 1));
+    }
     const auto joined = [&](const Matrix<T>& x, const Matrix<T>& y, const char* of, bool own,
                             uint64_t s) {
       const std::string behind = name + of + (own ? "_out" : "");

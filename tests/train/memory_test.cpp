@@ -84,6 +84,14 @@ TEST(Memory, IsEstimatedFromShapes) {
     for (const DType dtype : {DType::f32, DType::bf16})
       expect_estimated("experts beside attention", c, dtype, false);
   }
+  c.norm_placement = NormPlacement::carried;
+  c.multipliers.attention_sum.added = 0.5f;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(
+          fmt::format("residuals that norms give {} recompute {}", name_of(dtype), recompute), c,
+          dtype, recompute);
+  c.multipliers = {};
   c.norm_placement = NormPlacement::both;
   c.attention_gate = c.head_gates = true;
   for (const DType dtype : {DType::f32, DType::bf16})

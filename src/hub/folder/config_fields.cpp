@@ -88,6 +88,10 @@ void visit_moe_cpp_multipliers(Visitor& v, Config& c) {
   v.extra("attention_out_multiplier", c.multipliers.attention_out, 1, 0);
   v.extra("ffn_gate_multiplier", c.multipliers.ffn_gate, 1, 0);
   v.extra("ffn_down_multiplier", c.multipliers.ffn_down, 1, 0);
+  v.extra("attention_kept_multiplier", c.multipliers.attention_sum.kept, 1, 0);
+  v.extra("attention_added_multiplier", c.multipliers.attention_sum.added, 1, 0);
+  v.extra("ffn_kept_multiplier", c.multipliers.ffn_sum.kept, 1, 0);
+  v.extra("ffn_added_multiplier", c.multipliers.ffn_sum.added, 1, 0);
 }
 
 template <class Visitor, class Config>

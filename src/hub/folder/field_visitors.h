@@ -24,8 +24,8 @@ inline constexpr int64_t kMaxSize = int64_t{1} << 24;  // as validate() has it
 inline constexpr int64_t kMaxLayers = 4096;
 
 inline const std::vector<std::string> kNormNames = {"rms", "layer"};
-inline const std::vector<std::string> kPlacementNames = {"pre",  "post",   "output",
-                                                         "both", "beside", "beside_each"};
+inline const std::vector<std::string> kPlacementNames = {"pre",    "post",        "output", "both",
+                                                         "beside", "beside_each", "carried"};
 inline const std::vector<std::string> kPositionNames = {"rope", "learned"};
 inline const std::vector<std::string> kQkNormNames = {"none", "head", "full", "bare"};
 // as transformers calls them

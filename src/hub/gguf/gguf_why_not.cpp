@@ -260,7 +260,8 @@ std::string why_not_norms(const GgufArchitecture& row, const ModelConfig& c) {
                ? "its FFNs stand beside attention, behind one norm"
            : c.norm_placement == NormPlacement::beside_each
                ? "its FFNs stand beside attention, each behind a norm"
-               : "its norms come after each sublayer";
+           : c.norm_placement == NormPlacement::carried ? "its residuals are what norms give"
+                                                        : "its norms come after each sublayer";
   if (row.norm_offset != c.norm_offset)
     return c.norm_offset ? "its norms count from 1" : "its norms do not count from 1";
   if (!row.norm_weights && c.norm_weights) return "its norms have weights";

@@ -85,9 +85,11 @@ std::string scaling_in_words(const RopeScaling& s, const RopeScaling& beside) {
 std::string of_parts_in_words(const Multipliers& m) {
   return fmt::format(
       "{} of a state space, {} of what it gives, {} of attention, {} and {} of FFNs, {} and {} of "
-      "what attention adds to and adds, {} and {} of FFNs likewise",
+      "what attention adds to and adds, {} and {} of lightning attention likewise, {} and {} of "
+      "FFNs",
       fmt::join(m.scan_in, ", "), m.scan_out, m.attention_out, m.ffn_gate, m.ffn_down,
-      m.attention_sum.kept, m.attention_sum.added, m.ffn_sum.kept, m.ffn_sum.added);
+      m.attention_sum.kept, m.attention_sum.added, m.lightning_sum.kept, m.lightning_sum.added,
+      m.ffn_sum.kept, m.ffn_sum.added);
 }
 
 std::string heads_in_words(const StateSpace& s, bool beside) {
@@ -205,6 +207,7 @@ std::vector<SameField> fields_of(const ModelConfig& c, const ModelConfig& beside
   decides("the layers of linear attention (layer_types)", listed(c.linear_layers));
   decides("the heads of linear attention (linear_num_key_heads and the like)",
           heads_in_words(c.linear));
+  decides("the layers of lightning attention (layer_types)", listed(c.lightning_layers));
   decides("the layers of a convolution (layer_types)", listed(c.conv_layers));
   decides("the tokens that a convolution sees (conv_L_cache)", c.conv_width);
   decides("the layers of a state space (layer_types)", listed(c.scan_layers));

@@ -138,8 +138,9 @@ RowOrder order_of(const NameRow& row, const Param& param, const ModelConfig& con
                  : RowOrder{
                        .head = shape.value_width, .apart = own + shape.value_width, .before = own};
     case Layout::qkv_heads: {
-      const int64_t before = param.kind == ParamKind::q ? 0 : param.kind == ParamKind::k ? 1 : 2;
-      return {.head = width, .apart = 3 * width, .before = before * width};
+      const bool q = param.kind == ParamKind::q || param.kind == ParamKind::lightning_q,
+                 k = param.kind == ParamKind::k || param.kind == ParamKind::lightning_k;
+      return {.head = width, .apart = 3 * width, .before = q ? 0 : k ? width : 2 * width};
     }
     case Layout::gated_heads:
       return {

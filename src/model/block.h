@@ -6,6 +6,7 @@
 #include "model/delta_net.h"
 #include "model/gated_conv.h"
 #include "model/hyper_connection.h"
+#include "model/lightning.h"
 #include "model/state_scan.h"
 #include "moe/layer.h"
 #include "moe/norm.h"
@@ -25,9 +26,10 @@ namespace moe {
 // and, with a scale c of the layer, h' times c.
 // With several residual streams (pre alone, without s and c) h and u are what is collapsed of them,
 // and what a sublayer gives is spread over them (model/hyper_connection.h).
-// attn being linear attention, a gated convolution or a state space in layers that have it, or the
-// sum of a state space and attention, each times a number, where they are beside one another. A
-// block that has one of the two sublayers alone is its half of these: h' = u, or u = h.
+// attn being linear attention, lightning attention, a gated convolution or a state space in layers
+// that have it, or the sum of a state space and attention, each times a number, where they are
+// beside one another. A block that has one of the two sublayers alone is its half of these: h' = u,
+// or u = h.
 struct Block {
   int64_t layer = 0;                // of the model
   bool mixes = true, feeds = true;  // which of the sublayers it has, at least one
@@ -39,10 +41,11 @@ struct Block {
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
   std::optional<NormGate> attn_norm_gate, ffn_norm_gate;
   Attention attention;
-  std::optional<DeltaNet> linear;  // in place of attention
-  std::optional<GatedConv> conv;   // likewise
-  std::optional<StateScan> scan;   // likewise, or beside it
-  bool attends = true;             // whether it has attention
+  std::optional<DeltaNet> linear;      // in place of attention
+  std::optional<GatedConv> conv;       // likewise
+  std::optional<StateScan> scan;       // likewise, or beside it
+  std::optional<Lightning> lightning;  // in place of attention
+  bool attends = true;                 // whether it has attention
   float scan_out = 1, attention_out = 1;
   std::optional<HyperConnection> attn_streams, ffn_streams;
   Param layer_scale;        // [1], a buffer; absent without
@@ -62,6 +65,7 @@ struct Block {
     DeltaNet::Saved linear;
     GatedConv::Saved conv;
     StateScan::Saved scan;
+    Lightning::Saved lightning;
     MoeLayer::Saved ffn;
   };
 

@@ -120,7 +120,9 @@ void validate_multipliers(const ModelConfig& c) {
                                 {"a state space's steps", m.scan_in[4]}})
     if (!(x > 0 && std::isfinite(x)))
       fail_usage("the multiplier of {} is {}; it must be above 0", what, x);
-  for (const auto& [what, sum] : {std::pair{"attention", m.attention_sum}, {"an FFN", m.ffn_sum}})
+  for (const auto& [what, sum] : {std::pair{"attention", m.attention_sum},
+                                  {"lightning attention", m.lightning_sum},
+                                  {"an FFN", m.ffn_sum}})
     for (const float x : {sum.kept, sum.added})
       if (!(x > 0 && std::isfinite(x)))
         fail_usage(
@@ -272,7 +274,8 @@ void validate_sparse(const ModelConfig& c) {
   if (lists(s.followers, 0))
     fail_usage("layer 0 has no indexer, and no layer before it has one whose choice it could take");
   if (c.attention_window > 0 || !c.nope_layers.empty() || !c.linear_layers.empty() ||
-      !c.conv_layers.empty() || !c.scan_layers.empty() || !c.ffn_only_layers.empty())
+      !c.conv_layers.empty() || !c.scan_layers.empty() || !c.lightning_layers.empty() ||
+      !c.ffn_only_layers.empty())
     fail_usage("where attention is sparse all layers have it, with rotary positions, no window");
   // A text would end for two reasons.
   if (c.rope_scaling.kind == RopeScaling::Kind::dynamic)
@@ -384,6 +387,30 @@ void validate_scan(const ModelConfig& c) {
     fail_usage("{} heads of a state space are not {} groups of as many each", s.heads, s.groups);
 }
 
+void validate_lightning(const ModelConfig& c) {
+  validate_layers(c, c.lightning_layers, "one of lightning attention");
+  for (const int64_t layer : c.lightning_layers)
+    if (lists(c.linear_layers, layer) || lists(c.conv_layers, layer) || lists(c.scan_layers, layer))
+      fail_usage("layer {} is listed as one of lightning attention and as one of something else",
+                 layer);
+  if (!(c.lightning_norm_eps > 0 && std::isfinite(c.lightning_norm_eps)))
+    fail_usage("the epsilon of lightning attention's norm is {}; it must be above 0",
+               c.lightning_norm_eps);
+  if (c.lightning_layers.empty()) return;
+  constexpr int64_t kLimit = int64_t{1} << 12;
+  if (c.heads > kLimit || c.head_width > kLimit)
+    fail_usage("lightning attention has {} heads of {} numbers; each must be 1 to {}", c.heads,
+               c.head_width, kLimit);
+  if (c.latent.present() || c.full.present() || c.norm_offset)
+    fail_usage(
+        "lightning attention has the heads of attention, which are then of one kind and without "
+        "latents, and norms that do not count from 1");
+  if (c.act == ops::Act::swiglu_oai || c.act == ops::Act::swiglu_10 || c.xielu)
+    fail_usage(
+        "queries, keys and values of lightning attention go through the activation, which has to "
+        "be one of a single number, without factors that are learned");
+}
+
 void validate_streams(const ModelConfig& c) {
   const ops::HyperShape& h = c.hyper;
   constexpr int64_t kMost = 16, kMostRounds = 1000;
@@ -412,7 +439,8 @@ void validate_halves(const ModelConfig& c) {
   if (!c.has_halves()) return;
   for (const int64_t layer : c.ffn_only_layers)
     if (lists(c.mixer_only_layers, layer) || lists(c.linear_layers, layer) ||
-        lists(c.conv_layers, layer) || lists(c.scan_layers, layer))
+        lists(c.conv_layers, layer) || lists(c.scan_layers, layer) ||
+        lists(c.lightning_layers, layer))
       fail_usage("layer {} is listed as one that is an FFN alone and as one of something else",
                  layer);
   for (const int64_t layer : c.moe_layers)
@@ -598,6 +626,7 @@ void validate(const ModelConfig& c) {
   validate_linear(c);
   validate_convolutions(c);
   validate_scan(c);
+  validate_lightning(c);
   validate_halves(c);
   validate_streams(c);
   validate_windows(c);

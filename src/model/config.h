@@ -201,7 +201,7 @@ struct FullAttention {
 };
 
 // What a layer mixes tokens by; none: it is an FFN alone.
-enum class Mixer { attention, linear, conv, scan, none };
+enum class Mixer { attention, linear, conv, scan, lightning, none };
 
 // The heads of one layer's attention.
 struct AttentionShape {
@@ -285,9 +285,11 @@ struct Multipliers {
 
     bool operator==(const Sum&) const = default;
   };
-  Sum attention_sum, ffn_sum;
+  Sum attention_sum, lightning_sum, ffn_sum;
 
-  bool plain_sums() const { return attention_sum == Sum{} && ffn_sum == Sum{}; }
+  bool plain_sums() const {
+    return attention_sum == Sum{} && lightning_sum == Sum{} && ffn_sum == Sum{};
+  }
   bool none_in_layers() const {
     return scan_in == std::array<float, 5>{1, 1, 1, 1, 1} && scan_out == 1 && attention_out == 1 &&
            ffn_gate == 1 && ffn_down == 1 && plain_sums();
@@ -407,6 +409,11 @@ struct ModelConfig {
   // attention.
   int64_t conv_width = 0;
   std::vector<int64_t> conv_layers;
+  // That have lightning attention in place of attention, by as many heads as wide as attention has;
+  // and of the norm of what these give, a constant of the family's code
+  // (transformers:minimax/modeling_minimax.py).
+  std::vector<int64_t> lightning_layers;
+  float lightning_norm_eps = 1e-6f;
   StateSpace scan;
   std::vector<int64_t> scan_layers;  // that have it in place of attention
   bool scan_beside = false;          // or beside attention, which sees the same (Falcon-H1)
@@ -479,6 +486,8 @@ struct ModelConfig {
   // Whether anything turns in the first layer that has attention; true where none has.
   bool attention_turns() const;
   int64_t q_width() const { return heads * head_width; }
+  // Numbers of a layer's matrices of lightning attention, which a sequence keeps.
+  int64_t lightning_state() const { return q_width() * head_width; }
 };
 
 // Whether what the last block gives is normalised: it is, where the block itself does not.

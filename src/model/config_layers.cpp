@@ -40,6 +40,7 @@ Entries ModelConfig::entries(int64_t layer) const {
 Mixer ModelConfig::mixer(int64_t layer) const {
   if (lists(linear_layers, layer)) return Mixer::linear;
   if (lists(scan_layers, layer)) return Mixer::scan;
+  if (lists(lightning_layers, layer)) return Mixer::lightning;
   if (lists(ffn_only_layers, layer)) return Mixer::none;
   return lists(conv_layers, layer) ? Mixer::conv : Mixer::attention;
 }
@@ -62,6 +63,7 @@ int64_t ModelConfig::state_numbers(int64_t layer) const {
     case Mixer::linear: return linear.state();
     case Mixer::conv: return (conv_width - 1) * width;
     case Mixer::scan: return scan.state();
+    case Mixer::lightning: return lightning_state();
   }
   return 0;
 }

@@ -64,8 +64,8 @@ double flops_of_entries(const AttentionShape& shape, int64_t context) {
 }
 
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
-// keys seen, or 6 H C Cv in layers of linear attention, 4 H P C in those of a state space; norms,
-// activations and the embedding's lookup are not counted.
+// keys seen, or 6 H C Cv in layers of linear attention, 4 H C C in those of lightning attention, 4
+// H P C in those of a state space; norms, activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context,
                    int64_t top_k) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
@@ -77,6 +77,8 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
       scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
       continue;
     }
+    if (c.mixer(layer) == Mixer::lightning)  // v k^T and S q of each head
+      scores += 4 * static_cast<double>(c.lightning_state());
     if (c.mixer(layer) == Mixer::scan)  // x B^T and S C of each head
       scores += 4 * static_cast<double>(c.scan.values() * c.scan.states);
     if (!c.attends(layer)) continue;
@@ -106,7 +108,8 @@ LayerKinds count_layer_kinds(const ModelConfig& c) {
   for (int64_t i = 0; i < c.layers; ++i) {
     switch (c.mixer(i)) {
       case Mixer::attention: ++kinds.attention; break;
-      case Mixer::linear: ++kinds.linear; break;
+      case Mixer::linear:
+      case Mixer::lightning: ++kinds.linear; break;
       case Mixer::conv: ++kinds.conv; break;
       case Mixer::scan: ++kinds.scan; break;
       case Mixer::none: ++kinds.ffn_alone; break;

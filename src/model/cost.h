@@ -22,7 +22,7 @@ struct PartCounts {
 // How many layers have what in place of attention, and how many are one sublayer alone: what mixes
 // tokens without an FFN, or an FFN.
 struct LayerKinds {
-  int64_t attention = 0, linear = 0, conv = 0, scan = 0;
+  int64_t attention = 0, linear = 0, conv = 0, scan = 0;  // lightning attention is linear, too
   int64_t mixer_alone = 0, ffn_alone = 0;
 };
 LayerKinds count_layer_kinds(const ModelConfig&);

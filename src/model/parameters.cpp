@@ -60,6 +60,7 @@ class List {
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void state_space(StateScan& scan) const;
+  void lightning(Lightning& lightning) const;
   void router(Router& router) const;
   void branch_norms(BranchNorms& norms) const;
   void bank(ExpertBank& bank, Part part, const std::string& name, int64_t experts, int64_t width,
@@ -328,6 +329,28 @@ void List::state_space(StateScan& scan) const {
   own(scan.o, ParamKind::scan_o, "scan.o.weight", Role::residual, {c.width, s.values()});
 }
 
+void List::lightning(Lightning& lightning) const {
+  const int64_t values = c.q_width();
+  lightning.heads = c.heads;
+  lightning.width = c.head_width;
+  lightning.act = c.act;
+  for (int64_t h = 0; h < c.heads; ++h)
+    lightning.log_slopes.push_back(
+        static_cast<float>(std::log(lightning_slope(h, c.heads, layer_, c.layers))));
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> shape) {
+    add(param, Part::attention, kind, name, role, shape);
+  };
+  own(lightning.q, ParamKind::lightning_q, "lightning.q.weight", Role::matrix, {values, c.width});
+  own(lightning.k, ParamKind::lightning_k, "lightning.k.weight", Role::matrix, {values, c.width});
+  own(lightning.v, ParamKind::lightning_v, "lightning.v.weight", Role::matrix, {values, c.width});
+  own(lightning.z, ParamKind::lightning_z, "lightning.z.weight", Role::matrix, {values, c.width});
+  lightning.norm.eps = c.lightning_norm_eps;
+  own(lightning.norm.weight, ParamKind::lightning_norm, "lightning.norm.weight", Role::norm,
+      {values});
+  own(lightning.o, ParamKind::lightning_o, "lightning.o.weight", Role::residual, {c.width, values});
+}
+
 void List::router(Router& router) const {
   const RoutingSpec spec = train_spec(c.routing);
   const int64_t experts = c.routing.scored(), d = c.width;
@@ -415,7 +438,8 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
   block.placement = c.placement(layer);
   block.dropout = c.dropout;
   block.residual = c.multipliers.residual;
-  block.attn_sum = c.multipliers.attention_sum;
+  block.attn_sum = c.mixer(layer) == Mixer::lightning ? c.multipliers.lightning_sum
+                                                      : c.multipliers.attention_sum;
   block.ffn_sum = c.multipliers.ffn_sum;
   block.mixes = c.mixes(layer);
   block.feeds = c.has_ffn(layer);
@@ -438,6 +462,7 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
     case Mixer::scan: list.state_space(block.scan.emplace()); break;
+    case Mixer::lightning: list.lightning(block.lightning.emplace()); break;
     case Mixer::none: break;
   }
   if (block.feeds && c.norm_placement != NormPlacement::beside)

@@ -117,6 +117,14 @@ enum class ParamKind : uint8_t {
   scan_skip,
   scan_norm,
   scan_o,
+  // of lightning attention: queries, keys and values, what gates them, the norm of all heads, the
+  // projection back
+  lightning_q,
+  lightning_k,
+  lightning_v,
+  lightning_z,
+  lightning_norm,
+  lightning_o,
   // of branches of an MoE layer: before the router and the routed experts, behind these, behind the
   // shared ones
   router_norm,

@@ -120,6 +120,12 @@ int64_t saved_scan(const Sizes& s) {
          s.chunks() * of.values() * of.states * kF32;
 }
 
+// Values, keys and queries before and behind the activation; gates, what the heads give, the same
+// normed; the norm's statistics; the states that backward starts from.
+int64_t saved_lightning(const Sizes& s) {
+  return s.n * s.a * 9 * s.c.q_width() + s.n * kF32 + s.chunks() * s.c.lightning_state() * kF32;
+}
+
 // Entries that a batch makes, and how many a token sees at most.
 int64_t made_entries(const Sizes& s, const Entries& e) { return e.present() ? s.n / e.tokens : 0; }
 int64_t seen_entries(const Sizes& s, const Entries& e) {
@@ -171,6 +177,7 @@ int64_t saved_attention(const Sizes& s, int64_t layer) {
   const ModelConfig& c = s.c;
   if (!c.mixes(layer)) return 0;
   if (c.is_linear(layer)) return saved_linear(s);
+  if (c.mixer(layer) == Mixer::lightning) return saved_lightning(s);
   if (c.mixer(layer) == Mixer::scan)
     return saved_scan(s) + (c.scan_beside ? saved_heads(s, layer) : 0);
   // three projections, gated, convolved
@@ -350,6 +357,14 @@ int64_t scratch_scan(const Sizes& s) {
                   scratch_wave(s, s.n, s.c.width));
 }
 
+// Gradients of what is saved, but for one of what the heads give and the same normed and gated; the
+// steps and their gradients, and those of each head's decay and skip.
+int64_t scratch_lightning(const Sizes& s) {
+  const int64_t of_heads = 2 * s.n * kF32 * s.c.heads;
+  return s.n * s.a * 9 * s.c.q_width() + of_heads +
+         std::max(of_heads, scratch_wave(s, s.n, s.c.width));
+}
+
 // Gradients of what heads gave and of their gates: the first beside what it was made of, of gates
 // of heads also in the activations' type.
 int64_t scratch_gate(const Sizes& s, const AttentionShape& shape) {
@@ -408,6 +423,7 @@ int64_t scratch_streams(const Sizes& s) {
 int64_t scratch_attention(const Sizes& s, int64_t layer) {
   if (!s.c.mixes(layer)) return 0;
   if (s.c.is_linear(layer)) return scratch_linear(s);
+  if (s.c.mixer(layer) == Mixer::lightning) return scratch_lightning(s);
   // of the four behind the projection back; slopes, or rows laid out
   if (s.c.mixer(layer) == Mixer::conv)
     return s.n * s.c.width * (4 * s.a) + std::max(s.stream(), scratch_wave(s, s.n, s.c.width));
@@ -595,6 +611,8 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
   const LinearAttention& l = s.c.linear;
   const int64_t taps = l.conv_width * l.channels() * kF32;
   if (s.c.is_linear(layer)) return s.stream() + std::max(s.n * l.v_width() * s.a, taps);
+  if (s.c.mixer(layer) == Mixer::lightning)  // or the steps, which are fixed
+    return s.stream() + s.n * std::max(s.c.q_width() * s.a, s.c.heads * kF32);
   if (const StateSpace& of = s.c.scan; s.c.mixer(layer) == Mixer::scan)
     return s.stream() +
            std::max({of.norm ? s.n * of.values() * s.a : 0, of.conv_width * of.channels() * kF32,

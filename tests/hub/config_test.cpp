@@ -286,9 +286,13 @@ TEST(Config, EveryChoiceSurvives) {
   ModelConfig carried = base;
   carried.norm_placement = NormPlacement::carried;
   carried.multipliers.attention_sum = {.kept = 3.5f, .added = 0.5f};
+  carried.multipliers.lightning_sum = {.kept = 2.5f, .added = 0.75f};
   carried.multipliers.ffn_sum = {.kept = 1.5f, .added = 0.25f};
+  carried.lightning_layers = {1};
+  carried.lightning_norm_eps = 1e-5f;
   expect_round_trip(carried, "residuals that norms give");
   EXPECT_EQ(parse(json_of(carried)).multipliers.attention_sum, carried.multipliers.attention_sum);
+  EXPECT_EQ(parse(json_of(carried)).multipliers.lightning_sum, carried.multipliers.lightning_sum);
   EXPECT_EQ(parse(json_of(carried)).multipliers.ffn_sum, carried.multipliers.ffn_sum);
   carried.multipliers.residual = 0.5f;
   EXPECT_FAILS(config_to_json(carried), "there alone");

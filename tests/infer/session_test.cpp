@@ -155,6 +155,14 @@ ModelConfig halves_config() {
   return config;
 }
 
+ModelConfig lightning_config() {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  config.norm_placement = NormPlacement::carried;
+  config.lightning_layers = {0};
+  return config;
+}
+
 class SessionOfStates : public testing::TestWithParam<ModelConfig (*)()> {};
 
 TEST_P(SessionOfStates, GoesOnAndForgetsAllOrNothing) {
@@ -195,7 +203,8 @@ TEST_P(SessionOfStates, IsReadAgainBehindAFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(LinearAttentionAndStateSpaces, SessionOfStates,
-                         testing::Values(linear_config, scan_config, halves_config));
+                         testing::Values(linear_config, scan_config, halves_config,
+                                         lightning_config));
 
 // The id decides the expert, wherever the token stands.
 TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {

@@ -120,6 +120,9 @@ TEST(Cost, CountsWhatAModelHolds) {
   c.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
   c.scan_layers = {0, 2};
   check("state spaces");
+  c.lightning_layers = {1};
+  check("lightning attention");
+  c.lightning_layers.clear();
   c.mixer_only_layers = {0};
   c.ffn_only_layers = {1};
   check("layers of one sublayer");
@@ -217,6 +220,12 @@ TEST(Cost, Flops) {
   scanned.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
   scanned.scan_layers = {0};
   EXPECT_EQ(count_flops(scanned, 64).scores, f.scores / 2 + 4 * 4 * 3 * 5);
+  ModelConfig lightning = c;
+  lightning.lightning_layers = {0};
+  EXPECT_EQ(count_flops(lightning, 64).scores, f.scores / 2 + 4 * 2 * 4 * 4);
+  EXPECT_EQ(count_flops(lightning, 64).projections,
+            f.projections / 2 + 2 * 5 * 8 * 8);  // queries, keys, values, gates, and back
+  EXPECT_EQ(count_layer_kinds(lightning).linear, 1);
   // The first layer loses its FFN, the second, which routes, its attention and what that keeps.
   ModelConfig halved = c;
   halved.mixer_only_layers = {0};

@@ -314,6 +314,12 @@ TEST(StateSpaces, PiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(Lightning, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.lightning_layers = {0};
+  expect_pieces_and_neighbours_change_no_bit(c);
+}
+
 TEST(StateSpaces, BesideAttentionPiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("mixtral"));
   c.scan_layers = {0};

@@ -100,6 +100,9 @@ std::vector<ModelConfig> configs() {
     behind.norm_placement = beside;
     all.push_back(behind);
   }
+  ModelConfig lightning = small();
+  lightning.lightning_layers = {0};
+  all.push_back(lightning);
   all.push_back(values_apart());
   ModelConfig norms = small();
   norms.norm_gate = 3;

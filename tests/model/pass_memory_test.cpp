@@ -192,6 +192,9 @@ TEST(ForwardMemory, OfResidualsThatNormsGive) {
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_estimated("residuals that norms give", c,
                      {.tokens = 1024, .dtype = dtype, .loss = true});
+  c.lightning_layers = {0, 1};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_estimated("lightning attention", c, {.tokens = 1024, .dtype = dtype, .loss = true});
 }
 
 // Those of layers with linear attention before sublayers, of the others behind.

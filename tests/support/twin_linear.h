@@ -117,4 +117,28 @@ Matrix<T> state_space(const Matrix<T>& xbc, const Matrix<T>& dt, const std::vect
   return y;
 }
 
+// a [N][H*C] of q, k, v [N][H*C]: lightning attention without a state, every token asking every one
+// before it, a_n = sum_(m <= n) e^(-s (n - m)) <q_n, k_m> v_m of each head.
+template <class T>
+Matrix<T> lightning(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v, int64_t heads,
+                    int64_t layer, int64_t layers, const std::vector<int64_t>& bounds) {
+  const auto count = static_cast<size_t>(heads);
+  const size_t width = q[0].size() / count;
+  Matrix<T> a(q.size(), std::vector<T>(q[0].size()));
+  for (size_t h = 0; h < count; ++h) {
+    const double slope =
+        std::pow(1 / std::pow(2.0, 8.0 / static_cast<double>(heads)), static_cast<double>(h + 1)) *
+        (1 - static_cast<double>(layer) / (static_cast<double>(layers - 1) + 1e-5) + 1e-5);
+    for (size_t s = 0; s + 1 < bounds.size(); ++s)
+      for (auto n = static_cast<size_t>(bounds[s]); n < static_cast<size_t>(bounds[s + 1]); ++n)
+        for (auto m = static_cast<size_t>(bounds[s]); m <= n; ++m) {
+          T score{};
+          for (size_t i = h * width; i < (h + 1) * width; ++i) score += q[n][i] * k[m][i];
+          score *= T(std::exp(-slope * static_cast<double>(n - m)));
+          for (size_t i = h * width; i < (h + 1) * width; ++i) a[n][i] += score * v[m][i];
+        }
+  }
+  return a;
+}
+
 }  // namespace moe::test::twin

@@ -226,7 +226,10 @@ class TwinModel {
       Matrix<T> u = h;
       if (c_.mixes(layer)) {
         const Matrix<T> x = norm(h, name + "norm1");
-        u = sum(x, mixed(x, name, layer), c_.multipliers.attention_sum, 0);
+        u = sum(x, mixed(x, name, layer),
+                c_.mixer(layer) == Mixer::lightning ? c_.multipliers.lightning_sum
+                                                    : c_.multipliers.attention_sum,
+                0);
       }
       if (!c_.has_ffn(layer)) return layer_scaled(u);
       const Matrix<T> x = norm(u, name + "norm2");
@@ -473,6 +476,7 @@ class TwinModel {
     switch (c_.mixer(layer)) {
       case Mixer::linear: return linear_attention(x, name + "linear.");
       case Mixer::conv: return gated_conv(x, name + "conv.");
+      case Mixer::lightning: return lightning(x, name + "lightning.", layer);
       case Mixer::scan: {
         const Matrix<T> y = scaled(state_space(x, name + "scan."), c_.multipliers.scan_out);
         return c_.scan_beside ? add(y, attended()) : y;
@@ -542,6 +546,26 @@ class TwinModel {
               y[i] * (by_channel ? T(1.0) : z[n][begin + i]) * twin::sigmoid(z[n][begin + i]);
       }
     return linear(o, p(name + "o.weight"), c_.width, 0, nullptr);
+  }
+
+  Matrix<T> lightning(const Matrix<T>& x, const std::string& name, int64_t layer) const {
+    const auto made = [&](const char* what) {
+      return linear(x, p(name + what + ".weight"), c_.heads * c_.head_width, 0, nullptr);
+    };
+    const auto activated = [&](Matrix<T> rows) {
+      for (auto& row : rows)
+        for (T& v : row) v = activate(v);
+      return rows;
+    };
+    Matrix<T> a = twin::lightning(activated(made("q")), activated(made("k")), activated(made("v")),
+                                  c_.heads, layer, c_.layers, in_->bounds);
+    const Matrix<T> z = made("z");
+    for (size_t n = 0; n < a.size(); ++n) {
+      a[n] = norm_row(a[n], p(name + "norm.weight"), nullptr, NormKind::rms, false,
+                      c_.lightning_norm_eps);
+      for (size_t i = 0; i < a[n].size(); ++i) a[n][i] *= twin::sigmoid(z[n][i]);
+    }
+    return linear(a, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
   Matrix<T> state_space(const Matrix<T>& x, const std::string& name) const {

@@ -91,6 +91,13 @@ TEST(Memory, IsEstimatedFromShapes) {
       expect_estimated(
           fmt::format("residuals that norms give {} recompute {}", name_of(dtype), recompute), c,
           dtype, recompute);
+  c.lightning_layers = {0, 1};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool recompute : {false, true})
+      expect_estimated(
+          fmt::format("lightning attention {} recompute {}", name_of(dtype), recompute), c, dtype,
+          recompute);
+  c.lightning_layers.clear();
   c.multipliers = {};
   c.norm_placement = NormPlacement::both;
   c.attention_gate = c.head_gates = true;

@@ -69,6 +69,8 @@ void visit_moe_cpp_mixers(Visitor& v, Config& c) {
   v.extra("mamba_rms_norm", c.scan.norm, true);
   v.layer_list("mamba_layers", c.scan_layers);
   v.extra("mamba_beside", c.scan_beside, false);
+  v.layer_list("lightning_layers", c.lightning_layers);
+  v.extra("lightning_norm_eps", c.lightning_norm_eps, 1e-6f, 0);
   v.layer_list("ffn_only_layers", c.ffn_only_layers);
   v.layer_list("mixer_only_layers", c.mixer_only_layers);
 }
@@ -90,6 +92,8 @@ void visit_moe_cpp_multipliers(Visitor& v, Config& c) {
   v.extra("ffn_down_multiplier", c.multipliers.ffn_down, 1, 0);
   v.extra("attention_kept_multiplier", c.multipliers.attention_sum.kept, 1, 0);
   v.extra("attention_added_multiplier", c.multipliers.attention_sum.added, 1, 0);
+  v.extra("lightning_kept_multiplier", c.multipliers.lightning_sum.kept, 1, 0);
+  v.extra("lightning_added_multiplier", c.multipliers.lightning_sum.added, 1, 0);
   v.extra("ffn_kept_multiplier", c.multipliers.ffn_sum.kept, 1, 0);
   v.extra("ffn_added_multiplier", c.multipliers.ffn_sum.added, 1, 0);
 }

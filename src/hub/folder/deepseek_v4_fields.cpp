@@ -255,7 +255,8 @@ std::string why_not_deepseek_v4(const ModelConfig& c) {
   if (c.attention_window == 0 || !c.window_layers.empty() || c.window_rope_theta == 0)
     return "some of its layers have no window, or one base of rotary angles is of all";
   if (!c.multipliers.none()) return "it has multipliers";
-  if (!c.conv_layers.empty() || !c.linear_layers.empty() || !c.scan_layers.empty())
+  if (!c.conv_layers.empty() || !c.linear_layers.empty() || !c.scan_layers.empty() ||
+      !c.lightning_layers.empty())
     return "some of its layers have no attention";
   if (c.qk_norm != QkNorm::none) return "queries and keys have norms with weights of their own";
   if (c.attention_bias || c.attention_out_bias || c.ffn_bias || c.expert_down_bias)

@@ -290,6 +290,8 @@ struct OtherMixer {
 constexpr OtherMixer kOtherMixers[] = {
     {Mixer::linear, "linear attention", [](const ModelConfig& c) { return c.linear.present(); }},
     {Mixer::scan, "a state space", [](const ModelConfig& c) { return c.scan.present(); }},
+    {Mixer::lightning, "lightning attention",
+     [](const ModelConfig& c) { return !c.lightning_layers.empty(); }},
     {Mixer::conv, "a convolution", [](const ModelConfig& c) { return !c.conv_layers.empty(); }}};
 
 // The row is asked once it is known that the model has what it asks for.

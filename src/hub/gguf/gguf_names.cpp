@@ -54,6 +54,12 @@ constexpr NameRow kGgufNames[] = {
     {Part::attention, ParamKind::conv_x, "blk.{i}.shortconv.in_proj.weight", Layout::fused},
     {Part::attention, ParamKind::conv, "blk.{i}.shortconv.conv.weight"},
     {Part::attention, ParamKind::conv_o, "blk.{i}.shortconv.out_proj.weight"},
+    {Part::attention, ParamKind::lightning_q, "blk.{i}.attn_qkv.weight", Layout::qkv_heads},
+    {Part::attention, ParamKind::lightning_k, "blk.{i}.attn_qkv.weight", Layout::qkv_heads},
+    {Part::attention, ParamKind::lightning_v, "blk.{i}.attn_qkv.weight", Layout::qkv_heads},
+    {Part::attention, ParamKind::lightning_z, "blk.{i}.attn_gate.weight"},
+    {Part::attention, ParamKind::lightning_norm, "blk.{i}.attn_norm_2.weight"},
+    {Part::attention, ParamKind::lightning_o, "blk.{i}.attn_output.weight"},
     // steps stand apart from what may be in few bits
     {Part::attention, ParamKind::scan_z, "blk.{i}.ssm_in.weight", Layout::fused},
     {Part::attention, ParamKind::scan_xbc, "blk.{i}.ssm_in.weight", Layout::fused},

@@ -169,6 +169,7 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
              gate = row.linear || row.gate || row.ling3;
   if (linear != c.linear.present())
     return linear ? "it has no linear attention" : "some of its layers have linear attention";
+  if (!c.lightning_layers.empty()) return "some of its layers have lightning attention";
   if (row.scan != c.scan.present())
     return row.scan ? "none of its layers has a state space"
                     : "some of its layers have a state space";

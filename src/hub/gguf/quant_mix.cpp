@@ -193,7 +193,8 @@ int64_t sharing_of(const ModelConfig& c) {
 // Whether a layer has a tensor that is called values, or queries, keys and values in one. Latent
 // attention has its values in a matrix of another name.
 bool has_values(const ModelConfig& c, int64_t layer) {
-  return c.is_linear(layer) || (c.attends(layer) && !c.latent.present());
+  return c.is_linear(layer) || c.mixer(layer) == Mixer::lightning ||
+         (c.attends(layer) && !c.latent.present());
 }
 
 // Layer numbers are the model's, dense and MoE layers alike, but values are counted among the

@@ -122,17 +122,19 @@ TEST(QuantMix, LayersWithoutAMatrixAreNotCounted) {
   };
   using Layers = std::vector<int64_t>;
   const Layers attention = {2, 5, 8, 10, 12, 14}, others = {0, 1, 3, 4, 6, 7, 9, 11, 13, 15};
-  ModelConfig conv = dense(16), scan = dense(16), linear = dense(16);
+  ModelConfig conv = dense(16), scan = conv, linear = conv, lightning = conv;
   conv.conv_layers = others;
   scan.scan_layers = others;
   linear.linear_layers = others;
+  lightning.lightning_layers = others;
   for (const ModelConfig& c : {conv, scan}) {
     EXPECT_EQ(more_bits("q4_k_s", "attn_v", attention, c), (Layers{2, 5, 8, 10}));
     EXPECT_EQ(more_bits("q4_k_m", "attn_v", attention, c), (Layers{8, 14}));
     EXPECT_EQ(more_bits("q4_k_m", "ffn_down", attention, c), (Layers{10, 14}));
   }
   // Layers with linear attention have such a tensor.
-  EXPECT_EQ(more_bits("q4_k_s", "attn_v", attention, linear), (Layers{2}));
+  for (const ModelConfig& c : {linear, lightning})
+    EXPECT_EQ(more_bits("q4_k_s", "attn_v", attention, c), (Layers{2}));
 
   const Layers even = {0, 2, 4, 6}, odd = {1, 3, 5, 7};
   ModelConfig halves = dense(8), routed = of_experts(16, 8);

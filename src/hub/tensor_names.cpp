@@ -505,6 +505,11 @@ constexpr NameRow kNanoMoeNames[] = {
 // Tables that older versions of transformers stored.
 constexpr std::string_view kRotaryTables[] = {"model.layers.{i}.self_attn.rotary_emb.inv_freq",
                                               "model.rotary_emb.inv_freq"};
+// Of lightning attention the rates at which heads forget and powers of them, which transformers
+// stores.
+constexpr std::string_view kLightningTables[] = {
+    "model.layers.{i}.self_attn.slope_rate", "model.layers.{i}.self_attn.query_decay",
+    "model.layers.{i}.self_attn.key_decay", "model.layers.{i}.self_attn.diagonal_decay"};
 constexpr std::string_view kGpt2Masks[] = {"transformer.h.{i}.attn.bias",
                                            "transformer.h.{i}.attn.masked_bias"};
 
@@ -515,6 +520,8 @@ const TensorNames kMoeCppTensors = {"moe.cpp", kHuggingFaceNames, kTiedHeadName,
                                     {},        kIndexedNames};
 const TensorNames kLlamaTensors = {"Llama", kHuggingFaceNames, kTiedHeadName, kRotaryTables};
 const TensorNames kMixtralTensors = {"Mixtral", kMixtralNames,    kTiedHeadName, kRotaryTables,
+                                     {},        kHuggingFaceNames};
+const TensorNames kMiniMaxTensors = {"MiniMax", kMixtralNames,    kTiedHeadName, kLightningTables,
                                      {},        kHuggingFaceNames};
 const TensorNames kDeepSeekTensors = {
     "DeepSeekMoE", kDeepSeekNames, kTiedHeadName, kRotaryTables, {}, kHuggingFaceNames};

@@ -127,7 +127,7 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
     kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
     kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors, kGptNeoxTensors,
-    kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors, kMiniMaxM3Tensors,
+    kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors, kMiniMaxTensors, kMiniMaxM3Tensors,
     kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors, kDeepSeekV4Tensors,
     kDeepSeekV4PublishedTensors, kDeepSeekV4ModuleTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's

@@ -292,10 +292,11 @@ struct Multipliers {
   }
   bool none_in_layers() const {
     return scan_in == std::array<float, 5>{1, 1, 1, 1, 1} && scan_out == 1 && attention_out == 1 &&
-           ffn_gate == 1 && ffn_down == 1 && plain_sums();
+           ffn_gate == 1 && ffn_down == 1;
   }
   bool none() const {
-    return embedding == 1 && residual == 1 && attention == 0 && logits == 1 && none_in_layers();
+    return embedding == 1 && residual == 1 && attention == 0 && logits == 1 && none_in_layers() &&
+           plain_sums();
   }
 };
 

@@ -532,6 +532,7 @@ inline std::vector<NamedConfig> small_families() {
     route_as_llama4(all.back().config.routing);
   }
   add_hybrid_families(add);
+  add_lightning_family(add);
   add_plain_windows(add);
   add_mimo(add);
   add_laguna(add);

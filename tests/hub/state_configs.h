@@ -33,6 +33,23 @@ void add_families_of_halves(Add&& add) {
   });
 }
 
+// Residuals that norms give, with lightning attention below attention or above it, or in no layer.
+template <class Add>
+void add_lightning_family(Add&& add) {
+  for (const int kind : {0, 1, 2})
+    add("minimax", "mixtral", [&](ModelConfig& c) {
+      c.layers = 3;
+      c.head_width = 6;
+      c.norm_placement = NormPlacement::carried;
+      if (kind < 2) c.lightning_layers = {kind, 2};
+      if (kind == 1) c.rotary_width = 4, c.attention_window = 5, c.tied = true;
+      if (kind == 2) return;
+      c.multipliers.attention_sum = {.kept = 3.5f, .added = 0.5f};
+      c.multipliers.lightning_sum = {.kept = 2.5f, .added = 0.75f};
+      c.multipliers.ffn_sum = {.kept = 1.5f, .added = 0.25f};
+    });
+}
+
 // Some of whose layers have something else in place of attention, an FFN behind each.
 template <class Add>
 void add_hybrid_families(Add&& add) {

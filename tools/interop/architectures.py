@@ -36,6 +36,8 @@ CONTEXT = 64  # of the step that shows them
 # AdamW's first step is lr g / (|g| + eps): with this eps it is linear in g
 EPS = 1e6
 STEP = 1e3
+# What a class makes of its config where a folder lacks it, as those that `moe` writes do.
+MADE_AGAIN = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 QUANTISED = 0.05  # nats a token that Q8_0 may change of a random model's
 TABLE = """# Families
 
@@ -232,6 +234,9 @@ class Reference:
             attn_implementation="eager",
             experts_implementation="eager",
         )
+        info["missing_keys"] = {
+            name for name in info["missing_keys"] if not name.endswith(MADE_AGAIN)
+        }
         wrong = {kind: sorted(names)[:4] for kind, names in info.items() if names}
         if wrong:
             raise SystemExit(f"{folder}: transformers did not take every tensor: {wrong}")

@@ -37,6 +37,7 @@ from sizes import (
     LOCAL_EXPERTS,
     LONGCAT,
     MIMO,
+    MINIMAX,
     MINIMAX_M3,
     MISTRAL4,
     NEMOTRON_H,
@@ -312,6 +313,20 @@ CASES = {
     ),
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
+    "minimax": ("MiniMaxConfig", MINIMAX),
+    "minimax-windows": (
+        "MiniMaxConfig",
+        dict(
+            MINIMAX,
+            num_hidden_layers=3,
+            layer_types=["full_attention", "linear_attention", "full_attention"],
+            linear_attn_alpha_factor=1,
+            mlp_beta_factor=1,
+            sliding_window=100,
+            block_size=64,
+            tie_word_embeddings=True,
+        ),
+    ),
     "minimax_m2": ("MiniMaxM2Config", dict(LOCAL_EXPERTS, head_dim=16, rotary_dim=8)),
     "minimax_m3_vl_text": ("MiniMaxM3VLTextConfig", MINIMAX_M3),
     "minimax_m3_vl_text-sparse": (

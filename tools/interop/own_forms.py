@@ -64,6 +64,8 @@ NOT_FOR_LLAMA_CPP = {
     "flint": "weighs experts as recipe 'custom' does",
     "flint-raw": "weighs experts as recipe 'custom' does",
     "laguna-elements": "the projection after attention has a bias",
+    "minimax": "its residuals are what norms give",
+    "minimax-windows": "its residuals are what norms give",
     "minimax_m3_vl_text-sparse": "sees blocks that it chooses",
     "mimo_v2_flash-parts": "layers with a window turn another part of a head",
     "granitemoe_swa": "its attention has sinks",

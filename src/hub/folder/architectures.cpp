@@ -165,6 +165,7 @@ constexpr Architecture kArchitectures[] = {
      write_deepseek_v4, &kDeepSeekV4Tensors, false, nullptr, kOfDeepSeekV4},
     family<kHy4>("hy_v4", "HYV4ForCausalLM", kHy4Tensors, nullptr, kOfHy4),
     family<kDots1>("dots1", "Dots1ForCausalLM", kDeepSeekTensors),
+    family<kMiniMax01>("minimax", "MiniMaxForCausalLM", kMiniMaxTensors),
     family<kMiniMaxM2>("minimax_m2", "MiniMaxM2ForCausalLM", kMixtralTensors),
     family<kMiniMaxM3>("minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kMiniMaxM3Tensors, nullptr,
                        kOfMiniMaxM3),
@@ -428,6 +429,8 @@ std::string usual_model_type(const JsonReader& config) {
   if (type == "kimi_k2") return "deepseek_v3";
   // (transformers:auto/configuration_auto.py)
   if (type == "mistral" && config.has("layer_types")) return "ministral";
+  // (huggingface MiniMaxAI/MiniMax-Text-01, MiniMaxAI/MiniMax-M1-80k)
+  if (type == "minimax_text_01" || type == "minimax_m1") return "minimax";
   // (github sgl-project/sglang-jax, configs of Ling 3.0)
   return type == "bailing_moe_v3" ? "bailing_hybrid" : type;
 }

@@ -37,6 +37,9 @@ inline constexpr FamilyKey kMiniMaxKeys[] = {{"attn_type_list", "1"},
                                              {"layernorm_full_attention_beta", "1"},
                                              {"layernorm_linear_attention_beta", "1"},
                                              {"layernorm_mlp_beta", "1"}};
+// What the first ones could do besides, and of how lightning attention is computed.
+inline constexpr FamilyKey kMiniMax01Keys[] = {{"shared_intermediate_size", "0"}};
+inline constexpr const char* kMiniMax01Unread[] = {"block_size", "shared_moe_mode"};
 // What its published configs say of parts that have no other form in its code.
 inline constexpr FamilyKey kMiniMaxM3Keys[] = {
     {"use_gemma_norm", "true"},         {"use_qk_norm", "true"},   {"qk_norm_type", "\"per_head\""},
@@ -375,6 +378,15 @@ inline constexpr Family kMiniMaxM2 = {.head_width = HeadWidth::must,
                                       .may_lack_balance = true,
                                       .keys = kMiniMaxKeys,
                                       .unread = kMiniMaxUnread};
+// MiniMax-Text-01 and MiniMax-M1 (transformers:minimax/modeling_minimax.py). How much of a head
+// turns transformers does not ask; the code that lies with their weights does.
+inline constexpr Family kMiniMax01 = {.window = FamilyWindow::mistral,
+                                      .rotary = FamilyRotary::dim,
+                                      .placement = NormPlacement::carried,
+                                      .mixers = &kLightningMixers,
+                                      .experts = &kMixtralExperts,
+                                      .keys = kMiniMax01Keys,
+                                      .unread = kMiniMax01Unread};
 // (transformers:minimax_m3_vl/modeling_minimax_m3_vl.py)
 inline constexpr Family kMiniMaxM3 = {.head_width = HeadWidth::must,
                                       .qk_norm = QkNorm::head,

@@ -366,6 +366,8 @@ std::string why_not_norms(const ModelConfig& c, const Family& f) {
   return f.placement == NormPlacement::pre ? "its norms are not RMSNorms before each sublayer"
          : f.placement == NormPlacement::both
              ? "its norms are not RMSNorms before and behind each sublayer"
+         : f.placement == NormPlacement::carried
+             ? "its residuals are not what RMSNorms before each sublayer give"
              : "its norms are not RMSNorms of what each sublayer gives";
 }
 

@@ -17,7 +17,7 @@ struct FamilyMixers {
   bool must = true;
   bool channel_decays = false;  // of linear attention: each channel has its own decay
   bool decay_floor = false;     // which may have a floor
-  bool multipliers = false;     // most parts of layers have multipliers, which the row reads
+  bool multipliers = false;     // parts of layers have multipliers, which the row reads
   KnownParts known = {};        // what else few families' models have and these may have
   // The number of layers and the width of heads, before all other sizes, where more than
   // "num_hidden_layers" and "head_dim" may say them.

@@ -33,6 +33,10 @@ std::string why_not_bamba_states(const ModelConfig&);
 void read_falcon_states(const JsonReader&, ModelConfig&);
 void write_falcon_states(Json&, const ModelConfig&);
 std::string why_not_falcon_states(const ModelConfig&);
+// Layers of lightning attention, and factors of residuals (family_lightning.cpp).
+void read_lightning(const JsonReader&, ModelConfig&);
+void write_lightning(Json&, const ModelConfig&);
+std::string why_not_lightning(const ModelConfig&);
 // Layers that are what mixes tokens alone or an FFN alone (family_halves.cpp).
 void read_half_sizes(const JsonReader&, ModelConfig&);
 void read_halves(const JsonReader&, ModelConfig&);
@@ -86,6 +90,13 @@ inline constexpr FamilyMixers kFalconH1Mixers = {.kind = Mixer::scan,
                                                  .read = read_falcon_states,
                                                  .write = write_falcon_states,
                                                  .why_not = why_not_falcon_states};
+// "layer_types" tells of lightning attention, and factors are of residuals, which norms give.
+inline constexpr FamilyMixers kLightningMixers = {.kind = Mixer::lightning,
+                                                  .must = false,
+                                                  .multipliers = true,
+                                                  .read = read_lightning,
+                                                  .write = write_lightning,
+                                                  .why_not = why_not_lightning};
 // "hybrid_override_pattern" says of each layer what it is alone.
 inline constexpr FamilyMixers kNemotronHMixers = {.kind = Mixer::scan,
                                                   .must = false,

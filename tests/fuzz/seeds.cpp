@@ -255,6 +255,7 @@ ModelConfig seed_config_of(const GgufArchitecture& row) {
   }
   if (row.caps) c.score_cap = 50, c.logit_cap = 30;
   if (row.conv) c.conv_layers = {0}, c.conv_width = 3;
+  if (row.lightning) c.lightning_layers = {0};
   if (row.scan) {
     c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 4, .conv_width = 2};
     c.scan_layers = {0};

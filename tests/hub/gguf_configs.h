@@ -585,6 +585,7 @@ inline void add_configs_of_2025(std::vector<NamedConfig>& all) {
   add_chunked_configs(all);
   add_configs_like_deepseek(all);
   add_configs_of_own_attention(all);
+  add_lightning_configs(all, moe_config("mixtral"));
   ModelConfig hunyuan = moe_config("mixtral");
   hunyuan.qk_norm = QkNorm::head;
   hunyuan.qk_norm_turned = true;

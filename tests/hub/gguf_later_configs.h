@@ -81,6 +81,30 @@ inline ModelConfig hy4_config(ModelConfig c) {
   return c;
 }
 
+// Lightning attention above attention and below it, of a model that routes as Mixtral; as llama.cpp
+// has one factor of residuals, and with two.
+inline ModelConfig lightning_config(ModelConfig c) {
+  c.model_type = "minimax";
+  c.norm_placement = NormPlacement::carried;
+  c.head_width = 16;
+  c.rotary_width = 8;
+  c.lightning_layers = {0, 2};
+  c.multipliers.attention_sum.kept = c.multipliers.lightning_sum.kept = c.multipliers.ffn_sum.kept =
+      2.5f;
+  return c;
+}
+
+inline void add_lightning_configs(std::vector<NamedConfig>& all, const ModelConfig& routed) {
+  ModelConfig c = lightning_config(routed);
+  all.push_back({"minimax-01", c});
+  c.lightning_layers = {1};
+  c.tied = true;
+  c.rotary_width = 0;
+  all.push_back({"minimax-01", c});
+  c.multipliers.ffn_sum.added = 0.5f;
+  all.push_back({"moe_cpp", c});
+}
+
 inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
                                             const ModelConfig& routed) {
   ModelConfig mimo = mimo_config(routed);

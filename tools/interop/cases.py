@@ -314,14 +314,23 @@ CASES = {
     "dots1": ("Dots1Config", dict(SIGMOID, num_key_value_heads=4)),
     "dots1-windows": ("Dots1Config", dict(SIGMOID, sliding_window=100, max_window_layers=2)),
     "minimax": ("MiniMaxConfig", MINIMAX),
+    "minimax-factors": (
+        "MiniMaxConfig",
+        dict(
+            MINIMAX,
+            full_attn_alpha_factor=3.5,
+            full_attn_beta_factor=0.75,
+            linear_attn_beta_factor=1.25,
+            mlp_alpha_factor=1.5,
+            mlp_beta_factor=0.5,
+        ),
+    ),
     "minimax-windows": (
         "MiniMaxConfig",
         dict(
             MINIMAX,
             num_hidden_layers=3,
             layer_types=["full_attention", "linear_attention", "full_attention"],
-            linear_attn_alpha_factor=1,
-            mlp_beta_factor=1,
             sliding_window=100,
             block_size=64,
             tie_word_embeddings=True,

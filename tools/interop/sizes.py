@@ -59,12 +59,9 @@ MINIMAX = dict(
     num_local_experts=8,
     num_experts_per_tok=2,
     layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"],
-    full_attn_alpha_factor=3.5,
-    full_attn_beta_factor=0.75,
+    full_attn_alpha_factor=2.5,
     linear_attn_alpha_factor=2.5,
-    linear_attn_beta_factor=1.25,
-    mlp_alpha_factor=1.5,
-    mlp_beta_factor=0.5,
+    mlp_alpha_factor=2.5,
     rope_parameters=dict(rope_type="default", rope_theta=10000.0),
 )
 

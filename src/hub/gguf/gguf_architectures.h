@@ -101,10 +101,13 @@ struct GgufArchitecture {
   // The same in Ling 3.0, whose gates and decays are made by whole matrices and decays have a
   // floor, around latent attention that turns, with a gate of each head.
   bool ling3 = false;
-  bool hy4 = false;     // residual streams, latent attention with a gate, experts that are held
-  bool mrope = false;   // a key of the axes of pictures has to stand there
-  bool gate = false;    // attention of every layer has a gate
-  bool conv = false;    // convolutions in layers whose number of key/value heads is 0
+  bool hy4 = false;    // residual streams, latent attention with a gate, experts that are held
+  bool mrope = false;  // a key of the axes of pictures has to stand there
+  bool gate = false;   // attention of every layer has a gate
+  bool conv = false;   // convolutions in layers whose number of key/value heads is 0
+  // Lightning attention in the layers that are listed, else in all but each eighth; and residuals
+  // that norms give, all of them times one number.
+  bool lightning = false;
   bool scan = false;    // state spaces likewise
   bool beside = false;  // and these beside attention, in every layer; weights hold all multipliers
   // Layers are one sublayer alone: attention in which nothing turns, a state space, or an FFN,

@@ -315,6 +315,7 @@ void read_attention(const Gguf& file, GgufKeys& keys, const GgufArchitecture& ro
   if (row.llama4) read_gguf_llama4(keys, c);
   if (row.window_every > 0) read_windows(keys, row, c);
   if (row.linear) read_linear_sizes(keys, c);
+  if (row.lightning) read_gguf_lightning(keys, c);
   if (row.gate) c.attention_gate = true;
   if (row.hy4) read_hy4(keys, c);
   if (row.multipliers) read_multipliers(keys, row, c.multipliers);
@@ -406,6 +407,7 @@ void add_attention(std::vector<GgufEntry>& out, const std::string& prefix,
     number(kGgufLogitCap, c.logit_cap);
   }
   if (row.linear) add_linear(out, prefix, c);
+  if (row.lightning) add_gguf_lightning(out, prefix, c);
   if (row.multipliers) {
     const Multipliers& m = c.multipliers;
     number("logit_scale", m.logits);

@@ -111,6 +111,9 @@ void read_state_layers(GgufKeys&, const GgufArchitecture&, ModelConfig&);
 void add_kv_heads(std::vector<GgufEntry>&, const std::string& prefix, const GgufArchitecture&,
                   const ModelConfig&);
 std::string why_not_state_sizes(const GgufArchitecture&, const ModelConfig&);
+void read_gguf_lightning(GgufKeys&, ModelConfig&);
+void add_gguf_lightning(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
+std::string why_not_gguf_lightning(const GgufArchitecture&, const ModelConfig&);
 void add_linear(std::vector<GgufEntry>&, const std::string& prefix, const ModelConfig&);
 // Those of n layers that are not every `every`th.
 std::vector<int64_t> layers_between(int64_t every, int64_t n);

@@ -15,7 +15,7 @@ constexpr const char *kConv = "ssm.conv_kernel", *kInner = "ssm.inner_size",
                      *kRecurrent = "attention.recurrent_layers", *kKdaWidth = "kda.head_dim",
                      *kKdaBounded = "kda.safe_gate", *kKdaFloor = "kda.gate_lower_bound",
                      *kConvTokens = "shortconv.l_cache", *kFfnWidths = "feed_forward_length";
-constexpr const char* kLingSections = "rope.dimension_sections";
+constexpr const char *kLingSections = "rope.dimension_sections", *kOfResiduals = "residual_scale";
 
 // The number that is of all layers but those that have 0, and these.
 struct SameOrNone {
@@ -43,9 +43,10 @@ std::vector<int64_t> layers_without_heads(GgufKeys& keys, ModelConfig& c) {
   return heads.without;
 }
 
-// The layers with linear attention, which newer files list.
-std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c) {
-  const int64_t every = keys.size_or(kFullEvery, 2, 4);
+// The layers with linear attention, which newer files list; in others all but each `usual`th, where
+// they do not say another number.
+std::vector<int64_t> linear_layers(GgufKeys& keys, const ModelConfig& c, int64_t usual) {
+  const int64_t every = keys.size_or(kFullEvery, 2, usual);
   if (!keys.has(kRecurrent)) return layers_between(every, c.layers);
   const std::vector<bool>& flags = listed_by_layers(keys.flags(kRecurrent), keys, kRecurrent);
   std::vector<int64_t> layers;
@@ -146,8 +147,40 @@ void read_linear_sizes(GgufKeys& keys, ModelConfig& c) {
   keys.size(kInner, 1);
   keys.need_number(kInner, static_cast<double>(c.linear.v_width()),
                    "it is that of all value heads, and they are as wide as those of keys");
-  c.linear_layers = linear_layers(keys, c);
+  c.linear_layers = linear_layers(keys, c, 4);
   c.attention_gate = true;
+}
+
+// llama.cpp divides by the number of layers but one, and its graph asks for no other numbers
+// (github ggml-org/llama.cpp src/models/minimax-01.cpp).
+void read_gguf_lightning(GgufKeys& keys, ModelConfig& c) {
+  c.lightning_layers = linear_layers(keys, c, 8);
+  const float kept = keys.number(kOfResiduals, FLT_MIN);
+  Multipliers& m = c.multipliers;
+  for (Multipliers::Sum* sum : {&m.attention_sum, &m.lightning_sum, &m.ffn_sum}) sum->kept = kept;
+}
+
+void add_gguf_lightning(std::vector<GgufEntry>& out, const std::string& prefix,
+                        const ModelConfig& c) {
+  std::vector<bool> flags;
+  for (int64_t i = 0; i < c.layers; ++i) flags.push_back(c.mixer(i) == Mixer::lightning);
+  out.push_back({prefix + kRecurrent, GgufEntry::Type::booleans, flags});
+  out.push_back({prefix + kOfResiduals, GgufEntry::Type::f32,
+                 static_cast<double>(c.multipliers.attention_sum.kept)});
+}
+
+std::string why_not_gguf_lightning(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.lightning == c.lightning_layers.empty())
+    return row.lightning ? "none of its layers has lightning attention"
+                         : "some of its layers have lightning attention";
+  if (!row.lightning) return "";
+  const Multipliers& m = c.multipliers;
+  const Multipliers::Sum one = {.kept = m.attention_sum.kept, .added = 1};
+  if (m.attention_sum != one || m.lightning_sum != one || m.ffn_sum != one)
+    return "its residuals, and what is added to them, have several factors";
+  if (c.lightning_norm_eps != ModelConfig().lightning_norm_eps)
+    return "the norm in its lightning attention has another epsilon than 1e-6";
+  return c.layers == 1 ? "it has one layer" : "";
 }
 
 // Where there are no key/value heads a state space is, or an FFN alone; or all layers have both.

@@ -169,7 +169,7 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
              gate = row.linear || row.gate || row.ling3;
   if (linear != c.linear.present())
     return linear ? "it has no linear attention" : "some of its layers have linear attention";
-  if (!c.lightning_layers.empty()) return "some of its layers have lightning attention";
+  if (const std::string why = why_not_gguf_lightning(row, c); !why.empty()) return why;
   if (row.scan != c.scan.present())
     return row.scan ? "none of its layers has a state space"
                     : "some of its layers have a state space";
@@ -203,6 +203,11 @@ std::string why_not_multipliers(const GgufArchitecture& row, const ModelConfig& 
     Multipliers others = m;
     others.logits = 1;
     return others.none() ? "" : "its multipliers are others";
+  }
+  if (row.lightning) {
+    Multipliers others = m;
+    others.attention_sum = others.lightning_sum = others.ffn_sum = {};
+    return others.none() ? "" : "it has multipliers";
   }
   if (row.beside) return m.residual == 1 ? "" : "what its sublayers add has a multiplier";
   if (row.mup)

@@ -47,16 +47,14 @@ TEST(Lightning, LossAndEveryGradientMatchTheTwin) {
       {.name = "lightning above attention by GELU, dropped", .config = c, .random = true});
 }
 
-// States of two chunks before and of one that is not whole, in two texts.
-TEST(Lightning, OfTextsOfSeveralChunksMatchesTheTwin) {
-  ModelConfig c = config_of({0, 1});
-  c.positions = Positions::learned;
-  c.context = 150;
+// A text of more than a chunk, and one beside it.
+TEST(Lightning, OfTextsOfMoreThanAChunkMatchesTheTwin) {
+  const ModelConfig c = config_of({0, 1});
   Model model(c);
   draw_params(model, 3);
   model.enable_grads();
   const Case item{.name = "long", .config = c};
-  const int64_t first = 2 * ops::kDeltaChunk + 5, tokens = first + ops::kDeltaChunk / 2;
+  const int64_t first = ops::kDeltaChunk + 5, tokens = first + 20;
   TwinInput in;
   in.bounds = {0, first, tokens};
   for (int64_t i = 0; i < tokens; ++i) {

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numbers>
 #include <string>
 #include <vector>
 
 #include "model/config.h"
 #include "model/norm_places.h"
 #include "model/rope.h"
+#include "support/twin_act.h"
 #include "support/twin_gates.h"
 #include "support/twin_linear.h"
 #include "support/twin_router.h"
@@ -605,37 +605,7 @@ class TwinModel {
     return linear(y, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 
-  T activate(T x) const { return activate(x, c_.act); }
-  static T activate(T x, ops::Act act) {
-    using std::erf, std::tanh;
-    switch (act) {
-      case ops::Act::silu: return x * twin::sigmoid(x);
-      case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
-      case ops::Act::gelu_tanh:
-        return T(0.5) * x *
-               (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
-      case ops::Act::relu: return value_of(x) > 0 ? x : T{};
-      case ops::Act::relu2: return value_of(x) > 0 ? x * x : T{};
-      case ops::Act::swiglu_oai: {
-        const T m = value_of(x) > 7 ? T(7.0) : x;
-        return m * twin::sigmoid(T(1.702) * m);
-      }
-      case ops::Act::swiglu_10: {
-        const T m = value_of(x) > 10 ? T(10.0) : x;
-        return m * twin::sigmoid(m);
-      }
-      case ops::Act::sigmoid: return twin::sigmoid(x);
-    }
-    return x;
-  }
-  // What an activated gate is multiplied by.
-  static T beside(T up, ops::Act act) {
-    const auto held = [&](double limit) {
-      return value_of(up) > limit ? T(limit) : value_of(up) < -limit ? T(-limit) : up;
-    };
-    if (act == ops::Act::swiglu_oai) return T(1.0) + held(7);
-    return act == ops::Act::swiglu_10 ? held(10) : up;
-  }
+  T activate(T x) const { return twin::activate(x, c_.act); }
   T xielu(T x, const std::string& name) const {
     const auto number = [&](const char* which) { return p(name + which)[0]; };
     return twin::xielu(x, number("alpha_p"), number("alpha_n"), value_of(number("beta")),
@@ -650,8 +620,9 @@ class TwinModel {
       const Matrix<T> gate =
           linear(in, p(name + "gate.weight"), width, e, maybe(name + "gate.bias"));
       for (size_t f = 0; f < hidden[0].size(); ++f)
-        hidden[0][f] = activate(gate[0][f] * T(static_cast<double>(c_.multipliers.ffn_gate)), act) *
-                       beside(hidden[0][f], act);
+        hidden[0][f] =
+            twin::activate(gate[0][f] * T(static_cast<double>(c_.multipliers.ffn_gate)), act) *
+            twin::beside(hidden[0][f], act);
     } else {
       for (T& v : hidden[0]) v = c_.xielu ? xielu(v, name) : activate(v);
     }

@@ -14,6 +14,7 @@
 #include "core/rng.h"
 #include "ops/ops.h"
 #include "support/dual.h"
+#include "support/twin_act.h"
 
 namespace moe::test::twin {
 
@@ -170,45 +171,6 @@ std::vector<T> dropout(std::vector<T> x, float p, RngKey key) {
 }
 
 // ---- expert hidden layer ------------------------------------------------------------------------
-
-template <class T>
-T activate(T x, ops::Act act) {
-  using std::exp, std::erf, std::tanh, std::sqrt;
-  switch (act) {
-    case ops::Act::silu: return x / (T(1.0) + exp(-x));
-    case ops::Act::sigmoid: return T(1.0) / (T(1.0) + exp(-x));
-    case ops::Act::gelu: return T(0.5) * x * (T(1.0) + erf(x / T(std::numbers::sqrt2)));
-    case ops::Act::gelu_tanh:
-      return T(0.5) * x *
-             (T(1.0) + tanh(T(std::sqrt(2 / std::numbers::pi)) * (x + T(0.044715) * x * x * x)));
-    case ops::Act::relu: return x > T(0.0) ? x : T(0.0);
-    case ops::Act::relu2: return x > T(0.0) ? x * x : T(0.0);
-    case ops::Act::swiglu_oai: {
-      const T m = x > T(7.0) ? T(7.0) : x;
-      return m / (T(1.0) + exp(T(-1.702) * m));
-    }
-    case ops::Act::swiglu_10: {
-      const T m = x > T(10.0) ? T(10.0) : x;
-      return m / (T(1.0) + exp(-m));
-    }
-  }
-  return x;
-}
-
-inline double limit_of(ops::Act act) {
-  return act == ops::Act::swiglu_oai ? 7 : act == ops::Act::swiglu_10 ? 10 : 0;
-}
-
-// What an activated gate is multiplied by.
-template <class T>
-T beside(T up, ops::Act act) {
-  const double limit = limit_of(act);
-  if (limit == 0) return up;
-  return (up > T(limit)    ? T(limit)
-          : up < T(-limit) ? T(-limit)
-                           : up) +
-         T(act == ops::Act::swiglu_oai ? 1.0 : 0.0);
-}
 
 inline double activate_slope(double x, ops::Act act) {
   const double k = std::sqrt(2 / std::numbers::pi);

@@ -207,6 +207,15 @@ MOE_OP(host, void, state_space_backward,
         Tensor chunks, Tensor xbc, Tensor dt, const StateHeads& heads,
         std::span<const int64_t> bounds),
        (run, dxbc, ddt, a_log, dt_bias, skip, dy, chunks, xbc, dt, heads, bounds))
+MOE_OP(host, void, selective_scan_forward,
+       (Run & run, Tensor y, Tensor chunks, Tensor x, Tensor dt, Tensor bc, const Param& a_log,
+        const Param& dt_bias, const Param& skip, std::span<const int64_t> bounds,
+        std::span<float* const> state),
+       (run, y, chunks, x, dt, bc, a_log, dt_bias, skip, bounds, state))
+MOE_OP(host, void, selective_scan_backward,
+       (Run & run, Tensor dx, Tensor ddt, Tensor dbc, Param& a_log, Param& dt_bias, Param& skip,
+        Tensor dy, Tensor chunks, Tensor x, Tensor dt, Tensor bc, std::span<const int64_t> bounds),
+       (run, dx, ddt, dbc, a_log, dt_bias, skip, dy, chunks, x, dt, bc, bounds))
 MOE_OP(host, void, hyper_weights_forward,
        (Run & run, Tensor w, Tensor z, const Param& base, const Param& scale,
         const HyperShape& shape),

@@ -480,6 +480,23 @@ void state_space_backward(Run&, Tensor dxbc, Tensor ddt, Param& a_log, Param& dt
                           Tensor dy, Tensor chunks, Tensor xbc, Tensor dt, const StateHeads&,
                           std::span<const int64_t> bounds);
 
+// Channels that are one job's; what B and C get is summed over such blocks in order.
+constexpr int64_t kSelectiveBlock = 64;
+// Mamba-1's selective scan (arXiv 2312.00752, algorithm 2; transformers:mamba/modeling_mamba.py,
+// mamba_selective_scan). Each of I channels keeps C numbers S; B and C are the same for all of
+// them:
+//   step = log(1 + e^(dt + dt_bias));  S = e^(-e^a_log step) S + step x B;  y = <S, C> + skip x.
+// y, x, dt [N,I], bc [N,2*C] A: B, C; a_log [I,C], dt_bias, skip [I] f32; chunks
+// [delta_chunks,C*I] f32: the states before each chunk of kDeltaChunk tokens, absent where no
+// backward follows; state [C,I] f32
+void selective_scan_forward(Run&, Tensor y, Tensor chunks, Tensor x, Tensor dt, Tensor bc,
+                            const Param& a_log, const Param& dt_bias, const Param& skip,
+                            std::span<const int64_t> bounds, std::span<float* const> state);
+// dx, ddt, dbc like x, dt, bc; dy like y; without states
+void selective_scan_backward(Run&, Tensor dx, Tensor ddt, Tensor dbc, Param& a_log, Param& dt_bias,
+                             Param& skip, Tensor dy, Tensor chunks, Tensor x, Tensor dt, Tensor bc,
+                             std::span<const int64_t> bounds);
+
 // ---- softmax of rows (ops/cpu/rowwise/softmax.cpp) ----------------------------------------------
 // s[n,e] = e^(z[n,e] - lse[n]), lse[n] =
 // logsumexp_e z[n,e].  s, z [N,E] f32, s may be z; lse [N] f32; s or lse may be absent

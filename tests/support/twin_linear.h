@@ -141,4 +141,29 @@ Matrix<T> lightning(const Matrix<T>& q, const Matrix<T>& k, const Matrix<T>& v, 
   return a;
 }
 
+// y [N][I] of x, dt [N][I], bc [N][2*C], a_log [I*C], dt_bias and skip [I]: Mamba-1's selective
+// scan
+template <class T>
+Matrix<T> selective_scan(const Matrix<T>& x, const Matrix<T>& dt, const Matrix<T>& bc,
+                         const std::vector<T>& a_log, const std::vector<T>& dt_bias,
+                         const std::vector<T>& skip, const std::vector<int64_t>& bounds) {
+  using std::exp, std::log;
+  const size_t channels = skip.size(), states = a_log.size() / channels;
+  Matrix<T> y(x.size(), std::vector<T>(channels));
+  for (size_t s = 0; s + 1 < bounds.size(); ++s)
+    for (size_t i = 0; i < channels; ++i) {
+      std::vector<T> state(states);
+      for (auto n = static_cast<size_t>(bounds[s]); n < static_cast<size_t>(bounds[s + 1]); ++n) {
+        const T step = log(T(1.0) + exp(dt[n][i] + dt_bias[i]));
+        T& out = y[n][i];
+        out = skip[i] * x[n][i];
+        for (size_t c = 0; c < states; ++c) {
+          state[c] = exp(-exp(a_log[i * states + c]) * step) * state[c] + step * x[n][i] * bc[n][c];
+          out += state[c] * bc[n][states + c];
+        }
+      }
+    }
+  return y;
+}
+
 }  // namespace moe::test::twin

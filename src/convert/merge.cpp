@@ -94,9 +94,11 @@ std::string of_parts_in_words(const Multipliers& m) {
 
 std::string heads_in_words(const StateSpace& s, bool beside) {
   return fmt::format(
-      "{} in {} groups, {} wide, {} kept of each value, behind a convolution of {}{}{}{}", s.heads,
-      s.groups, s.width, s.states, s.conv_width, s.conv_bias ? " with a bias" : "",
-      s.norm ? "" : ", not normalised", beside ? ", beside attention" : "");
+      "{} in {} groups, {} wide, {} kept of each value, behind a convolution of {}{}{}{}{}",
+      s.heads, s.groups, s.width, s.states, s.conv_width, s.conv_bias ? " with a bias" : "",
+      s.norm ? "" : ", not normalised",
+      s.selective() ? fmt::format(", steps of {} numbers", s.step_rank) : "",
+      beside ? ", beside attention" : "");
 }
 
 std::string heads_in_words(const LinearAttention& l) {

@@ -32,6 +32,7 @@ void Block::scale_layer(Run& run, Tensor x) const {
 void Block::mix_forward(Run& run, Tensor y, Tensor x, const Pass& pass, Saved& saved) {
   if (linear) return linear->forward(run, y, x, pass, layer, saved.linear);
   if (conv) return conv->forward(run, y, x, pass, layer, saved.conv);
+  if (selective) return selective->forward(run, y, x, pass, layer, saved.selective);
   if (lightning) return lightning->forward(run, y, x, pass, layer, saved.lightning);
   const ArenaScope scope(run.scratch);
   Tensor attended = y;
@@ -57,6 +58,7 @@ void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
                          const Saved& saved) {
   if (linear) return linear->backward(run, dx, dy, x, pass, saved.linear);
   if (conv) return conv->backward(run, dx, dy, x, pass, saved.conv);
+  if (selective) return selective->backward(run, dx, dy, x, pass, saved.selective);
   if (lightning) return lightning->backward(run, dx, dy, x, pass, saved.lightning);
   const ArenaScope scope(run.scratch);
   Tensor dattended = dx;

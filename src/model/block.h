@@ -7,6 +7,7 @@
 #include "model/gated_conv.h"
 #include "model/hyper_connection.h"
 #include "model/lightning.h"
+#include "model/selective_scan.h"
 #include "model/state_scan.h"
 #include "moe/layer.h"
 #include "moe/norm.h"
@@ -41,11 +42,12 @@ struct Block {
   std::optional<Norm> attn_out_norm, ffn_out_norm;  // of sublayers with norms before and behind
   std::optional<NormGate> attn_norm_gate, ffn_norm_gate;
   Attention attention;
-  std::optional<DeltaNet> linear;      // in place of attention
-  std::optional<GatedConv> conv;       // likewise
-  std::optional<StateScan> scan;       // likewise, or beside it
-  std::optional<Lightning> lightning;  // in place of attention
-  bool attends = true;                 // whether it has attention
+  std::optional<DeltaNet> linear;          // in place of attention
+  std::optional<GatedConv> conv;           // likewise
+  std::optional<SelectiveScan> selective;  // likewise
+  std::optional<StateScan> scan;           // likewise, or beside it
+  std::optional<Lightning> lightning;      // in place of attention
+  bool attends = true;                     // whether it has attention
   float scan_out = 1, attention_out = 1;
   std::optional<HyperConnection> attn_streams, ffn_streams;
   Param layer_scale;        // [1], a buffer; absent without
@@ -64,6 +66,7 @@ struct Block {
     Attention::Saved attention;
     DeltaNet::Saved linear;
     GatedConv::Saved conv;
+    SelectiveScan::Saved selective;
     StateScan::Saved scan;
     Lightning::Saved lightning;
     MoeLayer::Saved ffn;

@@ -366,7 +366,7 @@ void validate_convolutions(const ModelConfig& c) {
 void validate_scan(const ModelConfig& c) {
   const StateSpace& s = c.scan;
   validate_layers(c, c.scan_layers, "one of a state space");
-  if (s.present() == c.scan_layers.empty())
+  if (s.present() == c.scan_layers.empty() || (s.selective() && !s.present()))
     fail_usage("a state space has {} heads, and {} layers have one; both must be given, or none",
                s.heads, c.scan_layers.size());
   for (const int64_t layer : c.scan_layers)
@@ -375,14 +375,23 @@ void validate_scan(const ModelConfig& c) {
   if (c.scan_beside && (!s.present() || c.latent.present()))
     fail_usage("attention stands beside state spaces, but there are none, or it is latent");
   if (!s.present()) return;
-  constexpr int64_t kLimit = int64_t{1} << 12;  // of heads, and of their widths
-  for (const auto& [what, size, least] : {std::tuple{"heads", s.heads, 1},
-                                          {"groups of heads", s.groups, 1},
-                                          {"a head's width", s.width, 1},
-                                          {"numbers kept of each value", s.states, 1},
-                                          {"the convolution's width", s.conv_width, 2}})
-    if (size < least || size > kLimit)
-      fail_usage("{} of a state space: {}; it must be {} to {}", what, size, least, kLimit);
+  // of heads, and of their widths; where each value is a head, of values
+  constexpr int64_t kLimit = int64_t{1} << 12, kMostValues = int64_t{1} << 20;
+  for (const auto& [what, size, least, most] :
+       {std::tuple{"heads", s.heads, 1, s.selective() ? kMostValues : kLimit},
+        {"groups of heads", s.groups, 1, kLimit},
+        {"a head's width", s.width, 1, kLimit},
+        {"numbers kept of each value", s.states, 1, kLimit},
+        {"the convolution's width", s.conv_width, 2, kLimit},
+        {"numbers that steps are made of", s.step_rank, 0, kMostValues}})
+    if (size < least || size > most)
+      fail_usage("{} of a state space: {}; it must be {} to {}", what, size, least, most);
+  if (s.selective() &&
+      (s.groups != 1 || s.width != 1 || c.scan_beside || !c.multipliers.none_in_layers()))
+    fail_usage(
+        "steps of a state space are made of {} numbers: each of its values is then a head in one "
+        "group, without attention beside it and multipliers of parts of layers",
+        s.step_rank);
   if (s.heads % s.groups != 0)
     fail_usage("{} heads of a state space are not {} groups of as many each", s.heads, s.groups);
 }

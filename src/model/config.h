@@ -172,7 +172,8 @@ struct LinearAttention {
 };
 
 // Mamba-2's state space, in place of attention (arXiv 2405.21060, section 7): a sequence keeps one
-// matrix a head, however long it is.
+// matrix a head, however long it is. Or Mamba-1's (arXiv 2312.00752, section 3): each value is a
+// head of its own in one group, and steps, B and C are made of what the convolution gives.
 struct StateSpace {
   int64_t heads = 0;       // H; 0: no layer is so
   int64_t groups = 0;      // G: head h writes and reads its matrix as group h G / H says
@@ -180,11 +181,17 @@ struct StateSpace {
   int64_t states = 0;      // C: numbers that a matrix keeps of each value
   int64_t conv_width = 0;  // tokens that the convolution before it sees
   bool conv_bias = false;
-  bool norm = true;  // what is gated is normalised before the projection back
+  bool norm = true;       // what is gated is normalised before the projection back; of Mamba-1 what
+                          // steps are made of, B and C are (Jamba)
+  int64_t step_rank = 0;  // R numbers that Mamba-1's steps are made of; 0: it is Mamba-2's
 
   bool present() const { return heads > 0; }
+  bool selective() const { return step_rank > 0; }
   int64_t values() const { return heads * width; }
-  int64_t channels() const { return values() + 2 * groups * states; }  // of the convolution
+  int64_t made() const { return step_rank + 2 * states; }  // Mamba-1's, of the convolution's
+  int64_t channels() const {                               // of the convolution
+    return selective() ? values() : values() + 2 * groups * states;
+  }
   // Numbers that a sequence keeps: the last tokens' channels, and the matrices.
   int64_t conv_state() const { return (conv_width - 1) * channels(); }
   int64_t state() const { return conv_state() + values() * states; }

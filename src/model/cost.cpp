@@ -65,7 +65,8 @@ double flops_of_entries(const AttentionShape& shape, int64_t context) {
 
 // forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
 // keys seen, or 6 H C Cv in layers of linear attention, 4 H C C in those of lightning attention, 4
-// H P C in those of a state space; norms, activations and the embedding's lookup are not counted.
+// H P C in those of a state space, 4 I C where its values are heads of their own; norms,
+// activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context,
                    int64_t top_k) {
   const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };

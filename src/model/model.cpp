@@ -59,6 +59,11 @@ void first_of_streams(const Param& param, const ops::HyperShape& shape) {
     x[(2 + s) * streams + s] = kOwn;
 }
 
+bool is_of_scan_norm(ParamKind kind) {
+  return kind == ParamKind::scan_norm || kind == ParamKind::scan_step_norm ||
+         kind == ParamKind::scan_b_norm || kind == ParamKind::scan_c_norm;
+}
+
 // Of each id so many experts, no two alike, as HashChoice draws them (moe/stages/select.h).
 void draw_table(const Param& param, int64_t experts, RngKey key) {
   std::vector<int64_t> order(static_cast<size_t>(experts));
@@ -84,6 +89,12 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   // Decays from e^-0.01, of channels and of state spaces from e^-1, to e^-16 a token of strength 1
   // (github fla-org/flash-linear-attention, fla/layers/gated_deltanet.py, kda.py; github
   // state-spaces/mamba, mamba_ssm/modules/mamba2.py).
+  // Of channels the C-th of what they keep decays C times as fast as the first (github
+  // state-spaces/mamba, mamba_ssm/modules/mamba_simple.py).
+  if (param.kind == ParamKind::scan_a_log && config.scan.selective()) {
+    for (int64_t i = 0; i < n; ++i) x[i] = std::log(static_cast<float>(1 + i % config.scan.states));
+    return;
+  }
   if (param.kind == ParamKind::linear_a_log || param.kind == ParamKind::scan_a_log) {
     const bool heads = param.kind == ParamKind::linear_a_log && !config.linear.by_channel();
     const float least = heads ? 0.01f : 1.0f;
@@ -102,9 +113,9 @@ void draw(const Param& param, const ModelConfig& config, RngKey key) {
   }
   // A router's fixed matrix, which is a buffer, is drawn as one that learns.
   if (role == Role::norm || role == Role::bias || (role == Role::buffer && value.rank < 2)) {
-    const bool of_one = role == Role::norm &&
-                        (!config.norm_offset || param.kind == ParamKind::linear_norm ||
-                         param.kind == ParamKind::scan_norm || param.kind == ParamKind::scale);
+    const bool of_one =
+        role == Role::norm && (!config.norm_offset || param.kind == ParamKind::linear_norm ||
+                               is_of_scan_norm(param.kind) || param.kind == ParamKind::scale);
     const bool from_one = of_one || param.kind == ParamKind::linear_dt_bias ||
                           param.kind == ParamKind::scan_skip ||
                           param.kind == ParamKind::layer_scale;

@@ -60,6 +60,7 @@ class List {
   void linear_attention(DeltaNet& linear) const;
   void gated_conv(GatedConv& conv) const;
   void state_space(StateScan& scan) const;
+  void selective_scan(SelectiveScan& scan) const;
   void lightning(Lightning& lightning) const;
   void router(Router& router) const;
   void branch_norms(BranchNorms& norms) const;
@@ -329,6 +330,35 @@ void List::state_space(StateScan& scan) const {
   own(scan.o, ParamKind::scan_o, "scan.o.weight", Role::residual, {c.width, s.values()});
 }
 
+void List::selective_scan(SelectiveScan& scan) const {
+  const StateSpace& s = scan.shape = c.scan;
+  const auto own = [&](Param& param, ParamKind kind, std::string_view name, Role role,
+                       std::initializer_list<int64_t> shape) {
+    add(param, Part::attention, kind, name, role, shape);
+  };
+  own(scan.x, ParamKind::scan_x, "scan.x.weight", Role::matrix, {s.values(), c.width});
+  own(scan.z, ParamKind::scan_z, "scan.z.weight", Role::matrix, {s.values(), c.width});
+  own(scan.conv, ParamKind::scan_conv, "scan.conv.weight", Role::matrix,
+      {s.values(), s.conv_width});
+  if (s.conv_bias)
+    own(scan.conv_bias, ParamKind::scan_conv, "scan.conv.bias", Role::bias, {s.values()});
+  own(scan.made, ParamKind::scan_made, "scan.made.weight", Role::matrix, {s.made(), s.values()});
+  scan.eps = c.norm_eps;
+  if (s.norm) {
+    const auto norm = [&](Param& param, ParamKind kind, std::string_view name, int64_t width) {
+      own(param, kind, name, Role::norm, {width});
+    };
+    norm(scan.step_norm, ParamKind::scan_step_norm, "scan.step_norm.weight", s.step_rank);
+    norm(scan.b_norm, ParamKind::scan_b_norm, "scan.b_norm.weight", s.states);
+    norm(scan.c_norm, ParamKind::scan_c_norm, "scan.c_norm.weight", s.states);
+  }
+  own(scan.step, ParamKind::scan_step, "scan.step.weight", Role::matrix, {s.values(), s.step_rank});
+  own(scan.dt_bias, ParamKind::scan_dt_bias, "scan.dt_bias", Role::bias, {s.values()});
+  own(scan.a_log, ParamKind::scan_a_log, "scan.a_log", Role::bias, {s.values(), s.states});
+  own(scan.skip, ParamKind::scan_skip, "scan.skip", Role::bias, {s.values()});
+  own(scan.o, ParamKind::scan_o, "scan.o.weight", Role::residual, {c.width, s.values()});
+}
+
 void List::lightning(Lightning& lightning) const {
   const int64_t values = c.q_width();
   lightning.heads = c.heads;
@@ -461,7 +491,10 @@ void list_block(const ModelConfig& c, int64_t layer, Block& block, const OnParam
     case Mixer::attention: break;
     case Mixer::linear: list.linear_attention(block.linear.emplace()); break;
     case Mixer::conv: list.gated_conv(block.conv.emplace()); break;
-    case Mixer::scan: list.state_space(block.scan.emplace()); break;
+    case Mixer::scan:
+      if (c.scan.selective()) list.selective_scan(block.selective.emplace());
+      else list.state_space(block.scan.emplace());
+      break;
     case Mixer::lightning: list.lightning(block.lightning.emplace()); break;
     case Mixer::none: break;
   }

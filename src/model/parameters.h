@@ -117,6 +117,14 @@ enum class ParamKind : uint8_t {
   scan_skip,
   scan_norm,
   scan_o,
+  // of a selective scan besides: what its convolution sees, what steps, B and C are made by, their
+  // norms, and the steps of what is made for them
+  scan_x,
+  scan_made,
+  scan_step_norm,
+  scan_b_norm,
+  scan_c_norm,
+  scan_step,
   // of lightning attention: queries, keys and values, what gates them, the norm of all heads, the
   // projection back
   lightning_q,

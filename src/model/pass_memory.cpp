@@ -113,8 +113,13 @@ int64_t saved_linear(const Sizes& s) {
 
 // Before and behind the convolution; gates, what the heads give, the same gated; steps, the norm's
 // statistics; the states that backward starts from.
+// Of a selective scan: before and behind the convolution, gates, steps, what the scan gives; what
+// steps, B and C are made of and the same normed, statistics; the states.
 int64_t saved_scan(const Sizes& s) {
   const StateSpace& of = s.c.scan;
+  if (of.selective())
+    return s.n * s.a * (5 * of.values() + (of.norm ? 2 : 1) * of.made()) +
+           s.n * kF32 * (of.norm ? 3 : 0) + s.chunks() * of.values() * of.states * kF32;
   return s.n * s.a * (2 * of.channels() + 3 * of.values()) +
          s.n * kF32 * (of.heads + (of.norm ? of.groups : 0)) +
          s.chunks() * of.values() * of.states * kF32;
@@ -350,8 +355,17 @@ int64_t scratch_linear(const Sizes& s) {
 
 // Gradients of what is saved, but for one of what the heads give and the same normed and gated;
 // of each head's decay and skip, or those of the convolution in f32.
+// Of a selective scan: of what is gated and of steps, of gates, of what the scan gives and of what
+// the convolution sees, of what that gives; of what steps, B and C are made of, before and behind
+// the norms; of B and C by blocks of channels, or of the convolution in f32.
 int64_t scratch_scan(const Sizes& s) {
   const StateSpace& of = s.c.scan;
+  if (of.selective()) {
+    const int64_t blocks = (of.values() + ops::kSelectiveBlock - 1) / ops::kSelectiveBlock;
+    return s.n * s.a * (4 * of.values() + (of.norm ? 2 : 1) * of.made()) +
+           std::max(s.n * kF32 * std::max(of.values(), 2 * of.states * blocks),
+                    scratch_wave(s, s.n, std::max(of.values(), s.c.width)));
+  }
   return s.n * s.a * (2 * of.channels() + 3 * of.values()) + s.n * kF32 * of.heads +
          std::max(s.n * kF32 * std::max(of.channels(), 2 * of.heads),
                   scratch_wave(s, s.n, s.c.width));
@@ -615,8 +629,8 @@ int64_t scratch_gated(const Sizes& s, int64_t layer) {
     return s.stream() + s.n * std::max(s.c.q_width() * s.a, s.c.heads * kF32);
   if (const StateSpace& of = s.c.scan; s.c.mixer(layer) == Mixer::scan)
     return s.stream() +
-           std::max({of.norm ? s.n * of.values() * s.a : 0, of.conv_width * of.channels() * kF32,
-                     s.c.scan_beside ? s.stream() : 0});
+           std::max({of.norm || of.selective() ? s.n * of.values() * s.a : 0,
+                     of.conv_width * of.channels() * kF32, s.c.scan_beside ? s.stream() : 0});
   if (s.c.mixer(layer) == Mixer::conv)
     return s.stream() + std::max(s.n * s.c.width * s.a, s.c.conv_width * s.c.width * kF32);
   if (const AttentionShape shape = s.c.attention(layer); shape.latent.shared) {

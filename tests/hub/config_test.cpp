@@ -92,6 +92,7 @@ void expect_same(const ModelConfig& a, const ModelConfig& b) {
     EXPECT_EQ(a.multipliers.*member, b.multipliers.*member);
   EXPECT_EQ(a.scan_beside, b.scan_beside);
   EXPECT_EQ(a.scan.norm, b.scan.norm);
+  EXPECT_EQ(a.scan.step_rank, b.scan.step_rank);
   EXPECT_EQ(a.linear.negative, b.linear.negative);
   EXPECT_EQ(a.linear.norm_eps, b.linear.norm_eps);
   EXPECT_EQ(a.norm, b.norm);
@@ -309,6 +310,16 @@ TEST(Config, EveryChoiceSurvives) {
                         .ffn_gate = 0.6f,
                         .ffn_down = 1.4f};
   expect_round_trip(beside, "a state space beside attention");
+  ModelConfig selective = small_config();
+  selective.scan = {.heads = 12,
+                    .groups = 1,
+                    .width = 1,
+                    .states = 5,
+                    .conv_width = 3,
+                    .norm = false,
+                    .step_rank = 2};
+  selective.scan_layers = {0};
+  expect_round_trip(selective, "a selective scan");
   beside.multipliers.scan_in[3] = 0;
   EXPECT_FAILS(config_to_json(beside), "the multiplier of what reads its states is 0");
   apart.norm_placement = NormPlacement::pre;
@@ -451,6 +462,14 @@ TEST(Config, WhatCannotBeHonouredIsRefused) {
   EXPECT_FAILS(parse(with(scanned, "mamba_n_groups", 3)), "4 heads of a state space are not 3");
   EXPECT_FAILS(parse(with(scanned, "mamba_d_conv", 5000)),
                "the convolution's width of a state space: 5000; it must be 2 to 4096");
+  EXPECT_FAILS(parse(with(scanned, "mamba_dt_rank", 2)),
+               "made of 2 numbers: each of its values is then a head in one group");
+  of_states.scan = {.heads = 8192, .groups = 1, .width = 1, .states = 5, .conv_width = 3};
+  EXPECT_FAILS(json_of(of_states), "heads of a state space: 8192; it must be 1 to 4096");
+  of_states.scan.step_rank = 2;
+  EXPECT_EQ(parse(json_of(of_states)).scan.heads, 8192);
+  EXPECT_FAILS(parse(with(json_of(of_states), "mamba_beside", true)),
+               "made of 2 numbers: each of its values");
   EXPECT_FAILS(parse(with(scanned, "mamba_layers", {0, 3})), "layer 3 is listed");
   EXPECT_FAILS(parse(without(scanned, "mamba_layers")), "4 heads, and 0 layers have one");
   EXPECT_FAILS(parse(with(with(scanned, "conv_layers", {2}), "conv_L_cache", 3)),

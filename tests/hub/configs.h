@@ -577,6 +577,14 @@ inline std::vector<NamedConfig> small_configs() {
       .heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3, .conv_bias = true};
   scanned.scan_layers = {0, 2};
   all.push_back({"scanned", scanned});
+  scanned.scan = {.heads = 12,
+                  .groups = 1,
+                  .width = 1,
+                  .states = 5,
+                  .conv_width = 3,
+                  .conv_bias = true,
+                  .step_rank = 2};
+  all.push_back({"selective", scanned});
   ModelConfig halved = small_config();
   halved.layers = 4;
   halved.mixer_only_layers = {0, 2};

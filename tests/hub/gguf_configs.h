@@ -148,6 +148,19 @@ inline void add_own_configs(std::vector<NamedConfig>& all) {
   scanned.shared_width = 96;
   scanned.nope_layers = {1};
   all.push_back({"moe_cpp", scanned});
+  for (const bool norm : {true, false}) {
+    ModelConfig selective = moe_config("mixtral");
+    selective.scan = {.heads = 96,
+                      .groups = 1,
+                      .width = 1,
+                      .states = 16,
+                      .conv_width = 4,
+                      .conv_bias = norm,
+                      .norm = norm,
+                      .step_rank = 8};
+    selective.scan_layers = {0, 2};
+    all.push_back({"moe_cpp", selective});
+  }
   ModelConfig halved = halved_config();
   halved.moe_layers = {2};
   all.push_back({"moe_cpp", halved});

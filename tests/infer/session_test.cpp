@@ -147,6 +147,20 @@ ModelConfig scan_config() {
   return config;
 }
 
+ModelConfig selective_config() {
+  ModelConfig config = plain_config();
+  config.init.std = 0.3f;
+  config.scan = {.heads = 70,
+                 .groups = 1,
+                 .width = 1,
+                 .states = 12,
+                 .conv_width = 4,
+                 .conv_bias = true,
+                 .step_rank = 5};
+  config.scan_layers = {0};
+  return config;
+}
+
 ModelConfig halves_config() {
   ModelConfig config = scan_config();
   config.layers = 4;
@@ -203,8 +217,8 @@ TEST_P(SessionOfStates, IsReadAgainBehindAFailure) {
 }
 
 INSTANTIATE_TEST_SUITE_P(LinearAttentionAndStateSpaces, SessionOfStates,
-                         testing::Values(linear_config, scan_config, halves_config,
-                                         lightning_config));
+                         testing::Values(linear_config, scan_config, selective_config,
+                                         halves_config, lightning_config));
 
 // The id decides the expert, wherever the token stands.
 TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {

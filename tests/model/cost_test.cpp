@@ -123,6 +123,8 @@ TEST(Cost, CountsWhatAModelHolds) {
   c.lightning_layers = {1};
   check("lightning attention");
   c.lightning_layers.clear();
+  c.scan = {.heads = 6, .groups = 1, .width = 1, .states = 5, .conv_width = 3, .step_rank = 2};
+  check("selective scans");
   c.mixer_only_layers = {0};
   c.ffn_only_layers = {1};
   check("layers of one sublayer");
@@ -220,6 +222,10 @@ TEST(Cost, Flops) {
   scanned.scan = {.heads = 4, .groups = 2, .width = 3, .states = 5, .conv_width = 3};
   scanned.scan_layers = {0};
   EXPECT_EQ(count_flops(scanned, 64).scores, f.scores / 2 + 4 * 4 * 3 * 5);
+  scanned.scan = {
+      .heads = 12, .groups = 1, .width = 1, .states = 5, .conv_width = 3, .step_rank = 2};
+  EXPECT_EQ(count_flops(scanned, 64).scores, f.scores / 2 + 4 * 12 * 5);
+  EXPECT_EQ(count_memory(scanned).state_f32, 4 * (2 * 12 + 12 * 5));
   ModelConfig lightning = c;
   lightning.lightning_layers = {0};
   EXPECT_EQ(count_flops(lightning, 64).scores, f.scores / 2 + 4 * 2 * 4 * 4);

@@ -338,6 +338,22 @@ TEST(StateSpaces, BesideAttentionPiecesAndNeighboursChangeNoBit) {
   }
 }
 
+TEST(SelectiveScans, PiecesAndNeighboursChangeNoBit) {
+  ModelConfig c = config_of(find_recipe("mixtral"));
+  c.scan_layers = {0};
+  for (const bool norm : {true, false}) {
+    c.scan = {.heads = 70,
+              .groups = 1,
+              .width = 1,
+              .states = 20,
+              .conv_width = 4,
+              .conv_bias = true,
+              .norm = norm,
+              .step_rank = 6};
+    expect_pieces_and_neighbours_change_no_bit(c);
+  }
+}
+
 TEST(LayersOfOneSublayer, PiecesAndNeighboursChangeNoBit) {
   ModelConfig c = config_of(find_recipe("mixtral"));
   c.layers = 4;

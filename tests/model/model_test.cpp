@@ -345,6 +345,25 @@ void add_state_spaces(std::vector<Case>& list) {
                   .random = true});
 }
 
+void add_selective_scans(std::vector<Case>& list) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.nope_layers = {1};
+  c.scan = {.heads = 7,
+            .groups = 1,
+            .width = 1,
+            .states = 3,
+            .conv_width = 3,
+            .conv_bias = true,
+            .step_rank = 2};
+  c.scan_layers = {0};
+  list.push_back({.name = "a selective scan below attention where nothing turns", .config = c});
+  c.norm_offset = true;
+  c.nope_layers = {};
+  c.scan.norm = c.scan.conv_bias = false;
+  c.scan_layers = {0, 1};
+  list.push_back({.name = "selective scans everywhere, nothing in them normalised", .config = c});
+}
+
 // Gates behind norms: of attention in both layers, of the FFN in the one that routes.
 void add_gated_norms(std::vector<Case>& list) {
   ModelConfig c = routed("deepseek-v3", 4, 2);
@@ -465,6 +484,7 @@ std::vector<Case> architectures() {
   add_carried_residuals(list);
   add_linear_attention(list);
   add_state_spaces(list);
+  add_selective_scans(list);
   ModelConfig c = routed("mixtral", 4, 2);
   c.conv_layers = {0};
   c.conv_width = 2;
@@ -718,6 +738,31 @@ TEST(Model, InitialisesStateSpaces) {
   EXPECT_EQ(of(ParamKind::scan_skip, true), std::vector<double>(32, 1));
   EXPECT_EQ(of(ParamKind::scan_norm, false), std::vector<double>(64, 1));
   EXPECT_EQ(of(ParamKind::scan_conv, true), std::vector<double>(70, 0));
+}
+
+// What a channel keeps decays one to C times as fast, and steps begin between 1e-3 and 1e-1.
+TEST(Model, InitialisesSelectiveScans) {
+  ModelConfig c = routed("mixtral", 4, 2);
+  c.norm_offset = true;
+  c.scan = {.heads = 40, .groups = 1, .width = 1, .states = 3, .conv_width = 2, .step_rank = 2};
+  c.scan_layers = {0};
+  Model model(c);
+  model.initialise(9);
+  const auto of = [&](ParamKind kind, bool bias) {
+    return values(model.find(Part::attention, kind, 0, bias)->value);
+  };
+  const std::vector<double> decays = of(ParamKind::scan_a_log, true);
+  ASSERT_EQ(decays.size(), 120u);
+  for (size_t i = 0; i < decays.size(); ++i)
+    EXPECT_NEAR(decays[i], std::log(1.0 + static_cast<double>(i % 3)), 1e-6) << i;
+  for (const double x : of(ParamKind::scan_dt_bias, true)) {
+    EXPECT_GT(std::log1p(std::exp(x)), 0.99e-3);
+    EXPECT_LT(std::log1p(std::exp(x)), 1.01e-1);
+  }
+  EXPECT_EQ(of(ParamKind::scan_skip, true), std::vector<double>(40, 1));
+  for (const ParamKind norm : {ParamKind::scan_b_norm, ParamKind::scan_c_norm})
+    EXPECT_EQ(of(norm, false), std::vector<double>(3, 1));
+  EXPECT_EQ(of(ParamKind::scan_step_norm, false), std::vector<double>(2, 1));
 }
 
 // A recipe may ask for a router that starts at zero; nothing else does.

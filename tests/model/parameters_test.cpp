@@ -402,6 +402,41 @@ TEST(Parameters, OfAStateSpace) {
   EXPECT_EQ(Model(c).params().size(), model.params().size() - 1);
 }
 
+// Nothing of a selective scan is multiplied in f32; what a channel keeps decays by numbers that are
+// no matrix.
+TEST(Parameters, OfASelectiveScan) {
+  ModelConfig c = small();
+  c.scan = {.heads = 6,
+            .groups = 1,
+            .width = 1,
+            .states = 5,
+            .conv_width = 3,
+            .conv_bias = true,
+            .step_rank = 2};
+  c.scan_layers = {1};
+  const Model model(c), other(c, Storage::bound);
+  std::set<std::string> large, own;
+  for (const Param* p : model.params()) {
+    EXPECT_EQ(model.find(*p), p) << p->name;
+    EXPECT_EQ(other.find(*p)->name, p->name);
+    const std::string begin = "layers.1.scan.";
+    if (!p->name.starts_with(begin)) continue;
+    const std::string name = p->name.substr(begin.size());
+    own.insert(name);
+    if (is_hidden_matrix(*p)) large.insert(name);
+    EXPECT_FALSE(is_multiplied_in_f32(*p)) << name;
+    EXPECT_EQ(is_convolution(*p) && p->is_matrix(), name == "conv.weight");
+  }
+  EXPECT_EQ(large, (std::set<std::string>{"x.weight", "z.weight", "made.weight", "step.weight",
+                                          "o.weight"}));
+  std::set<std::string> all = large;
+  all.insert({"conv.weight", "conv.bias", "step_norm.weight", "b_norm.weight", "c_norm.weight",
+              "dt_bias", "a_log", "skip"});
+  EXPECT_EQ(own, all);
+  c.scan.norm = false;
+  EXPECT_EQ(Model(c).params().size(), model.params().size() - 3);
+}
+
 // A sublayer that is not there has no norm either.
 TEST(Parameters, OfLayersOfOneSublayer) {
   ModelConfig c = small();

@@ -222,6 +222,23 @@ TEST(ForwardMemory, OfStateSpacesBesideAttention) {
   }
 }
 
+TEST(ForwardMemory, OfSelectiveScans) {
+  ModelConfig c = config_of(default_options(find_recipe("mixtral"), 6, 2, 3));
+  c.scan_layers = {0, 1};
+  for (const bool norm : {true, false}) {
+    c.scan = {.heads = 192,
+              .groups = 1,
+              .width = 1,
+              .states = 16,
+              .conv_width = 4,
+              .norm = norm,
+              .step_rank = 24};
+    expect_estimated("selective scans", c, {.tokens = 1024, .loss = true});
+    expect_estimated("selective scans, bf16", c,
+                     {.tokens = 1024, .dtype = DType::bf16, .loss = true});
+  }
+}
+
 TEST(ForwardMemory, OfZeroExperts) {
   ModelConfig c = config_of(default_options(find_recipe("mixtral"), 15, 2, 3));
   c.routing.zero_experts = 1;

@@ -478,6 +478,7 @@ class TwinModel {
       case Mixer::conv: return gated_conv(x, name + "conv.");
       case Mixer::lightning: return lightning(x, name + "lightning.", layer);
       case Mixer::scan: {
+        if (c_.scan.step_rank > 0) return selective_scan(x, name + "scan.");
         const Matrix<T> y = scaled(state_space(x, name + "scan."), c_.multipliers.scan_out);
         return c_.scan_beside ? add(y, attended()) : y;
       }
@@ -602,6 +603,39 @@ class TwinModel {
         std::copy(normed.begin(), normed.end(), y[n].begin() + begin);
       }
     }
+    return linear(y, p(name + "o.weight"), c_.width, 0, nullptr);
+  }
+
+  Matrix<T> selective_scan(const Matrix<T>& x, const std::string& name) const {
+    const int64_t values = c_.scan.heads;
+    const auto rank = static_cast<size_t>(c_.scan.step_rank),
+               states = static_cast<size_t>(c_.scan.states);
+    const auto made = [&](const Matrix<T>& of, const char* what, size_t width) {
+      return linear(of, p(name + what + ".weight"), static_cast<int64_t>(width), 0, nullptr);
+    };
+    const std::vector<T>* bias = maybe(name + "conv.bias");
+    const Matrix<T> seen =
+        twin::short_conv(made(x, "x", static_cast<size_t>(values)), p(name + "conv.weight"),
+                         in_->bounds, true, bias ? *bias : std::vector<T>{});
+    Matrix<T> step, bc;
+    for (const std::vector<T>& all : made(seen, "made", rank + 2 * states)) {
+      const auto part = [&](size_t begin, size_t width, const char* norm) {
+        const auto first = all.begin() + static_cast<long>(begin);
+        const std::vector<T> of(first, first + static_cast<long>(width));
+        const std::vector<T>* weight = maybe(name + norm + ".weight");
+        return weight ? norm_row(of, *weight, nullptr, NormKind::rms, false) : of;
+      };
+      step.push_back(part(0, rank, "step_norm"));
+      bc.push_back(part(rank, states, "b_norm"));
+      const std::vector<T> c = part(rank + states, states, "c_norm");
+      bc.back().insert(bc.back().end(), c.begin(), c.end());
+    }
+    Matrix<T> y =
+        twin::selective_scan(seen, made(step, "step", static_cast<size_t>(values)), bc,
+                             p(name + "a_log"), p(name + "dt_bias"), p(name + "skip"), in_->bounds);
+    const Matrix<T> z = made(x, "z", static_cast<size_t>(values));
+    for (size_t n = 0; n < y.size(); ++n)
+      for (size_t i = 0; i < y[n].size(); ++i) y[n][i] *= z[n][i] * twin::sigmoid(z[n][i]);
     return linear(y, p(name + "o.weight"), c_.width, 0, nullptr);
   }
 

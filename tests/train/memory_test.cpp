@@ -178,6 +178,24 @@ TEST(Memory, OfStateSpacesBesideAttentionIsEstimatedFromShapes) {
     }
 }
 
+TEST(Memory, OfSelectiveScansIsEstimatedFromShapes) {
+  ModelConfig c = config_of("mixtral");
+  c.scan_layers = {0, 1};
+  for (const bool norm : {true, false})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool recompute : {false, true}) {
+        c.scan = {.heads = 192,
+                  .groups = 1,
+                  .width = 1,
+                  .states = 16,
+                  .conv_width = 4,
+                  .norm = norm,
+                  .step_rank = 24};
+        expect_estimated(fmt::format("selective scans {} recompute {}", name_of(dtype), recompute),
+                         c, dtype, recompute);
+      }
+}
+
 TEST(Memory, OfValuesApartIsEstimatedFromShapes) {
   ModelConfig c = config_of("deepseek-v3");
   c.qk_norm = QkNorm::none;

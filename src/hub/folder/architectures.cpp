@@ -467,7 +467,9 @@ std::string what_few_have(const ModelConfig& c, KnownParts known) {
     return "a table says the experts of tokens in some of its layers";
   if (!known.head_gates && c.head_gates) return "its attention has one gate a head";
   if (!known.scan_beside && c.scan_beside) return "attention stands beside its state spaces";
-  if (!known.scan_beside && c.scan.present() && !c.scan.norm)
+  if (!known.selective && c.scan.selective())
+    return "steps of its state spaces are made of few numbers, one for each value";
+  if (!known.scan_beside && !c.scan.selective() && c.scan.present() && !c.scan.norm)
     return "what its state spaces give is not normalised";
   if (!known.scan_beside && !c.multipliers.none_in_layers())
     return "parts of its layers have multipliers";

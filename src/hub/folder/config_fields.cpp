@@ -67,6 +67,7 @@ void visit_moe_cpp_mixers(Visitor& v, Config& c) {
   v.extra("mamba_d_conv", c.scan.conv_width, 0, 2);
   v.extra("mamba_conv_bias", c.scan.conv_bias, false);
   v.extra("mamba_rms_norm", c.scan.norm, true);
+  v.extra("mamba_dt_rank", c.scan.step_rank, 0, 1);
   v.layer_list("mamba_layers", c.scan_layers);
   v.extra("mamba_beside", c.scan_beside, false);
   v.layer_list("lightning_layers", c.lightning_layers);

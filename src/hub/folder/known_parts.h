@@ -16,7 +16,7 @@ struct KnownParts {
        llama4 = false, clips = false, states_pre_norm = false, scan_beside = false,
        values_apart = false, kv_heads_apart = false, heads_apart = false, parts_apart = false,
        softplus_gates = false, norm_gates = false, longcat = false, blocks = false,
-       shared_latents = false;
+       shared_latents = false, selective = false;
 };
 std::string what_few_have(const ModelConfig&, KnownParts known = {});
 // What sets models apart whose layers are one sublayer alone.

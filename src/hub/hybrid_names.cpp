@@ -18,6 +18,20 @@ constexpr NameRow kBambaNames[] = {
     {Part::norms, ParamKind::final_norm, "model.final_layernorm.{w}"},
 };
 
+// Jamba's besides.
+constexpr NameRow kJambaOwn[] = {
+    {Part::attention, ParamKind::scan_dt_bias, "model.layers.{i}.mamba.dt_proj.bias", Layout::same,
+     true},
+    {Part::router, ParamKind::weight, "model.layers.{i}.feed_forward.router.weight"},
+    {Part::experts, ParamKind::gate, "model.layers.{i}.feed_forward.experts.{e}.gate_proj.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::up, "model.layers.{i}.feed_forward.experts.{e}.up_proj.weight",
+     Layout::per_expert},
+    {Part::experts, ParamKind::down, "model.layers.{i}.feed_forward.experts.{e}.down_proj.weight",
+     Layout::per_expert},
+};
+constexpr auto kJambaNames = joined(kJambaOwn, kBambaNames);
+
 // OLMo Hybrid's: layers of linear attention have norms before sublayers, which are called as
 // Llama's are, the others have theirs behind.
 constexpr NameRow kOlmoHybridNames[] = {
@@ -62,6 +76,7 @@ constexpr auto kOlmoHybridWholeNames = joined(kOlmoHybridWholeOwn, kOlmoHybridNa
 }  // namespace
 
 const TensorNames kBambaTensors = {"Bamba", kBambaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
+const TensorNames kJambaTensors = {"Jamba", kJambaNames, kTiedHeadName, {}, {}, kHuggingFaceNames};
 const TensorNames kFalconH1Tensors = {"Falcon-H1", kBambaNames, kTiedHeadName,
                                       {},          {},          kHuggingFaceNames};
 const TensorNames kOlmoHybridTensors = {"OLMo Hybrid",    kOlmoHybridNames, kTiedHeadName, {}, {},

@@ -124,12 +124,12 @@ extern const TensorNames kOlmoeTensors, kMoeCppTensors, kLlamaTensors, kMixtralT
     kFusedLatentTensors, kAxK1Tensors, kAxK1ApartTensors, kCohere2MoeTensors,
     kCohere2MoeApartTensors, kKolibriTensors, kApertusTensors, kNemotronHTensors,
     kNemotronHSavedTensors, kLing3Tensors, kLing3SavedTensors, kHy4Tensors, kHy4FusedTensors,
-    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kOlmoHybridTensors,
-    kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors, kOlmoHybridWholeTensors,
-    kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors, kLongcatTensors, kGptNeoxTensors,
-    kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors, kMiniMaxTensors, kMiniMaxM3Tensors,
-    kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors, kDeepSeekV4Tensors,
-    kDeepSeekV4PublishedTensors, kDeepSeekV4ModuleTensors;
+    kHy4ApartTensors, kLfm3Tensors, kLlama4Tensors, kDbrxTensors, kBambaTensors, kJambaTensors,
+    kOlmoHybridTensors, kFalconH1Tensors, kOlmoHybridOlderTensors, kOlmoHybridSavedTensors,
+    kOlmoHybridWholeTensors, kMimoTensors, kLagunaTensors, kFlintTensors, kAxK2Tensors,
+    kLongcatTensors, kGptNeoxTensors, kGptNeoxNewerTensors, kPhiTensors, kMiniCpm3Tensors,
+    kMiniMaxTensors, kMiniMaxM3Tensors, kMiniMaxM3PublishedTensors, kMiniMaxM3SavedTensors,
+    kDeepSeekV4Tensors, kDeepSeekV4PublishedTensors, kDeepSeekV4ModuleTensors;
 // GGUF: with rotary embeddings of halves, as here, and of neighbours; the latter with Llama 3's
 // table of factors; with queries, keys and values in one; with keys and values of latents apart,
 // the same beside indexers, and, as older files have them, together; where the norm before an FFN

@@ -63,6 +63,16 @@ void add_hybrid_families(Add&& add) {
       c.scan_layers = {0, biased ? 1 : 2};
       c.attention_bias = c.attention_out_bias = c.ffn_bias = c.tied = biased;
     });
+  for (const bool routes : {true, false})
+    add("jamba", routes ? "olmoe" : "dense", [&](ModelConfig& c) {
+      c.layers = 4;
+      c.tied = !routes;
+      c.scan = {.heads = 16, .groups = 1, .width = 1, .states = 3, .conv_width = 3, .step_rank = 2};
+      c.scan.conv_bias = routes;
+      c.nope_layers = {routes ? 1 : 3};
+      c.scan_layers = {0, routes ? 2 : 1, routes ? 3 : 2};
+      if (routes) c.moe_layers = {1, 3};
+    });
   for (const bool normed : {false, true})
     add("falcon_h1", "dense", [&](ModelConfig& c) {
       c.head_width = 4;

@@ -372,6 +372,18 @@ BAMBA = dict(
     mamba_d_state=16,
     pad_token_id=None,
 )
+JAMBA = dict(
+    DENSE,
+    num_hidden_layers=4,
+    attn_layer_period=4,
+    attn_layer_offset=2,
+    expert_layer_period=2,
+    expert_layer_offset=1,
+    num_experts=8,
+    num_experts_per_tok=3,
+    mamba_dt_rank=24,
+    pad_token_id=None,
+)
 # What is multiplied before a product that is saved by another key is multiplied exactly.
 FALCON_H1 = dict(
     DENSE,

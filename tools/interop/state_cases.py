@@ -1,6 +1,6 @@
 """Those of the tiny models of cases.py that have state spaces, and OLMo Hybrid."""
 
-from sizes import BAMBA, FALCON_H1, GRANITE_HYBRID, NEMOTRON_H, OLMO_HYBRID, YARN
+from sizes import BAMBA, FALCON_H1, GRANITE_HYBRID, JAMBA, NEMOTRON_H, OLMO_HYBRID, YARN
 
 STATE_CASES = {
     "granitemoehybrid": ("GraniteMoeHybridConfig", GRANITE_HYBRID),
@@ -51,6 +51,20 @@ STATE_CASES = {
             linear_allow_neg_eigval=False,
             attention_bias=True,
             rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+        ),
+    ),
+    "jamba": ("JambaConfig", JAMBA),
+    "jamba-dense": (
+        "JambaConfig",
+        dict(
+            JAMBA,
+            num_experts=1,
+            num_experts_per_tok=1,
+            attn_layer_period=2,
+            attn_layer_offset=0,
+            mamba_dt_rank="auto",
+            mamba_conv_bias=False,
             tie_word_embeddings=True,
         ),
     ),

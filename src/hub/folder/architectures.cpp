@@ -233,6 +233,7 @@ constexpr Architecture kArchitectures[] = {
     family<kNemotronH>("nemotron_h", "NemotronHForCausalLM", kNemotronHTensors, nullptr,
                        kOfNemotronH),
     family<kBamba>("bamba", "BambaForCausalLM", kBambaTensors),
+    family<kJamba>("jamba", "JambaForCausalLM", kJambaTensors),
     family<kFalconH1>("falcon_h1", "FalconH1ForCausalLM", kFalconH1Tensors),
     family<kOlmoHybrid>("olmo_hybrid", "OlmoHybridForCausalLM", kOlmoHybridTensors, nullptr,
                         kOfOlmoHybrid),

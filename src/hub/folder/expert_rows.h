@@ -60,6 +60,11 @@ inline constexpr FamilyExperts kGraniteHybridExperts = {.count_key = "num_local_
                                                         .recipe = "mixtral",
                                                         .norm = Renormalised::always,
                                                         .or_shared_alone = true};
+// Dense layers are as wide as an expert.
+inline constexpr FamilyExperts kJambaExperts = {.width_key = "intermediate_size",
+                                                .layers = MoeLayers::mixers,
+                                                .recipe = "olmoe",
+                                                .norm = Renormalised::never};
 inline constexpr FamilyExperts kOlmoExperts = {.width_key = "intermediate_size", .recipe = "olmoe"};
 
 inline constexpr FamilyExperts kQwen2Experts = {.dense_width_key = kDenseWidth,
@@ -127,7 +132,7 @@ inline constexpr FamilyExperts kMimoExperts = {.count_key = "n_routed_experts",
 inline constexpr FamilyExperts kNemotronHExperts = {
     .count_key = "n_routed_experts",
     .dense_width_key = kDenseWidth,
-    .layers = MoeLayers::halves,
+    .layers = MoeLayers::mixers,
     .shared = FamilyShared::one,
     .shared_key = "moe_shared_expert_intermediate_size",
     .one_shared_key = "n_shared_experts"};

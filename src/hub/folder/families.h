@@ -116,6 +116,9 @@ inline constexpr FamilyKey kNemotronHKeys[] = {{"attention_bias", "false"},
                                                {"mamba_proj_bias", "false"},
                                                {"mamba_hidden_act", "\"silu\""},
                                                {"sliding_window", "null"}};
+// What its configs say of parts that all its models have, or none.
+inline constexpr FamilyKey kJambaOnly[] = {{"mamba_inner_layernorms", "true"},
+                                           {"sliding_window", "null"}};
 // What its first configs say of parts that transformers' code has for none or for all.
 inline constexpr FamilyKey kMimoKeys[] = {{"add_full_attention_sink_bias", "false"},
                                           {"add_swa_attention_sink_bias", "true"},
@@ -204,6 +207,10 @@ inline constexpr const char* kLlama4Unread[] = {"for_llm_compressor"};
 // A chunk that no code makes, and the epsilon where it stands under both keys.
 inline constexpr const char* kMimoUnread[] = {"attention_chunk_size", "layernorm_epsilon"};
 inline constexpr const char* kGraniteHybridUnread[] = {"init_method"};
+// Ways to compute it, and how many logits are given.
+inline constexpr const char* kJambaUnread[] = {"calc_logits_for_entire_prompt",
+                                               "num_logits_to_keep", "use_associative_scan",
+                                               "use_mamba_kernels", "use_mambapy"};
 // Ways to compute or to draw what is read by other keys, its epsilon under other names, and
 // frequencies by which nothing turns. "time_step_min" is of drawing: transformers 5 holds steps
 // above it, the makers' code does not (github huggingface/transformers pull 48989).
@@ -584,6 +591,13 @@ inline constexpr Family kNemotronH = {.rotary = FamilyRotary::none,
                                       .router = &kNemotronHRouter,
                                       .keys = kNemotronHKeys,
                                       .unread = kNemotronHUnread};
+// (transformers:jamba/modeling_jamba.py)
+inline constexpr Family kJamba = {.rotary = FamilyRotary::none,
+                                  .silu = true,
+                                  .mixers = &kJambaMixers,
+                                  .experts = &kJambaExperts,
+                                  .keys = kJambaOnly,
+                                  .unread = kJambaUnread};
 inline constexpr Family kAria = {.biases = FamilyBiases::flag_or_none,
                                  .silu = true,
                                  .experts = &kAriaExperts,

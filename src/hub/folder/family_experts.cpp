@@ -440,7 +440,8 @@ void read_router(const JsonReader& reader, ModelConfig& c, const Family& f) {
   if (e.why_not) return;
   if (f.router) return read_own_router(reader, c, f);
   if (e.stages) return read_own_stages(reader, c, f);
-  const bool renormalise = e.norm == Renormalised::always || reader.get<bool>("norm_topk_prob");
+  const bool renormalise = e.norm == Renormalised::always ||
+                           (e.norm == Renormalised::said && reader.get<bool>("norm_topk_prob"));
   FieldReader fields(reader);
   fields.extra_recipe("recipe", c.routing.recipe, recipe_of(e, renormalise));
   fields.optional("router_balance_over", c.routing.balance_over, balance_over_names());
@@ -483,6 +484,8 @@ std::string why_not_softmax(const ModelConfig& c, const FamilyExperts& e) {
     return recipe == e.recipe ? ""
                               : fmt::format("recipe '{}' is another than '{}'", recipe, e.recipe);
   if (const std::string reason = why_not_plain_routing(c.routing); !reason.empty()) return reason;
+  if (e.norm == Renormalised::never && renormalises(c.routing))
+    return "its combine weights are normalised";
   const bool divides = e.norm == Renormalised::always || e.scores_said;
   return divides && !renormalises(c.routing) ? "its combine weights are not normalised" : "";
 }
@@ -533,7 +536,7 @@ std::string why_not_shared(const ModelConfig& c, const Family& f) {
 std::string why_not_layers(const ModelConfig& c, const Family& f) {
   if (c.moe_layer_count() == 0) return "no layer routes";
   switch (f.experts->layers) {
-    case MoeLayers::halves: return "";  // its pattern says of each layer what it is
+    case MoeLayers::mixers: return "";  // the row of what mixes tokens asks for them
     case MoeLayers::all: return c.moe_layer_count() != c.layers ? "some layers are dense" : "";
     case MoeLayers::step:
     case MoeLayers::types:

@@ -14,8 +14,9 @@ namespace moe {
 // first_or_types: the same, or as "mlp_layer_types" says of each layer "dense" or "sparse", and
 // both are written; first_or_list: the same, and only the count is written. types: as that list
 // says, in any order, and all where it is missing. step: each "decoder_sparse_step"th that is not
-// in "mlp_only_layers". own: as the row's own reader says; halves: as the pattern of halves says.
-enum class MoeLayers { all, first, first_or_types, first_or_list, types, step, own, halves };
+// in "mlp_only_layers". own: as the row's own reader says; mixers: those that the reader of
+// what mixes tokens (family_mixers.h) has found, or none.
+enum class MoeLayers { all, first, first_or_types, first_or_list, types, step, own, mixers };
 
 // gated: one with a gate, as wide as a key says; one: without a gate; one_or_none: the same, and
 // none where the width is 0; branch: one beside the routed ones with norms of its own; alike: one,
@@ -74,7 +75,7 @@ struct FamilyExperts {
   }
   // Whether some of the family's models have none.
   bool may_be_none() const {
-    return switch_key != nullptr || or_shared_alone || layers == MoeLayers::halves;
+    return switch_key != nullptr || or_shared_alone || layers == MoeLayers::mixers;
   }
   bool dense_first() const {
     return layers == MoeLayers::first || layers == MoeLayers::first_or_types ||

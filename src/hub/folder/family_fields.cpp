@@ -230,7 +230,7 @@ void read_parts(const JsonReader& reader, ModelConfig& c, const Family& f) {
 bool has_experts(const JsonReader& reader, const ModelConfig& c, const Family& f) {
   if (!f.experts) return false;
   const FamilyExperts& e = *f.experts;
-  if (e.layers == MoeLayers::halves) return !c.moe_layers.empty();
+  if (e.layers == MoeLayers::mixers) return !c.moe_layers.empty();
   if (e.or_shared_alone) {
     if (reader.get_in<int64_t>(e.count_key, 0, kMaxSize) > 0) return true;
     for (const char* key : {e.top_k_key, e.width_key, "router_aux_loss_coef"}) stands(reader, key);

@@ -104,6 +104,8 @@ void write_minicpm(Json&, const ModelConfig&);
 std::string why_not_minicpm(const ModelConfig&);
 // Refuses limits of a state space's steps.
 void check_step_limits(const JsonReader&);
+// Of state spaces whose values are said as a number of times as wide as the model.
+std::string why_not_times(const ModelConfig&);
 
 // What sets Gemma's families apart (family_gemma.cpp); of Gemma 4 also what layers without a window
 // have, once it is known which these are.

@@ -132,14 +132,13 @@ StateSpace write_scan(Json& json, const ModelConfig& c) {
   return of.scan;
 }
 
-// Of those whose values are said as a number of times as wide as the model.
+}  // namespace
+
 std::string why_not_times(const ModelConfig& c) {
   return c.scan.values() % c.width == 0
              ? ""
              : "its state spaces are not a whole number of times as wide as the model";
 }
-
-}  // namespace
 
 void read_granite_states(const JsonReader& reader, ModelConfig& c) {
   read_scan(reader, c);

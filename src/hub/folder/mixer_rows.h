@@ -33,6 +33,11 @@ std::string why_not_bamba_states(const ModelConfig&);
 void read_falcon_states(const JsonReader&, ModelConfig&);
 void write_falcon_states(Json&, const ModelConfig&);
 std::string why_not_falcon_states(const ModelConfig&);
+// Layers of Jamba, of which one in so many has attention, and one in so many routes
+// (family_jamba.cpp).
+void read_jamba(const JsonReader&, ModelConfig&);
+void write_jamba(Json&, const ModelConfig&);
+std::string why_not_jamba(const ModelConfig&);
 // Layers of lightning attention, and factors of residuals (family_lightning.cpp).
 void read_lightning(const JsonReader&, ModelConfig&);
 void write_lightning(Json&, const ModelConfig&);
@@ -90,6 +95,12 @@ inline constexpr FamilyMixers kFalconH1Mixers = {.kind = Mixer::scan,
                                                  .read = read_falcon_states,
                                                  .write = write_falcon_states,
                                                  .why_not = why_not_falcon_states};
+// Selective scans in all layers but each so manyth, of whose attention nothing turns.
+inline constexpr FamilyMixers kJambaMixers = {.kind = Mixer::scan,
+                                              .known = {.selective = true},
+                                              .read = read_jamba,
+                                              .write = write_jamba,
+                                              .why_not = why_not_jamba};
 // "layer_types" tells of lightning attention, and factors are of residuals, which norms give.
 inline constexpr FamilyMixers kLightningMixers = {.kind = Mixer::lightning,
                                                   .must = false,

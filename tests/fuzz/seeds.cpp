@@ -260,6 +260,12 @@ ModelConfig seed_config_of(const GgufArchitecture& row) {
     c.scan = {.heads = 2, .groups = 1, .width = 4, .states = 4, .conv_width = 2};
     c.scan_layers = {0};
   }
+  if (row.selective) {
+    c.rope_scaling = {};
+    c.scan.heads = 2 * c.width;
+    c.scan.width = 1;
+    c.scan.step_rank = 2;
+  }
   if (row.windows_at > 0 && row.windows()) c.layers = row.windows_at;
   if (row.latent()) {
     c.latent = {.width = 8, .query_width = 6, .value_width = 2};

@@ -725,6 +725,7 @@ inline std::vector<NamedConfig> gguf_configs() {
   ModelConfig latent = grouped_config();
   make_latent(latent);
   add_configs_with_later_latents(all, latent);
+  add_jambas(all, moe_config("olmoe"), dense_config());
   add_own_configs(all);
   return all;
 }

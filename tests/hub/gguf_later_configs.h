@@ -105,6 +105,37 @@ inline void add_lightning_configs(std::vector<NamedConfig>& all, const ModelConf
   all.push_back({"moe_cpp", c});
 }
 
+// Selective scans around attention in which nothing turns, and experts in some layers; of one that
+// routes without dividing weights by their sum, or of one without experts.
+inline ModelConfig jamba_config(ModelConfig c) {
+  c.model_type = "jamba";
+  c.rope_theta = 10000;  // which its configs do not say: nothing turns
+  c.scan = {.heads = 2 * c.width,
+            .groups = 1,
+            .width = 1,
+            .states = 16,
+            .conv_width = 4,
+            .conv_bias = true,
+            .step_rank = 8};
+  c.scan_layers = {0, 2};
+  c.nope_layers = {1};
+  if (c.moe_layer_count() > 0) c.moe_layers = {1};
+  return c;
+}
+
+inline void add_jambas(std::vector<NamedConfig>& all, const ModelConfig& routed,
+                       const ModelConfig& dense) {
+  all.push_back({"jamba", jamba_config(routed)});
+  ModelConfig everywhere = jamba_config(routed);
+  everywhere.moe_layers = {0, 1, 2};
+  everywhere.tied = true;
+  all.push_back({"jamba", everywhere});
+  ModelConfig without = jamba_config(dense);
+  all.push_back({"jamba", without});
+  without.scan.conv_bias = false;
+  all.push_back({"moe_cpp", without});
+}
+
 inline void add_configs_with_listed_windows(std::vector<NamedConfig>& all,
                                             const ModelConfig& routed) {
   ModelConfig mimo = mimo_config(routed);

@@ -72,6 +72,7 @@ NOT_FOR_LLAMA_CPP = {
     "granitemoe_swa-still": "in layer 0 nothing turns",
     "granitemoehybrid-dense": "the convolution of its state spaces has no bias",
     "nemotron_h-mixed": "layer 3 is dense",
+    "jamba-dense": "the convolution of its state spaces has no bias",
     "falcon_h1-unbiased": "the convolution of its state spaces has no bias",
     "olmo_hybrid": "stand elsewhere than the others",
     "olmo_hybrid-turning": "stand elsewhere than the others",

@@ -104,12 +104,15 @@ struct GgufArchitecture {
   bool hy4 = false;    // residual streams, latent attention with a gate, experts that are held
   bool mrope = false;  // a key of the axes of pictures has to stand there
   bool gate = false;   // attention of every layer has a gate
-  bool conv = false;   // convolutions in layers whose number of key/value heads is 0
   // Lightning attention in the layers that are listed, else in all but each eighth; and residuals
   // that norms give, all of them times one number.
   bool lightning = false;
+  bool conv = false;    // convolutions in layers whose number of key/value heads is 0
   bool scan = false;    // state spaces likewise
   bool beside = false;  // and these beside attention, in every layer; weights hold all multipliers
+  // State spaces are selective scans, whose steps are made of few numbers, around attention in
+  // which nothing turns.
+  bool selective = false;
   // Layers are one sublayer alone: attention in which nothing turns, a state space, or an FFN,
   // whose width is 0 in the others.
   bool halves = false;
@@ -144,6 +147,7 @@ struct GgufArchitecture {
   SharedWidth shared_width = SharedWidth::unsaid;
   bool dense_first = false;       // leading_dense_block_count dense layers come first
   bool dense_by_tensors = false;  // as many as have no router; no key says how many
+  bool routers_tell = false;      // those layers route that have a router; no key says which
   // A key that must stand there and, but for Llama 4, be 1: how far apart MoE layers are.
   std::string_view step = {};
   std::string_view expert_width = "feed_forward_length";  // key of the width of an expert
@@ -156,7 +160,7 @@ struct GgufArchitecture {
   bool routes() const { return !recipe.empty(); }
   bool listed() const { return mimo || laguna; }
   bool windows() const { return window_every > 0 || gemma4 || (listed() && window_local); }
-  bool stands() const { return kimi || halves; }  // nothing turns in any layer
+  bool stands() const { return kimi || halves || selective; }  // nothing turns in any layer
   bool channel_decays() const { return kimi || ling3; }
   bool latent() const { return older_latents != nullptr || channel_decays() || hy4; }
   bool may_lack_shared() const {

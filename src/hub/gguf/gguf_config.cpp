@@ -504,14 +504,16 @@ GgufModelConfig read_gguf_config(const Gguf& file) {
         file.path(), file.path());
   GgufKeys keys(file, name);
   if (name == own_gguf_architecture().name) return read_own(file, keys);
-  const bool routes = keys.has("expert_count") && keys.size("expert_count", 0) > 0;
-  const GgufTraits traits = {
-      .routes = routes,
-      .windows = keys.has(kWindow),
-      .gating = keys.size_or(kGgufGating, 0, 0),
-      .selection_bias = std::ranges::any_of(file.tensors(), [](const NamedTensor& tensor) {
-        return tensor.name.ends_with(".exp_probs_b.bias");
-      })};
+  const auto has_any = [&](std::string_view end) {
+    return std::ranges::any_of(
+        file.tensors(), [&](const NamedTensor& tensor) { return tensor.name.ends_with(end); });
+  };
+  const int64_t experts = keys.size_or("expert_count", 0, 0);
+  const bool routes = experts > 1 || (experts == 1 && has_any(".ffn_gate_inp.weight"));
+  const GgufTraits traits = {.routes = routes,
+                             .windows = keys.has(kWindow),
+                             .gating = keys.size_or(kGgufGating, 0, 0),
+                             .selection_bias = has_any(".exp_probs_b.bias")};
   const GgufArchitecture& row = find_gguf_architecture(name, traits, file.path());
   ModelConfig c;
   c.norm = row.norm;

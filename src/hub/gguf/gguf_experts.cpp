@@ -51,6 +51,13 @@ int64_t read_dense_first(const Gguf& file, GgufKeys& keys, const GgufArchitectur
   return layer;
 }
 
+std::vector<int64_t> layers_with_routers(const Gguf& file, const ModelConfig& c) {
+  std::vector<int64_t> layers;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (file.contains(fmt::format("blk.{}.ffn_gate_inp.weight", i))) layers.push_back(i);
+  return layers;
+}
+
 }  // namespace
 
 void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture& row,
@@ -59,6 +66,7 @@ void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
                 used = keys.size("expert_used_count", 1, experts);
   c.expert_width = keys.size(row.expert_width, 1);
   if (row.dense_first) c.dense_first = read_dense_first(file, keys, row, c);
+  if (row.routers_tell) c.moe_layers = layers_with_routers(file, c);
   c.dense_width =
       c.dense_first > 0 || row.llama4 ? keys.size("feed_forward_length", 1) : c.expert_width;
   keys.ignore("feed_forward_length");
@@ -123,9 +131,11 @@ void read_gguf_experts(const Gguf& file, GgufKeys& keys, const GgufArchitecture&
         keys.where(), keys.name(kNorm), divides ? "" : "not ", row.title);
 }
 
-// Keys of experts may stand there that llama.cpp wants of models without any.
+// Keys of experts may stand there that llama.cpp wants of models without any. One expert that no
+// router chooses is an FFN.
 void read_gguf_dense(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
-  keys.need_number("expert_used_count", 0, "there are no experts");
+  if (keys.size_or("expert_count", 0, 0) == 1) keys.ignore("expert_used_count");
+  else keys.need_number("expert_used_count", 0, "there are no experts");
   if (!row.halves) c.dense_width = c.expert_width = keys.size("feed_forward_length", 1);
   if (row.granite4)
     keys.need_number(kSharedWidth, static_cast<double>(c.dense_width),

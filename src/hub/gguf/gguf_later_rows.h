@@ -106,6 +106,20 @@ inline constexpr GgufArchitecture kLaterGgufRows[] = {
      .dense_first = true,
      .expert_width = "expert_feed_forward_length",
      .model_type = "hy_v4"},
+    {.name = "jamba",
+     .title = "Jamba",
+     .recipe = "olmoe",
+     .tensors = &kGgufTensors,
+     .scan = true,
+     .selective = true,
+     .routers_tell = true,
+     .model_type = "jamba"},
+    {.name = "jamba",
+     .title = "Jamba without experts",
+     .tensors = &kGgufTensors,
+     .scan = true,
+     .selective = true,
+     .model_type = "jamba"},
 };
 
 }  // namespace moe

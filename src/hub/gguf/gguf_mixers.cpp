@@ -183,12 +183,26 @@ std::string why_not_gguf_lightning(const GgufArchitecture& row, const ModelConfi
   return c.layers == 1 ? "it has one layer" : "";
 }
 
+// Of a selective scan the rank is what it is called (github ggml-org/llama.cpp
+// src/models/jamba.cpp).
+StateSpace read_selective(GgufKeys& keys) {
+  return {.heads = keys.size(kInner, 1),
+          .groups = 1,
+          .width = 1,
+          .states = keys.size(kState, 1),
+          .conv_width = keys.size(kConv, 2),
+          .conv_bias = true,
+          .step_rank = keys.size(kValueHeads, 1)};
+}
+
 // Where there are no key/value heads a state space is, or an FFN alone; or all layers have both.
 // One number is that of all layers.
 void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig& c) {
   if (keys.holds<std::vector<int64_t>>(kKvHeads)) c.scan_layers = layers_without_heads(keys, c);
   else c.kv_heads = keys.size_or(kKvHeads, 1, c.heads);
   if (row.halves) read_half_layers(keys, row, c);
+  for (int64_t i = 0; row.selective && i < c.layers; ++i)
+    if (!std::ranges::binary_search(c.scan_layers, i)) c.nope_layers.push_back(i);
   if (!c.scan_layers.empty() && (!row.scan || row.beside))
     fail("{}: by key \"{}\" layer {} has no attention; in a model of this architecture all have",
          keys.where(), keys.name(kKvHeads), c.scan_layers[0]);
@@ -198,6 +212,10 @@ void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig&
   }
   if (c.scan_layers.empty()) {
     for (const char* key : {kConv, kInner, kState, kValueHeads, kKeyHeads}) keys.ignore(key);
+    return;
+  }
+  if (row.selective) {
+    c.scan = read_selective(keys);
     return;
   }
   c.scan = {.heads = keys.size(kValueHeads, 1),
@@ -212,12 +230,14 @@ void read_state_layers(GgufKeys& keys, const GgufArchitecture& row, ModelConfig&
   c.scan.width = values / c.scan.heads;
 }
 
-// llama.cpp asserts the latter two of Granite (github ggml-org/llama.cpp
-// src/models/granite-hybrid.cpp, mamba-base.cpp).
+// llama.cpp asserts the width, and of Granite the groups (github ggml-org/llama.cpp
+// src/models/granite-hybrid.cpp, jamba.cpp, mamba-base.cpp).
 std::string why_not_state_sizes(const GgufArchitecture& row, const ModelConfig& c) {
   const StateSpace& s = c.scan;
   if (!s.conv_bias) return "the convolution of its state spaces has no bias";
-  if (!row.granite4) return "";
+  if (row.selective && !s.norm)
+    return "what steps of its state spaces are made of is not normalised";
+  if (!row.granite4 && !row.selective) return "";
   if (s.values() != 2 * c.width) return "its state spaces are not twice as wide as the model";
   return s.groups > 2 ? fmt::format("heads of its state spaces are in {} groups", s.groups) : "";
 }
@@ -245,8 +265,9 @@ void add_kv_heads(std::vector<GgufEntry>& out, const std::string& prefix,
     size(kConv, c.scan.conv_width);
     size(kInner, c.scan.values());
     size(kState, c.scan.states);
-    size(kValueHeads, c.scan.heads);
-    return size(kKeyHeads, c.scan.groups);
+    size(kValueHeads, row.selective ? c.scan.step_rank : c.scan.heads);
+    if (!row.selective) size(kKeyHeads, c.scan.groups);
+    return;
   }
   size(row.conv ? kConvTokens : kConv, row.conv ? c.conv_width : c.linear.conv_width);
   if (row.channel_decays()) size(kKdaWidth, c.linear.key_width);

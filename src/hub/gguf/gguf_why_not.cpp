@@ -80,6 +80,10 @@ std::string why_not_half_layers(const GgufArchitecture& row, const ModelConfig& 
 }
 
 std::string why_not_layers(const GgufArchitecture& row, const ModelConfig& c) {
+  if (row.routers_tell)
+    return c.moe_layer_count() < c.layers && c.dense_width != c.expert_width
+               ? "its dense FFNs are not as wide as its experts"
+               : "";
   const int64_t dense = row.dense_first ? c.layers - c.moe_layer_count() : 0,
                 step = row.llama4 ? llama4_step(c) : 1;
   for (int64_t i = 0; i < c.layers; ++i)
@@ -173,6 +177,8 @@ std::string why_not_linear(const GgufArchitecture& row, const ModelConfig& c) {
   if (row.scan != c.scan.present())
     return row.scan ? "none of its layers has a state space"
                     : "some of its layers have a state space";
+  if (row.selective && !c.scan.selective())
+    return "steps of its state spaces are not made of few numbers";
   for (int64_t i = 0; row.beside && i < c.layers; ++i)
     if (c.mixer(i) != Mixer::scan || !c.attends(i))
       return fmt::format("layer {} has not both attention and a state space", i);
@@ -317,7 +323,8 @@ KnownParts known_parts_of(const GgufArchitecture& row, const ModelConfig& c) {
           .heads_apart = row.listed(),
           .parts_apart = row.laguna,
           .softplus_gates = row.laguna,
-          .blocks = row.blocks};
+          .blocks = row.blocks,
+          .selective = row.selective};
 }
 
 // The questions, those that tell families apart first.

@@ -364,6 +364,9 @@ TEST(HybridFamilies, KindsOfLayersAreTold) {
                          {"lfm2", "granitemoehybrid", "some of its layers have a convolution"},
                          {"lfm2", "falcon_h1", "none of its layers has a state space"},
                          {"llama", "lfm3", "none of its layers has a convolution"},
+                         {"llama", "jamba", "none of its layers has a state space"},
+                         {"bamba", "jamba", "state spaces are not made of few numbers"},
+                         {"jamba", "bamba", "state spaces are made of few numbers"},
                          {"olmo2", "olmo_hybrid", "none of its layers has linear attention"},
                          {"kimi_linear", "bailing_hybrid", "are made of few numbers"}})
     EXPECT_FAILS(architecture_of(small_family(of.family), of.type, "here"), of.why);
@@ -378,6 +381,12 @@ TEST(HybridFamilies, KindsOfLayersAreTold) {
   EXPECT_FAILS(architecture_of(linear, "qwen3_5_text", "here"), "each channel has its own decay");
   linear.linear.decay_floor = -5;
   EXPECT_FAILS(architecture_of(linear, "qwen3_5_text", "here"), "attention have a floor");
+
+  ModelConfig lightning = small_config();
+  lightning.lightning_layers = {0};
+  for (const char* type : {"llama", "lfm2", "granitemoehybrid"})
+    EXPECT_FAILS(architecture_of(lightning, type, "here"),
+                 "some of its layers have lightning attention");
 }
 
 // Queries, keys and values have convolutions of their own, of different widths; what transformers

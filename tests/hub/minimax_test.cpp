@@ -155,6 +155,9 @@ TEST(MiniMax, WhatIsRefused) {
   c.multipliers = {};
   EXPECT_EQ(architecture_of(c).model_type, "moe_cpp");
   c = parse(given);
+  c.multipliers.embedding = 2;
+  EXPECT_FAILS(architecture_of(c, "minimax", "here"), "it has multipliers");
+  c = parse(given);
   c.nope_layers = {7};
   EXPECT_EQ(architecture_of(c).model_type, "moe_cpp");
   EXPECT_FAILS(architecture_of(parse(given), "mixtral", "here"), "cannot say this model");

@@ -328,7 +328,6 @@ CASES = {
             num_hidden_layers=3,
             layer_types=["full_attention", "linear_attention", "full_attention"],
             sliding_window=100,
-            block_size=64,
             tie_word_embeddings=True,
         ),
     ),

@@ -173,12 +173,19 @@ head.weight f32 [9, 8]
 
 TEST(Parameters, EachIsWhatItsNameSays) {
   const std::map<std::string, Part> parts = {
-      {"embed", Part::embedding},   {"positions", Part::positions},
-      {"final_norm", Part::norms},  {"norm1", Part::norms},
-      {"norm2", Part::norms},       {"norm1_out", Part::norms},
-      {"norm2_out", Part::norms},   {"layer_scale", Part::norms},
-      {"attn", Part::attention},    {"ffn.router", Part::router},
-      {"ffn.shared", Part::shared}, {"ffn.shared_gate", Part::shared},
+      {"embed", Part::embedding},
+      {"positions", Part::positions},
+      {"final_norm", Part::norms},
+      {"norm1", Part::norms},
+      {"norm2", Part::norms},
+      {"norm1_out", Part::norms},
+      {"norm2_out", Part::norms},
+      {"layer_scale", Part::norms},
+      {"attn", Part::attention},
+      {"lightning", Part::attention},
+      {"ffn.router", Part::router},
+      {"ffn.shared", Part::shared},
+      {"ffn.shared_gate", Part::shared},
       {"head", Part::lm_head},
   };
   const std::map<std::string, ParamKind> kinds = {
@@ -214,6 +221,12 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       {"experts.norm", ParamKind::experts_norm},
       {"experts.norm_out", ParamKind::experts_out_norm},
       {"shared.norm_out", ParamKind::shared_out_norm},
+      {"lightning.q", ParamKind::lightning_q},
+      {"lightning.k", ParamKind::lightning_k},
+      {"lightning.v", ParamKind::lightning_v},
+      {"lightning.z", ParamKind::lightning_z},
+      {"lightning.o", ParamKind::lightning_o},
+      {"lightning.norm", ParamKind::lightning_norm},
   };
   for (const ModelConfig& c : configs()) {
     const Model model(c);
@@ -232,6 +245,7 @@ TEST(Parameters, EachIsWhatItsNameSays) {
       auto kind = kinds.find(stem.substr(stem.rfind('.') + 1));
       if (stem.starts_with("ffn.") && kinds.contains(stem.substr(4)))
         kind = kinds.find(stem.substr(4));
+      if (kinds.contains(stem)) kind = kinds.find(stem);
       const ParamKind of_no_name =
           own.ends_with("router.bias") ? ParamKind::selection_bias : ParamKind::weight;
       EXPECT_EQ(p->kind, kind == kinds.end() ? of_no_name : kind->second) << p->name;

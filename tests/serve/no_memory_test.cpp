@@ -76,7 +76,7 @@ class NoMemory : public ::testing::Test {
 TEST_F(NoMemory, ForAPrompt) {
   is_short_ = true;
   expect_refused(complete({{"prompt", "Once!"}}));
-  EXPECT_EQ(complete({}).status, 200);
+  EXPECT_EQ(complete(Json::object()).status, 200);
 }
 
 TEST_F(NoMemory, ForAReply) {

@@ -163,4 +163,11 @@ void Arrays::done() const {
                  suggestion(a.name, {asked_.begin(), asked_.end()}));
 }
 
+void check_bounds(std::string_view name, std::span<const int64_t> bounds, int64_t tokens) {
+  if (!bounds.empty() && (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != tokens ||
+                          !std::is_sorted(bounds.begin(), bounds.end())))
+    fail_usage("\"{}\" must rise from 0 to the {} tokens, a number more than sequences", name,
+               tokens);
+}
+
 }  // namespace moe::api

@@ -57,4 +57,8 @@ class Arrays {
   std::string function_;
 };
 
+// Refuses bounds of sequences of so many tokens that do not rise from 0 to their end; none are
+// fine.
+void check_bounds(std::string_view name, std::span<const int64_t> bounds, int64_t tokens);
+
 }  // namespace moe::api

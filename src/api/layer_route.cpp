@@ -26,13 +26,6 @@ struct RouteCall {
   int64_t tokens() const { return saved.tokens(); }
 };
 
-void check_bounds(std::span<const int64_t> bounds, int64_t tokens) {
-  if (!bounds.empty() && (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != tokens ||
-                          !std::is_sorted(bounds.begin(), bounds.end())))
-    fail_usage("\"bounds\" must rise from 0 to the {} tokens, a number more than sequences",
-               tokens);
-}
-
 // Refuses what these stages read and nobody has bound.
 void need_router(const moe_layer& layer, const RoutingSpec& spec, bool makes_logits, bool draws) {
   const Router& router = *layer.layer.router;
@@ -63,7 +56,7 @@ RouteCall::RouteCall(moe_layer& layer, Run& run, Arrays& arrays, bool training, 
   const int64_t n = by_ids ? ids.numel() : x.empty() ? logits.rows() : x.rows();
   if (Tensor b = arrays.find_whole(run.saved, "bounds", {Arrays::kAny}, 0, n); !b.empty())
     bounds.assign(b.as<int32_t>(), b.as<int32_t>() + b.numel());
-  check_bounds(bounds, n);
+  check_bounds("bounds", bounds, n);
   if (std::vector<int64_t> counts = arrays.wholes("step_counts", experts); !counts.empty())
     step_counts.push_back(std::move(counts));
   if (Tensor r = arrays.find_whole(run.saved, "recorded", {n, spec.slots()},

@@ -37,10 +37,7 @@ void need_dtype(const Tensor& t, const char* name, const Tensor& q) {
 // Of the sequences that these rows belong to; absent: empty.
 std::vector<int64_t> bounds_of(Arrays& arrays, const char* name, int64_t rows) {
   std::vector<int64_t> bounds = arrays.wholes(name, Arrays::kAny);
-  if (!bounds.empty() && (bounds.size() < 2 || bounds.front() != 0 || bounds.back() != rows ||
-                          !std::is_sorted(bounds.begin(), bounds.end())))
-    fail_usage("\"{}\" must rise from 0 to the {} tokens, a number more than sequences", name,
-               rows);
+  check_bounds(name, bounds, rows);
   return bounds;
 }
 

@@ -30,8 +30,8 @@ except ImportError as error:
 
 from moe_cpp.torch import _bank
 from moe_cpp.torch._activations import name_of
-from moe_cpp.torch._engine import Engine, forgetful
 from moe_cpp.torch._attention import attention
+from moe_cpp.torch._engine import Engine, forgetful
 from moe_cpp.torch._linear import replace_linears, restore_linears
 from moe_cpp.torch._norm import replace_norms, restore_norms
 from moe_cpp.torch._ops import as_autocast, experts, is_plain, products

@@ -161,14 +161,15 @@ def _behind_others(
         refuse("attention has no gradient where keys are more than queries; use torch.no_grad()")
     each = heads // groups
     rows = query.reshape(batch, groups, each, tokens, width).transpose(2, 3)
-    o, _ = _room(rows.reshape(-1, each * width), value.reshape(-1, value.shape[3]), each, 1)
+    rows = rows.reshape(-1, each * width).contiguous()
+    o = rows.new_empty([rows.shape[0], each * value.shape[3]])
     _call(
         "moe_attention",
         each,
         1,
         scale,
         window,
-        q=rows.reshape(-1, each * width).contiguous(),
+        q=rows,
         k=key.reshape(-1, width).contiguous(),
         v=value.reshape(-1, value.shape[3]).contiguous(),
         bounds=torch.arange(batch * groups + 1) * tokens,

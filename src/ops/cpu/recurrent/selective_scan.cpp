@@ -45,17 +45,6 @@ void SelectedRates(float* rate, float* room, const float* a_log, int64_t channel
     for (int64_t c = 0; c < states; ++c) rate[c * kSelectiveBlock + i] = room[i * states + c];
 }
 
-// to [cols] = a row of x
-void WidenBoth(float* to, Tensor x, int64_t row) {
-  const DF32 d;
-  WithFloat(x.dtype, [&](auto kind) HWY_ATTR {
-    const auto* from = x.row<decltype(kind)>(row);
-    ForColumns(d, x.cols(), [&](int64_t c, auto part) HWY_ATTR {
-      Store(Load(d, from + c, part), d, to + c, part);
-    });
-  });
-}
-
 // `after` from `before`, which may be it, both [C,stride], and the block's columns of y where it is
 // wanted.
 void SelectToken(float* after, const float* before, int64_t stride, Tensor y,
@@ -142,7 +131,6 @@ namespace moe::ops::cpu {
 namespace {
 
 HWY_EXPORT(SelectedRates);
-HWY_EXPORT(WidenBoth);
 HWY_EXPORT(SelectToken);
 HWY_EXPORT(SelectTokenBackward);
 
@@ -198,8 +186,7 @@ class Selected {
   // Tokens [begin, begin + count) are those of the calls that follow.
   void read(int64_t begin, int64_t count) {
     begin_ = begin;
-    for (int64_t n = 0; n < count; ++n)
-      HWY_DYNAMIC_DISPATCH(WidenBoth)(bc_ + n * 2 * block_.states, in_.bc, begin + n);
+    for (int64_t n = 0; n < count; ++n) widen_row(bc_ + n * 2 * block_.states, in_.bc, begin + n);
   }
   SelectedToken token(int64_t n) const {
     const float* b = bc_ + n * 2 * block_.states;

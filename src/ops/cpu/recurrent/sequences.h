@@ -28,4 +28,7 @@ void each_part(Run& run, int64_t parts, std::span<const int64_t> bounds, F&& f) 
   });
 }
 
+// to [cols] = a row of x, f32 or bf16 (state_space.cpp).
+void widen_row(float* to, const Tensor& x, int64_t row);
+
 }  // namespace moe::ops::cpu

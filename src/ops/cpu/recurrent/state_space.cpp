@@ -143,9 +143,9 @@ class ScanHead {
                 bias = p.dt_bias.value.as<float>()[head];
     const Tensor x = values(xbc, h, head), b = inputs(xbc, h, head), c = outputs(xbc, h, head);
     for (int64_t n = 0; n < count; ++n) {
-      HWY_DYNAMIC_DISPATCH(WidenRow)(x_ + n * h.width, x, begin + n);
-      HWY_DYNAMIC_DISPATCH(WidenRow)(b_ + n * h.states, b, begin + n);
-      HWY_DYNAMIC_DISPATCH(WidenRow)(c_ + n * h.states, c, begin + n);
+      widen_row(x_ + n * h.width, x, begin + n);
+      widen_row(b_ + n * h.states, b, begin + n);
+      widen_row(c_ + n * h.states, c, begin + n);
       step_[n] = softplus(dt.row<float>(begin + n)[head] + bias);
       decay_[n] = std::exp(rate * step_[n]);
     }
@@ -291,7 +291,7 @@ void state_space_backward(Run& run, Tensor dxbc, Tensor ddt, Param& a_log, Param
         (states + (n + 1) * size, states + n * size, nullptr, tokens.token(n));
         for (int64_t n = count; n-- > 0;) {
           const int64_t row = begin + at + n;
-          HWY_DYNAMIC_DISPATCH(WidenRow)(dout, out, row);
+          widen_row(dout, out, row);
           HWY_DYNAMIC_DISPATCH(ScanTokenBackward)
           (grad, states + n * size, states + (n + 1) * size, dout, tokens.token(n),
            {dx, db + (at + n) * cols, dc + (at + n) * cols, ddt.row<float>(row) + head,
@@ -308,6 +308,10 @@ void state_space_backward(Run& run, Tensor dxbc, Tensor ddt, Param& a_log, Param
     }
   });
   finish_scan(run, ddt, a_log, dt_bias, skip, dlog_decay, ddt, dskip, dt);
+}
+
+void widen_row(float* to, const Tensor& x, int64_t row) {
+  HWY_DYNAMIC_DISPATCH(WidenRow)(to, x, row);
 }
 
 }  // namespace moe::ops::cpu

@@ -2,29 +2,11 @@
 // step() throws nothing, every text is told its end once, and no room in the cache is lost.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "infer/batcher.h"
+#include "support/refused_memory.h"
 #include "support/tiny_model.h"
-
-namespace {
-
-// Of this thread: how many more allocations succeed before one fails; below 0: none fails.
-thread_local int64_t allocations_left = -1;
-
-}  // namespace
-
-// The one is malloc, the other free, so they are a pair. Neither is inlined: a compiler that sees
-// the free of a delete beside a call of new takes them for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace moe::test::out_of_memory_test {
 namespace {

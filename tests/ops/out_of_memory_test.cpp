@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <new>
 #include <vector>
 
@@ -15,23 +14,7 @@
 #include "ops/cpu/gemm/weights.h"
 #include "ops/memory.h"
 #include "support/check.h"
-
-namespace {
-
-// Of this thread: how many more allocations succeed before one fails; below 0: none fails.
-thread_local int64_t allocations_left = -1;
-
-}  // namespace
-
-// The one is malloc, the other free, so they are a pair. Neither is inlined: a compiler that sees
-// the free of a delete beside a call of new takes them for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+#include "support/refused_memory.h"
 
 namespace moe::test::out_of_memory_test {
 namespace {

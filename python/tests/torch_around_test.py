@@ -149,3 +149,29 @@ def test_norms_are_replaced_where_their_numbers_are_the_formulas(
     assert torch.equal(copy.deepcopy(ours)[:1].bfloat16()(half), theirs[:1].bfloat16()(half))
     assert mt.restore_norms(ours) == 2
     assert [type(m) for m in ours] == [type(m) for m in theirs]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.func's own
+def test_torch_func_is_refused_where_it_would_give_zeros() -> None:
+    x, weight = torch.randn(3, 8), torch.ones(8)
+    experts = mt.Experts(4, 8, 8)
+    chosen, weights = torch.tensor([[0, 1]] * 3), torch.ones(3, 2)
+    functions = [
+        lambda t: mt.rms_norm(t, weight),
+        lambda t: experts(t, chosen, weights),
+        lambda t: mt.route(t, "mixtral", top_k=2, training=False).weights,
+        lambda t: mt.attention(*(3 * [t.view(1, 1, 3, 8)])),
+    ]
+    for function in functions:
+        with pytest.raises(Error, match="torch.func"):
+            torch.func.jvp(function, (x,), (x,))
+        with pytest.raises(Error, match="torch.func"):
+            torch.func.vmap(function)(x.unsqueeze(0))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.func's own
+def test_norms_leave_torch_func_to_pytorch() -> None:
+    norm, x = RMSNorm(8), torch.randn(3, 8)
+    want = torch.func.jvp(norm, (x,), (x,))
+    assert mt.replace_norms(norm) == 1
+    torch.testing.assert_close(torch.func.jvp(norm, (x,), (x,)), want)

@@ -121,7 +121,8 @@ def library_path() -> Path:
 @contextmanager
 def _short_spins() -> Iterator[None]:
     """As the command does for itself: libgomp's threads, which spin while they wait, slow each
-    other down where the machine does other work.
+    other down where the machine does other work. Longer than the command's, since Python and
+    PyTorch stand between two calls, and waking a thread takes as long as a small product.
 
     libgomp reads its environment when it is loaded; what is set already is left, and nothing stays
     set for the program's children.
@@ -129,7 +130,7 @@ def _short_spins() -> Iterator[None]:
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
         return
-    os.environ["GOMP_SPINCOUNT"] = "3000"
+    os.environ["GOMP_SPINCOUNT"] = "10000"
     try:
         yield
     finally:

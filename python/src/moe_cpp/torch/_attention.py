@@ -11,6 +11,7 @@ from torch import Tensor
 from moe_cpp._errors import refuse
 from moe_cpp._library import AttentionOptions
 from moe_cpp.torch._engine import call_alone
+from moe_cpp.torch._ops import refuse_transforms
 
 
 def _call(
@@ -127,6 +128,7 @@ def attention(
     than H, enable_gqa=True: a token sees itself and those before it, with a window so many of them
     in all. Where keys are more than queries, these are the last tokens, and there is no gradient.
     scale: of the scores; default: 1 / sqrt(C)."""
+    refuse_transforms()
     if not query.dim() == key.dim() == value.dim() == 4:
         refuse(
             f"query, key and value have {query.dim()}, {key.dim()} and {value.dim()} dimensions; "

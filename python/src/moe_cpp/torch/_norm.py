@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from moe_cpp._errors import refuse
 from moe_cpp.torch._engine import call_alone
+from moe_cpp.torch._ops import is_plain, refuse_transforms
 
 
 @torch.library.custom_op("moe_cpp::rms_norm", mutates_args=(), device_types="cpu")
@@ -17,6 +18,12 @@ def _rms_norm(
     x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
 ) -> list[Tensor]:
     """[y [N,D] in dtype, rstd [N]] of x [N,D], weight [D] f32."""
+    return _normed(x, weight, eps, offset, dtype)
+
+
+def _normed(
+    x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
+) -> list[Tensor]:
     y, rstd = _room(x, dtype)
     named = [("x", x), ("weight", weight), ("y", y), ("rstd", rstd)]
     call_alone("moe_rms_norm", named, eps, offset)
@@ -74,15 +81,17 @@ def rms_norm(
     """x / sqrt(mean(x^2) + eps) * (offset + weight) along the last dimension.
 
     x [..., D] f32 or bf16; weight [D] of any float dtype. Computed in f32; in dtype, or x's."""
+    refuse_transforms()
     if x.shape[-1:] != weight.shape:
         refuse(f"x is {tuple(x.shape)} and weight {tuple(weight.shape)}; weight must be [D]")
     rows = x.reshape(-1, x.shape[-1]).contiguous()
-    y: Tensor = _rms_norm(rows, weight.float(), eps, offset, x.dtype if dtype is None else dtype)[0]
+    norm = _normed if is_plain(rows, weight) else _rms_norm
+    y: Tensor = norm(rows, weight.float(), eps, offset, x.dtype if dtype is None else dtype)[0]
     return y.view(x.shape)
 
 
 _DTYPES = (torch.float32, torch.bfloat16)
-# Of fewer, as where one text is written, calling the engine takes longer than the norm.
+# Of fewer PyTorch's own takes less time than the operator; without it the engine's is faster.
 _FEWEST_NUMBERS = 1 << 15
 
 
@@ -98,8 +107,8 @@ class EngineNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = self.engine_dtypes.get(x.dtype)
-        few = x.numel() < _FEWEST_NUMBERS
-        if few or dtype is None or self.weight.dtype != self.engine_weight_dtype:
+        slower = x.numel() < _FEWEST_NUMBERS and not is_plain(x, self.weight)
+        if slower or dtype is None or self.weight.dtype != self.engine_weight_dtype:
             own: Tensor = self.engine_class.forward(self, x)
             return own
         return rms_norm(x, self.weight, self.engine_eps, self.engine_offset, dtype)

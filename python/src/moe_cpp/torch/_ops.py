@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from moe_cpp._errors import refuse
 from moe_cpp.torch._engine import Engine
@@ -54,6 +55,38 @@ def _param_grads(
     ]
 
 
+_transform = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", lambda: None)
+
+
+def _transformed() -> bool:
+    return _transform() is not None or forward_ad._current_level >= 0
+
+
+def refuse_transforms() -> None:
+    """Forward-mode derivatives of an operator without a formula for them are zeros, and no error."""
+    if not torch.compiler.is_compiling() and _transformed():
+        refuse(
+            "torch.func's transforms (vmap, grad, jvp) and forward-mode derivatives are not "
+            "supported: take the gradient with backward() or torch.autograd.grad()"
+        )
+
+
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether nobody differentiates, traces or compiles what is done with them, so that the
+    operator, which takes longer than a small product, is not needed."""
+    return (
+        not torch.compiler.is_compiling()  # first: what follows no graph can have
+        and _modes is not None
+        and _modes() == 0
+        and not _transformed()
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+    )
+
+
 # ---- experts -------------------------------------------------------------------------------------
 
 
@@ -67,7 +100,17 @@ def _experts(
     save: bool,
 ) -> list[Tensor]:
     """[y [N,D], gate, up [N K,F]], the last two empty unless a backward follows."""
-    layer = Engine.of(engine)
+    return _compute_experts(Engine.of(engine), x, experts, weights, params, save)
+
+
+def _compute_experts(
+    layer: Engine,
+    x: Tensor,
+    experts: Tensor | None,
+    weights: Tensor | None,
+    params: Sequence[Tensor],
+    save: bool,
+) -> list[Tensor]:
     y, gate, up = _shapes(layer, x, weights, save)
     layer.call(
         "moe_layer_experts",
@@ -188,6 +231,7 @@ def experts(
     params: Sequence[Tensor],
 ) -> Tensor:
     """x [N,D]; chosen, weights [N,K]; params in the order of engine.names. y [N,D] in x's dtype"""
+    refuse_transforms()
     x = x.contiguous()
     weights = None if weights is None else weights.contiguous()
     save = torch.is_grad_enabled() and (
@@ -195,23 +239,11 @@ def experts(
         or any(p.requires_grad for p in params)
         or (weights is not None and weights.requires_grad)
     )
+    given = [t for t in (chosen, weights) if t is not None]
+    if is_plain(x, *given, *params):
+        return _compute_experts(engine, x, chosen, weights, params, save)[0]
     y: Tensor = _experts(engine.key, x, chosen, weights, params, save)[0]
     return y
-
-
-_modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
-
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Whether nobody differentiates, traces or compiles what is done with them, so that the
-    operator, which takes longer than a small product, is not needed."""
-    return (
-        not torch.compiler.is_compiling()  # first: what follows no graph can have
-        and _modes is not None
-        and _modes() == 0
-        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-        and all(type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
-    )
 
 
 # ---- one product of the experts ------------------------------------------------------------------
@@ -286,6 +318,7 @@ _products.register_autograd(_products_gradient, setup_context=_products_context)
 def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
     """rows [R,I] grouped by expert as offsets [E+1] say; weight [E,O,I], the engine's first name.
     [R,O] in rows' dtype"""
+    refuse_transforms()
     if rows.shape[0] == 0:
         return rows.new_empty([0, engine.expert_width])
     if is_plain(rows, weight):
@@ -466,6 +499,7 @@ def route(
     seed: Tensor,
 ) -> list[Tensor]:
     """inputs: x or logits, and what else there is, by the names of moe_layer_route()."""
+    refuse_transforms()
     like = inputs.get("x")
     like = inputs["logits"] if like is None else like
     assert like is not None

@@ -240,15 +240,10 @@ const NameRow& row_of(const TensorNames& names, const Param& param) {
        describe(param.value));
 }
 
-void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
-               const ModelConfig& config) {
-  const std::string name = name_in_file(row, param, config);
+// How a parameter lies where the file has it, alone or in a part of a tensor.
+FileTensor::Piece piece_of(const NameRow& row, Param& param, const ModelConfig& config) {
+  using Change = FileTensor::Piece::Change;
   const bool turns = param.is_matrix();
-  const std::vector<int64_t> shape =
-      shape_in_file(row.layout, shape_of(param.whole()), turns, config);
-  const auto push = [&](const FileTensor::Piece& piece) {
-    map.push_back({.name = name, .shape = shape, .pieces = {piece}});
-  };
   switch (row.layout) {
     case Layout::same:
     case Layout::bias_rows:
@@ -257,58 +252,35 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::as_groups:
     case Layout::as_channels:
     case Layout::as_states:
-    case Layout::bank_rows: return push({&param});
     case Layout::as_number:
-      push({&param});
-      map.back().number = true;
-      return;
+    case Layout::bank_rows:
     case Layout::per_expert:
-      for (int64_t e = 0; e < param.whole().shape[0]; ++e)
-        map.push_back({.name = filled(name, kExpert, e), .shape = shape, .pieces = {{&param, e}}});
-      return;
-    case Layout::bank_of_one: return push({&param, 0});
-    case Layout::bank_columns: return push({.param = &param, .transpose = true});
-    case Layout::transposed: return push({.param = &param, .transpose = turns});
-    case Layout::transposed_one: return push({.param = &param, .expert = 0, .transpose = turns});
-    case Layout::plus_one:
-      return push({.param = &param, .change = FileTensor::Piece::Change::plus_one});
-    case Layout::tiled:
-      if (param.kind == ParamKind::linear_v)
-        return join(map, name, shape, 0, tiled_piece(param, config.linear));
-      return push(tiled_piece(param, config.linear));
-    case Layout::exp_rows: return push({.param = &param, .change = FileTensor::Piece::Change::exp});
-    case Layout::minus_exp_rows:
-    case Layout::minus_exp:
-      return push({.param = &param, .change = FileTensor::Piece::Change::minus_exp});
     case Layout::channels_apart:
     case Layout::channels_cut:
-      for (const auto& [which, rows] : parts_of_channels(row.layout, config.linear))
-        map.push_back({.name = filled(name, kPart, which),
-                       .shape = {rows.count, 1, shape[1]},
-                       .pieces = {{.param = &param, .rows = rows}}});
-      return;
+    case Layout::fused:
+    case Layout::fused_experts: return {&param};
+    case Layout::bank_of_one:
+    case Layout::fused_of_one: return {&param, 0};
+    case Layout::bank_columns: return {.param = &param, .transpose = true};
+    case Layout::transposed:
+    case Layout::fused_columns: return {.param = &param, .transpose = turns};
+    case Layout::transposed_one: return {.param = &param, .expert = 0, .transpose = turns};
+    case Layout::plus_one: return {.param = &param, .change = Change::plus_one};
+    case Layout::tiled: return tiled_piece(param, config.linear);
+    case Layout::exp_rows: return {.param = &param, .change = Change::exp};
+    case Layout::minus_exp_rows:
+    case Layout::minus_exp: return {.param = &param, .change = Change::minus_exp};
     case Layout::bank_turned_rows:
     case Layout::columns_last:
     case Layout::index_columns_last:
-      return push({.param = &param, .columns = order_of(row, param, config)});
-    case Layout::by_head: return push({.param = &param, .heads = config.heads});
+      return {.param = &param, .columns = order_of(row, param, config)};
+    case Layout::by_head: return {.param = &param, .heads = config.heads};
     case Layout::by_head_transposed:
-      return push({.param = &param, .transpose = true, .heads = config.heads});
-    case Layout::fused: return join(map, name, shape, 0, {&param});
-    case Layout::fused_experts: return join_experts(map, name, shape, 1, {&param});
+      return {.param = &param, .transpose = true, .heads = config.heads};
     case Layout::interleaved_experts:
     case Layout::stacked_experts:
-      return join_experts(
-          map, name, shape, shape.size() - 1,
-          {.param = &param, .transpose = turns, .order = order_of(row, param, config)});
+      return {.param = &param, .transpose = turns, .order = order_of(row, param, config)};
     case Layout::interleaved_apart:
-      for (int64_t e = 0; e < param.whole().shape[0]; ++e)
-        join(map, filled(name, kExpert, e), shape, 0,
-             {.param = &param, .expert = e, .order = order_of(row, param, config)});
-      return;
-    case Layout::fused_of_one: return join(map, name, shape, 0, {&param, 0});
-    case Layout::fused_columns:
-      return join(map, name, shape, turns ? 1 : 0, {.param = &param, .transpose = turns});
     case Layout::paired:
     case Layout::swapped:
     case Layout::halves_last:
@@ -316,16 +288,63 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::index_pairs_last:
     case Layout::rotary_first:
     case Layout::index_rotary_last:
-    case Layout::rotary_last: return push({.param = &param, .order = order_of(row, param, config)});
+    case Layout::rotary_last:
     case Layout::fused_rotary:
     case Layout::fused_paired:
     case Layout::fused_heads:
     case Layout::qkv_heads:
     case Layout::gated_heads:
     case Layout::gated_latent_heads:
-    case Layout::linear_heads:
-      return join(map, name, shape, 0, {.param = &param, .order = order_of(row, param, config)});
+    case Layout::linear_heads: return {.param = &param, .order = order_of(row, param, config)};
   }
+  fail("unknown layout of \"{}\"", param.name);
+}
+
+void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
+               const ModelConfig& config) {
+  const std::string name = name_in_file(row, param, config);
+  const bool turns = param.is_matrix();
+  const std::vector<int64_t> shape =
+      shape_in_file(row.layout, shape_of(param.whole()), turns, config);
+  FileTensor::Piece piece = piece_of(row, param, config);
+  switch (row.layout) {
+    case Layout::per_expert:
+      for (piece.expert = 0; piece.expert < param.whole().shape[0]; ++piece.expert)
+        map.push_back(
+            {.name = filled(name, kExpert, piece.expert), .shape = shape, .pieces = {piece}});
+      return;
+    case Layout::interleaved_apart:
+      for (piece.expert = 0; piece.expert < param.whole().shape[0]; ++piece.expert)
+        join(map, filled(name, kExpert, piece.expert), shape, 0, piece);
+      return;
+    case Layout::channels_apart:
+    case Layout::channels_cut:
+      for (const auto& [which, rows] : parts_of_channels(row.layout, config.linear)) {
+        piece.rows = rows;
+        map.push_back({.name = filled(name, kPart, which),
+                       .shape = {rows.count, 1, shape[1]},
+                       .pieces = {piece}});
+      }
+      return;
+    case Layout::fused:
+    case Layout::fused_of_one:
+    case Layout::fused_rotary:
+    case Layout::fused_paired:
+    case Layout::fused_heads:
+    case Layout::qkv_heads:
+    case Layout::gated_heads:
+    case Layout::gated_latent_heads:
+    case Layout::linear_heads: return join(map, name, shape, 0, piece);
+    case Layout::fused_columns: return join(map, name, shape, turns ? 1 : 0, piece);
+    case Layout::fused_experts: return join_experts(map, name, shape, 1, piece);
+    case Layout::interleaved_experts:
+    case Layout::stacked_experts: return join_experts(map, name, shape, shape.size() - 1, piece);
+    default: break;
+  }
+  if (row.layout == Layout::tiled && param.kind == ParamKind::linear_v)
+    return join(map, name, shape, 0, piece);
+  map.push_back(
+      {.name = name, .shape = shape, .pieces = {piece}, .number = row.layout == Layout::as_number});
 }
 
 int64_t RowOrder::file_row(int64_t model_row) const {

@@ -356,8 +356,8 @@ inline ModelConfig kimi_config() {
   return c;
 }
 
-// Routers of DeepSeek's kind, in the words of each family.
-inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
+// Routers of DeepSeek's kind, in the words of each family: with its attention of latents.
+inline void add_latent_configs(std::vector<NamedConfig>& all) {
   ModelConfig v2 = moe_config("deepseek-v2", 6, 3);
   make_latent(v2);
   v2.routing.expert_groups = v2.routing.groups_kept = 1;
@@ -388,6 +388,10 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   v3.rope_scaling.score_mscale = 1;
   all.push_back({"deepseek32", v3});
   all.push_back({"kimi-linear", kimi_config()});
+}
+
+// With attention by heads.
+inline void add_grouped_configs(std::vector<NamedConfig>& all) {
   ModelConfig glm = grouped_config();
   glm.qk_norm = QkNorm::head;
   glm.head_width = 16;
@@ -411,6 +415,14 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   all.push_back({"bailingmoe2", ling});
   ling.head_width = 16;  // heads that do not make up the width
   all.push_back({"glm4moe", ling});
+  ModelConfig dots = grouped_config();
+  dots.qk_norm = QkNorm::head;
+  dots.kv_heads = dots.heads;
+  all.push_back({"dots1", dots});
+}
+
+// With windows in some layers, and no positions in others.
+inline void add_grouped_window_configs(std::vector<NamedConfig>& all) {
   ModelConfig exaone = grouped_config();
   exaone.qk_norm = QkNorm::head;
   exaone.head_width = 16;
@@ -431,10 +443,10 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   all.push_back({"afmoe", trinity});
   trinity.multipliers.embedding = 1;
   all.push_back({"moe_cpp", trinity});
-  ModelConfig dots = grouped_config();
-  dots.qk_norm = QkNorm::head;
-  dots.kv_heads = dots.heads;
-  all.push_back({"dots1", dots});
+}
+
+// MiniMax's: a sigmoid without groups, from M3 on keys that are chosen by blocks.
+inline void add_minimax_configs(std::vector<NamedConfig>& all) {
   ModelConfig minimax = moe_config("deepseek-v3", 4, 2);
   minimax.routing.expert_groups = minimax.routing.groups_kept = 1;
   minimax.routing.routed_scale = 1;
@@ -455,6 +467,13 @@ inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
   all.push_back({"minimax-m3", minimax});
   minimax.sparse.whole_layers = {1};
   all.push_back({"moe_cpp", minimax});
+}
+
+inline void add_configs_like_deepseek(std::vector<NamedConfig>& all) {
+  add_latent_configs(all);
+  add_grouped_configs(all);
+  add_grouped_window_configs(all);
+  add_minimax_configs(all);
 }
 
 // Norms behind sublayers, and windows where there are so many layers that llama.cpp knows of them.

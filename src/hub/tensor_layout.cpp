@@ -243,61 +243,31 @@ const NameRow& row_of(const TensorNames& names, const Param& param) {
 // How a parameter lies where the file has it, alone or in a part of a tensor.
 FileTensor::Piece piece_of(const NameRow& row, Param& param, const ModelConfig& config) {
   using Change = FileTensor::Piece::Change;
-  const bool turns = param.is_matrix();
+  if (row.layout == Layout::tiled) return tiled_piece(param, config.linear);
+  FileTensor::Piece piece{.param = &param};
+  const RowOrder order = order_of(row, param, config);
   switch (row.layout) {
-    case Layout::same:
-    case Layout::bias_rows:
-    case Layout::as_row:
-    case Layout::as_column:
-    case Layout::as_groups:
-    case Layout::as_channels:
-    case Layout::as_states:
-    case Layout::as_number:
-    case Layout::bank_rows:
-    case Layout::per_expert:
-    case Layout::channels_apart:
-    case Layout::channels_cut:
-    case Layout::fused:
-    case Layout::fused_experts: return {&param};
-    case Layout::bank_of_one:
-    case Layout::fused_of_one: return {&param, 0};
-    case Layout::bank_columns: return {.param = &param, .transpose = true};
-    case Layout::transposed:
-    case Layout::fused_columns: return {.param = &param, .transpose = turns};
-    case Layout::transposed_one: return {.param = &param, .expert = 0, .transpose = turns};
-    case Layout::plus_one: return {.param = &param, .change = Change::plus_one};
-    case Layout::tiled: return tiled_piece(param, config.linear);
-    case Layout::exp_rows: return {.param = &param, .change = Change::exp};
-    case Layout::minus_exp_rows:
-    case Layout::minus_exp: return {.param = &param, .change = Change::minus_exp};
     case Layout::bank_turned_rows:
     case Layout::columns_last:
-    case Layout::index_columns_last:
-      return {.param = &param, .columns = order_of(row, param, config)};
-    case Layout::by_head: return {.param = &param, .heads = config.heads};
-    case Layout::by_head_transposed:
-      return {.param = &param, .transpose = true, .heads = config.heads};
+    case Layout::index_columns_last: piece.columns = order; return piece;
+    case Layout::bank_of_one:
+    case Layout::fused_of_one: piece.expert = 0; break;
+    case Layout::bank_columns: piece.transpose = true; break;
+    case Layout::transposed_one: piece.expert = 0; [[fallthrough]];
+    case Layout::transposed:
+    case Layout::fused_columns:
     case Layout::interleaved_experts:
-    case Layout::stacked_experts:
-      return {.param = &param, .transpose = turns, .order = order_of(row, param, config)};
-    case Layout::interleaved_apart:
-    case Layout::paired:
-    case Layout::swapped:
-    case Layout::halves_last:
-    case Layout::index_last:
-    case Layout::index_pairs_last:
-    case Layout::rotary_first:
-    case Layout::index_rotary_last:
-    case Layout::rotary_last:
-    case Layout::fused_rotary:
-    case Layout::fused_paired:
-    case Layout::fused_heads:
-    case Layout::qkv_heads:
-    case Layout::gated_heads:
-    case Layout::gated_latent_heads:
-    case Layout::linear_heads: return {.param = &param, .order = order_of(row, param, config)};
+    case Layout::stacked_experts: piece.transpose = param.is_matrix(); break;
+    case Layout::by_head_transposed: piece.transpose = true; [[fallthrough]];
+    case Layout::by_head: piece.heads = config.heads; break;
+    case Layout::plus_one: piece.change = Change::plus_one; break;
+    case Layout::exp_rows: piece.change = Change::exp; break;
+    case Layout::minus_exp_rows:
+    case Layout::minus_exp: piece.change = Change::minus_exp; break;
+    default: break;
   }
-  fail("unknown layout of \"{}\"", param.name);
+  piece.order = order;
+  return piece;
 }
 
 void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
@@ -307,7 +277,43 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
   const std::vector<int64_t> shape =
       shape_in_file(row.layout, shape_of(param.whole()), turns, config);
   FileTensor::Piece piece = piece_of(row, param, config);
+  const auto alone = [&] { map.push_back({.name = name, .shape = shape, .pieces = {piece}}); };
   switch (row.layout) {
+    case Layout::same:
+    case Layout::bias_rows:
+    case Layout::as_row:
+    case Layout::as_column:
+    case Layout::as_groups:
+    case Layout::as_channels:
+    case Layout::as_states:
+    case Layout::bank_rows:
+    case Layout::bank_of_one:
+    case Layout::bank_columns:
+    case Layout::bank_turned_rows:
+    case Layout::transposed:
+    case Layout::transposed_one:
+    case Layout::plus_one:
+    case Layout::exp_rows:
+    case Layout::minus_exp_rows:
+    case Layout::minus_exp:
+    case Layout::columns_last:
+    case Layout::index_columns_last:
+    case Layout::by_head:
+    case Layout::by_head_transposed:
+    case Layout::paired:
+    case Layout::swapped:
+    case Layout::halves_last:
+    case Layout::index_last:
+    case Layout::index_pairs_last:
+    case Layout::rotary_first:
+    case Layout::index_rotary_last:
+    case Layout::rotary_last: return alone();
+    case Layout::as_number:
+      alone();
+      map.back().number = true;
+      return;
+    case Layout::tiled:
+      return param.kind == ParamKind::linear_v ? join(map, name, shape, 0, piece) : alone();
     case Layout::per_expert:
       for (piece.expert = 0; piece.expert < param.whole().shape[0]; ++piece.expert)
         map.push_back(
@@ -339,12 +345,7 @@ void add_piece(std::vector<FileTensor>& map, const NameRow& row, Param& param,
     case Layout::fused_experts: return join_experts(map, name, shape, 1, piece);
     case Layout::interleaved_experts:
     case Layout::stacked_experts: return join_experts(map, name, shape, shape.size() - 1, piece);
-    default: break;
   }
-  if (row.layout == Layout::tiled && param.kind == ParamKind::linear_v)
-    return join(map, name, shape, 0, piece);
-  map.push_back(
-      {.name = name, .shape = shape, .pieces = {piece}, .number = row.layout == Layout::as_number});
 }
 
 int64_t RowOrder::file_row(int64_t model_row) const {

@@ -13,21 +13,19 @@ from moe_cpp.torch._engine import call_alone
 from moe_cpp.torch._ops import is_plain, refuse_transforms
 
 
-@torch.library.custom_op("moe_cpp::rms_norm", mutates_args=(), device_types="cpu")
-def _rms_norm(
-    x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
-) -> list[Tensor]:
-    """[y [N,D] in dtype, rstd [N]] of x [N,D], weight [D] f32."""
-    return _normed(x, weight, eps, offset, dtype)
-
-
 def _normed(
     x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
 ) -> list[Tensor]:
+    """[y [N,D] in dtype, rstd [N]] of x [N,D], weight [D] f32."""
     y, rstd = _room(x, dtype)
     named = [("x", x), ("weight", weight), ("y", y), ("rstd", rstd)]
     call_alone("moe_rms_norm", named, eps, offset)
     return [y, rstd]
+
+
+_rms_norm = torch.library.custom_op(
+    "moe_cpp::rms_norm", _normed, mutates_args=(), device_types="cpu"
+)
 
 
 def _room(x: Tensor, dtype: torch.dtype) -> list[Tensor]:

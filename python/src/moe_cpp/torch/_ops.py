@@ -90,8 +90,7 @@ def is_plain(*tensors: Tensor) -> bool:
 # ---- experts -------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("moe_cpp::experts", mutates_args=(), device_types="cpu")
-def _experts(
+def _compute_experts(
     engine: str,
     x: Tensor,
     experts: Tensor | None,
@@ -100,17 +99,7 @@ def _experts(
     save: bool,
 ) -> list[Tensor]:
     """[y [N,D], gate, up [N K,F]], the last two empty unless a backward follows."""
-    return _compute_experts(Engine.of(engine), x, experts, weights, params, save)
-
-
-def _compute_experts(
-    layer: Engine,
-    x: Tensor,
-    experts: Tensor | None,
-    weights: Tensor | None,
-    params: Sequence[Tensor],
-    save: bool,
-) -> list[Tensor]:
+    layer = Engine.of(engine)
     y, gate, up = _shapes(layer, x, weights, save)
     layer.call(
         "moe_layer_experts",
@@ -119,6 +108,11 @@ def _compute_experts(
         + [(n, t) for n, t in (("gate", gate), ("up", up)) if t.numel() > 0],
     )
     return [y, gate, up]
+
+
+_experts = torch.library.custom_op(
+    "moe_cpp::experts", _compute_experts, mutates_args=(), device_types="cpu"
+)
 
 
 def _shapes(layer: Engine, x: Tensor, weights: Tensor | None, save: bool) -> list[Tensor]:
@@ -234,22 +228,18 @@ def experts(
     refuse_transforms()
     x = x.contiguous()
     weights = None if weights is None else weights.contiguous()
-    save = torch.is_grad_enabled() and (
-        x.requires_grad
-        or any(p.requires_grad for p in params)
-        or (weights is not None and weights.requires_grad)
-    )
-    given = [t for t in (chosen, weights) if t is not None]
-    if is_plain(x, *given, *params):
-        return _compute_experts(engine, x, chosen, weights, params, save)[0]
-    y: Tensor = _experts(engine.key, x, chosen, weights, params, save)[0]
+    given = [t for t in (x, chosen, weights, *params) if t is not None]
+    run = _compute_experts if is_plain(*given) else _experts
+    save = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    y: Tensor = run(engine.key, x, chosen, weights, params, save)[0]
     return y
 
 
 # ---- one product of the experts ------------------------------------------------------------------
 
 
-def _multiply(layer: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+def _multiply(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
+    layer = Engine.of(engine)
     out = rows.new_empty([rows.shape[0], layer.expert_width])
     layer.call(
         "moe_layer_products",
@@ -259,9 +249,9 @@ def _multiply(layer: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> T
     return out
 
 
-@torch.library.custom_op("moe_cpp::products", mutates_args=(), device_types="cpu")
-def _products(engine: str, rows: Tensor, offsets: Tensor, weight: Tensor) -> Tensor:
-    return _multiply(Engine.of(engine), rows, offsets, weight)
+_products = torch.library.custom_op(
+    "moe_cpp::products", _multiply, mutates_args=(), device_types="cpu"
+)
 
 
 @_products.register_fake
@@ -321,9 +311,8 @@ def products(engine: Engine, rows: Tensor, offsets: Tensor, weight: Tensor) -> T
     refuse_transforms()
     if rows.shape[0] == 0:
         return rows.new_empty([0, engine.expert_width])
-    if is_plain(rows, weight):
-        return _multiply(engine, rows.contiguous(), offsets, weight)
-    out: Tensor = _products(engine.key, rows.contiguous(), offsets, weight)
+    run = _multiply if is_plain(rows, weight) else _products
+    out: Tensor = run(engine.key, rows.contiguous(), offsets, weight)
     return out
 
 

@@ -2,7 +2,7 @@
 """`moe bench MODEL` against llama.cpp, ik_llama.cpp and transformers on the same model files, in
 turn within one run: prompts of one or several lengths, then tokens one by one behind each.
 
-Models: two MoE shapes with random weights (model_files.py) in BF16, Q8_0 and Q4_0, and
+Models: MoE shapes with random weights (model_files.py) in BF16, Q8_0, Q4_0 or llama.cpp's mixes, and
 SmolLM2-135M. transformers runs the bf16 weights of the same numbers. Each pair runs ours and then
 the peer, the next pair the other way round; a pair's figure is the median of its repeats. Prints
 for each model, length and peer ours, theirs and ours / theirs: the median over pairs and the worst, and the
@@ -21,6 +21,8 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = ("prompt", "decode")
+MADE = ("bf16", "q8_0", "q4_0", "mxfp4")  # by model_files.py
+CONVERTED = ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k", "iq4_nl")  # by `moe convert`, of bf16
 
 
 def arguments():
@@ -39,9 +41,11 @@ def arguments():
     parser.add_argument(
         "--formats",
         nargs="*",
-        choices=("bf16", "q8_0", "q4_0", "mxfp4"),
+        choices=MADE + CONVERTED,
         default=["bf16", "q8_0", "q4_0"],
-        help="mxfp4: experts in MXFP4, the rest in Q8_0, as gpt-oss",
+        help="mxfp4: experts in MXFP4, the rest in Q8_0, as gpt-oss; "
+        + ", ".join(CONVERTED)
+        + ": llama.cpp's mixes, by `moe convert`",
     )
     parser.add_argument(
         "--smollm2", help="SmolLM2's GGUF file, compared too, with prompts of --small-prompt"
@@ -218,7 +222,12 @@ def show(row, file):
 
 def model_file(args, work, shape, fmt):
     path = os.path.join(work, f"{shape}-{fmt}" + ("" if fmt == "hf" else ".gguf"))
-    if not os.path.exists(path):
+    if not os.path.exists(path) and fmt in CONVERTED:
+        whole = model_file(args, work, shape, "bf16")
+        command = [args.bin, "convert", whole, path, "--quant", fmt]
+        subprocess.run(command, check=True, capture_output=True)
+        remove(args, whole)
+    elif not os.path.exists(path):
         subprocess.run(
             [
                 args.llama_python,

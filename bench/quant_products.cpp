@@ -143,12 +143,19 @@ BENCHMARK_CAPTURE(product, q5_1, DType::q5_1)->Apply(prompt_shapes)->Apply(decod
 BENCHMARK_CAPTURE(product, q4_k, DType::q4_k)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, q5_k, DType::q5_k)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, q6_k, DType::q6_k)->Apply(prompt_shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, q3_k, DType::q3_k)->Apply(prompt_shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, q2_k, DType::q2_k)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, q2_0, DType::q2_0)->Apply(prompt_shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, iq3_s, DType::iq3_s)->Apply(prompt_shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(product, iq2_xs, DType::iq2_xs)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(packing, q8_0, DType::q8_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_0, DType::q4_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_k, DType::q4_k)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q6_k, DType::q6_k)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q2_0, DType::q2_0)->Apply(pack_shapes);
+BENCHMARK_CAPTURE(packing, iq3_s, DType::iq3_s)->Apply(pack_shapes);
+BENCHMARK_CAPTURE(packing, iq2_xs, DType::iq2_xs)->Apply(pack_shapes);
+BENCHMARK_CAPTURE(packing, tq1_0, DType::tq1_0)->Apply(pack_shapes);
 BENCHMARK(quantising)
     ->ArgNames({"rows", "experts", "out", "in"})
     ->Unit(benchmark::kMicrosecond)

@@ -178,10 +178,6 @@ struct TensorInfo {
   uint64_t bytes = 0;
 };
 
-constexpr const char* kSupported =
-    "F32, F16, BF16, I32, Q8_0, Q5_0, Q5_1, Q4_0, Q4_1, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K, Q2_0, "
-    "IQ4_NL, IQ4_XS and MXFP4 are";
-
 TensorInfo read_entry(Cursor& in) {
   const uint64_t start = in.at();
   TensorInfo entry;
@@ -196,7 +192,8 @@ TensorInfo read_entry(Cursor& in) {
   if (rank == 0) entry.shape = {1};
   const auto type = in.number<uint32_t>(what);
   const auto dtype = gguf::dtype_of_number(type);
-  if (!dtype) fail("{}: {} is not supported ({})", where, gguf::name_of_number(type), kSupported);
+  if (!dtype)
+    fail("{}: {} is not supported ({} are)", where, gguf::name_of_number(type), gguf::read_types());
   entry.dtype = *dtype;
   const BlockFormat block = block_of(entry.dtype);
   int64_t numbers = 1;

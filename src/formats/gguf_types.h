@@ -49,5 +49,7 @@ std::optional<DType> dtype_of_number(uint32_t number);
 uint32_t number_of(DType dtype);
 // "IQ2_XS", or "type 77" where no type of that number is known.
 std::string name_of_number(uint32_t number);
+// Names of the types that are read, as in "F32, F16".
+std::string read_types();
 
 }  // namespace moe::gguf

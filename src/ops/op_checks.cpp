@@ -4,6 +4,8 @@
 
 #include "core/error.h"
 #include "ops/check.h"
+#include "tensor/quant_grid.h"
+#include "tensor/quant_ternary.h"
 
 namespace moe::ops {
 namespace {
@@ -152,6 +154,14 @@ void check_device_cap(const char* op, float cap) {
   if (cap > 0)
     fail("{}: scores that are held below a cap are not computed on a GPU; leave out the device",
          op);
+}
+
+void check_device_type(const char* op, const Tensor& weights) {
+  if (grid_format(weights.dtype) != nullptr || is_ternary(weights.dtype))
+    fail(
+        "{}: weights of {} are not read on a GPU; leave out the device, or convert the model, as "
+        "with --quant q3_k_m",
+        op, name_of(weights.dtype));
 }
 
 void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor& hidden,

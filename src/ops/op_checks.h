@@ -26,6 +26,8 @@ void check_ffn_act_backward(const Tensor& dgate, const Tensor& dup, const Tensor
                             const Tensor& up, const Tensor& weight);
 // Of attention's scores, whose cap only the CPU has.
 void check_device_cap(const char* op, float cap);
+// Of weights, whose points of a grid and ternary numbers only the CPU reads.
+void check_device_type(const char* op, const Tensor& weights);
 void check_newton_schulz(List<Tensor> all, std::span<const NewtonSchulz> steps);
 // Newton-Schulz begins with a matrix over its norm and this much, so that zeros stay zeros.
 constexpr double kLeastNorm = 1e-7;

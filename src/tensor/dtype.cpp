@@ -9,8 +9,10 @@ namespace moe {
 namespace {
 
 constexpr std::string_view kNames[] = {
-    "f32",  "bf16",  "f16",    "i32",    "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",    "q4_k", "q5_k",
-    "q6_k", "mxfp4", "iq4_nl", "iq4_xs", "q3_k", "q2_k", "q2_0", "u8",   "f8_e4m3", "i8",   "i64"};
+    "f32",   "bf16",  "f16",   "i32",   "q8_0",    "q4_0",    "q4_1",   "q5_0",
+    "q5_1",  "q4_k",  "q5_k",  "q6_k",  "mxfp4",   "iq4_nl",  "iq4_xs", "q3_k",
+    "q2_k",  "q2_0",  "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs",  "iq2_s",  "iq3_xxs",
+    "iq3_s", "tq1_0", "tq2_0", "q1_0",  "u8",      "f8_e4m3", "i8",     "i64"};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 

@@ -32,6 +32,16 @@ enum class DType : uint8_t {
   q3_k,
   q2_k,
   q2_0,
+  iq1_s,  // from here on read, not made
+  iq1_m,
+  iq2_xxs,
+  iq2_xs,
+  iq2_s,
+  iq3_xxs,
+  iq3_s,
+  tq1_0,
+  tq2_0,
+  q1_0,
   u8,
   f8_e4m3,
   i8,
@@ -64,6 +74,16 @@ constexpr BlockFormat block_of(DType dtype) {
     case DType::q3_k: return {256, 110};
     case DType::q2_k: return {256, 84};
     case DType::q2_0: return {64, 18};
+    case DType::iq1_s: return {256, 50};
+    case DType::iq1_m: return {256, 56};
+    case DType::iq2_xxs: return {256, 66};
+    case DType::iq2_xs: return {256, 74};
+    case DType::iq2_s: return {256, 82};
+    case DType::iq3_xxs: return {256, 98};
+    case DType::iq3_s: return {256, 110};
+    case DType::tq1_0: return {256, 54};
+    case DType::tq2_0: return {256, 66};
+    case DType::q1_0: return {128, 18};
     case DType::u8:
     case DType::i8:
     case DType::f8_e4m3: return {1, 1};

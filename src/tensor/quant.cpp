@@ -2,9 +2,11 @@
 
 #include "core/error.h"
 #include "tensor/quant_fit.h"
+#include "tensor/quant_grid.h"
 #include "tensor/quant_k.h"
 #include "tensor/quant_rounding.h"
 #include "tensor/quant_table.h"
+#include "tensor/quant_ternary.h"
 #include "tensor/quant_two.h"
 
 namespace moe {
@@ -239,6 +241,20 @@ void dequantise(float* out, const void* in, DType from, int64_t n) {
     case DType::q3_k: return read_blocks(out, in, from, n, read_q3_k);
     case DType::q2_k: return read_blocks(out, in, from, n, read_q2_k);
     case DType::q2_0: return read_blocks(out, in, from, n, read_q2_0);
+    case DType::iq1_s:
+    case DType::iq1_m:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s:
+    case DType::iq3_xxs:
+    case DType::iq3_s:
+      return read_blocks(out, in, from, n,
+                         [from](float* x, const uint8_t* at) { read_grid(x, from, at); });
+    case DType::tq1_0:
+    case DType::tq2_0:
+    case DType::q1_0:
+      return read_blocks(out, in, from, n,
+                         [from](float* x, const uint8_t* at) { read_ternary(x, from, at); });
     case DType::i32:
     case DType::i64:
     case DType::u8:
@@ -279,7 +295,17 @@ void quantise(void* out, const float* in, DType to, int64_t n, const float* impo
     case DType::q2_k: return weighed(write_q2_k);
     case DType::q2_0: return weighed(write_q2_0);
     case DType::iq4_nl: return weighed(write_iq4_nl);
-    case DType::iq4_xs: fail("{} is read, not made", name_of(to));
+    case DType::iq4_xs:
+    case DType::iq1_s:
+    case DType::iq1_m:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s:
+    case DType::iq3_xxs:
+    case DType::iq3_s:
+    case DType::tq1_0:
+    case DType::tq2_0:
+    case DType::q1_0: fail("{} is read, not made", name_of(to));
     case DType::i32:
     case DType::i64:
     case DType::u8:

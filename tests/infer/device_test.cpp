@@ -4,8 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "infer/model_runner.h"
 #include "support/a_device.h"
+#include "support/files.h"
 #include "support/rowwise.h"
 #include "support/tiny_model.h"
 
@@ -42,6 +45,23 @@ TEST(OnADevice, TextsAreThoseOfTheCpu) {
   model->move_to(there);
   expect_near(logits_of_texts(*model, run), want, 1e-4, "logits");
   model->move_to(nullptr);
+}
+
+TEST(OnADevice, RefusesWeightsThatOnlyTheCpuReads) {
+  Device* there = a_device();
+  if (there == nullptr) return;
+  moe::Run run(1, DType::f32, there);
+  for (const DType dtype : {DType::iq2_xs, DType::tq1_0}) {
+    Arena arena;
+    Param w;
+    w.value = Tensor(arena.alloc_bytes(static_cast<size_t>(bytes_of(dtype, 256))), dtype, {1, 256});
+    const Tensor x = arena.alloc(DType::f32, {1, 256}), y = arena.alloc(DType::f32, {1, 1});
+    const std::vector<int64_t> all = {0, 1};
+    EXPECT_FAILS(ops::matmul_forward(run, y, x, w, all),
+                 fmt::format("weights of {} are not read on a GPU", name_of(dtype)));
+    const std::vector<int32_t> ids = {0};
+    EXPECT_FAILS(ops::embedding_forward(run, x, w, ids), "are not read on a GPU");
+  }
 }
 
 }  // namespace

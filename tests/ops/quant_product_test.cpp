@@ -21,10 +21,22 @@ namespace moe::test::quant_product_test {
 namespace {
 
 const std::vector<DType> kTypes = {
-    DType::q8_0, DType::q4_0,  DType::q4_1,   DType::q5_0,   DType::q5_1, DType::q4_k, DType::q5_k,
-    DType::q6_k, DType::mxfp4, DType::iq4_nl, DType::iq4_xs, DType::q3_k, DType::q2_k, DType::q2_0};
+    DType::q8_0,  DType::q4_0,    DType::q4_1,  DType::q5_0,   DType::q5_1,    DType::q4_k,
+    DType::q5_k,  DType::q6_k,    DType::mxfp4, DType::iq4_nl, DType::iq4_xs,  DType::q3_k,
+    DType::q2_k,  DType::q2_0,    DType::iq1_s, DType::iq1_m,  DType::iq2_xxs, DType::iq2_xs,
+    DType::iq2_s, DType::iq3_xxs, DType::iq3_s, DType::tq1_0,  DType::tq2_0,   DType::q1_0};
 bool has_halves(DType dtype) {
-  return dtype == DType::q6_k || dtype == DType::q3_k || dtype == DType::q2_k;
+  switch (dtype) {
+    case DType::q6_k:
+    case DType::q3_k:
+    case DType::q2_k:
+    case DType::iq1_s:
+    case DType::iq1_m:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s: return true;
+    default: return false;
+  }
 }
 
 // 32 numbers of a weight: scale * q (+ min), of some types by halves.
@@ -42,12 +54,30 @@ constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 3
 
 float half_at(const uint8_t* p) { return f16_to_f32(static_cast<uint16_t>(p[0] | p[1] << 8)); }
 
+// Run s of a block whose layout tests/tensor/quant_test.cpp looks at.
+WeightBlock weight_run(DType dtype, const uint8_t* p, int s) {
+  WeightBlock w{};
+  if (is_ternary(dtype)) {
+    const TernaryRun run = read_ternary_run(dtype, p, s);
+    for (int i = 0; i < 32; ++i) w.q[i] = run.q[i] - 1;
+    w.scale[0] = w.scale[1] = f16_to_f32(ternary_scale(dtype, p));
+    return w;
+  }
+  const GridRun run = read_grid_run(dtype, p, s);
+  const GridFormat& format = *grid_format(dtype);
+  for (int i = 0; i < 32; ++i) w.q[i] = format.table[run.code[i]];
+  for (int h = 0; h < 2; ++h)
+    w.scale[h] = f16_to_f32(grid_scale(dtype, p)) * format.unit * static_cast<float>(run.scale[h]);
+  return w;
+}
+
 // Block j of 32 of a row of blocks, read number by number.
 WeightBlock weight_block(DType dtype, const uint8_t* row, int64_t j) {
   WeightBlock w{};
   const int64_t per_block = block_of(dtype).elements / 32;
   const uint8_t* p = row + j / per_block * block_of(dtype).bytes;
   const int s = static_cast<int>(j % per_block);
+  if (is_ternary(dtype) || grid_format(dtype) != nullptr) return weight_run(dtype, p, s);
   const bool has_min = dtype == DType::q4_1 || dtype == DType::q5_1;
   for (int i = 0; i < 32; ++i) {
     switch (dtype) {
@@ -193,6 +223,9 @@ struct Weights {
           case DType::q3_k: put_half(p + 108); break;
           case DType::q2_k: put_half(p + 80), put_half(p + 82); break;
           case DType::mxfp4: *p = static_cast<uint8_t>(118 + *p % 8); break;
+          case DType::tq1_0: put_half(p + 52); break;
+          case DType::tq2_0: put_half(p + 64); break;
+          case DType::iq1_m: p[55] = (p[55] & 0x8F) | 0x20; break;  // d's highest bits
           default: put_half(p);
         }
         if (second) put_half(p + 2);
@@ -265,6 +298,8 @@ struct Size {
 std::vector<Size> sizes(DType dtype) {
   if (block_of(dtype).elements == 256)
     return {{1, 16, 256}, {3, 1, 512}, {14, 33, 768}, {29, 40, 256}};
+  if (block_of(dtype).elements == 128)
+    return {{1, 16, 128}, {3, 1, 256}, {14, 33, 384}, {29, 40, 640}};
   if (block_of(dtype).elements == 64)
     return {{1, 16, 64}, {3, 1, 256}, {14, 33, 320}, {29, 40, 576}, {12, 17, 192}};
   return {{1, 16, 32}, {3, 1, 256}, {14, 33, 288}, {29, 40, 544}, {12, 17, 96}};
@@ -542,16 +577,33 @@ TEST(QuantProduct, RowsOfEveryKind) {
         << r;
 }
 
-// But for q2_k and q3_k, whose two bits lie there as four, three as six, and q2_0, whose scales
-// stand there twice.
+// Bits that a number may take in panels: hardly more than in the file, but where scales or points
+// of a grid are packed more tightly there.
+double most_bits(DType dtype) {
+  switch (dtype) {
+    case DType::q2_k: return 3.2;
+    case DType::q3_k:
+    case DType::iq1_s:
+    case DType::iq1_m:
+    case DType::iq2_xxs:
+    case DType::iq2_xs:
+    case DType::iq2_s: return 3.7;
+    case DType::iq3_xxs:
+    case DType::iq3_s: return 4.4;
+    case DType::q2_0:
+    case DType::tq1_0:
+    case DType::tq2_0:
+    case DType::q1_0: return 2.55;
+    default: return 1.03 * 8 * static_cast<double>(bytes_of(dtype, 256)) / 256;
+  }
+}
+
 TEST(QuantProduct, PanelsAreAboutAsLargeAsTheFile) {
+  constexpr int64_t kOut = 1024, kIn = 2048;
   for (DType dtype : kTypes) {
-    const bool widened = dtype == DType::q2_k || dtype == DType::q3_k;
-    const double most = widened ? 2 : dtype == DType::q2_0 ? 1.12 : 1.03;
-    const double file = static_cast<double>(bytes_of(dtype, 2048)) * 1024,
-                 panels = static_cast<double>(ops::quant_panels_bytes(dtype, 1024, 2048));
-    EXPECT_GE(panels, file) << name_of(dtype);
-    EXPECT_LT(panels, most * file) << name_of(dtype);
+    const size_t bytes = ops::quant_panels_bytes(dtype, kOut, kIn);
+    EXPECT_GE(bytes, static_cast<size_t>(kOut * bytes_of(dtype, kIn))) << name_of(dtype);
+    EXPECT_LT(8 * static_cast<double>(bytes) / (kOut * kIn), most_bits(dtype)) << name_of(dtype);
   }
 }
 

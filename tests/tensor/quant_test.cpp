@@ -25,7 +25,9 @@ constexpr DType kAll[] = {DType::f32,  DType::bf16,  DType::f16,    DType::q8_0,
                           DType::q4_0, DType::q4_1,  DType::q5_0,   DType::q5_1,
                           DType::q4_k, DType::q5_k,  DType::q6_k,   DType::q3_k,
                           DType::q2_k, DType::mxfp4, DType::iq4_nl, DType::q2_0};
-constexpr DType kOnlyRead[] = {DType::iq4_xs};
+constexpr DType kOnlyRead[] = {DType::iq4_xs, DType::iq1_s, DType::iq1_m,   DType::iq2_xxs,
+                               DType::iq2_xs, DType::iq2_s, DType::iq3_xxs, DType::iq3_s,
+                               DType::tq1_0,  DType::tq2_0, DType::q1_0};
 
 std::vector<uint8_t> from_hex(const std::string& text) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
@@ -121,7 +123,7 @@ TEST(Quant, ReadsTheNumbersOfTheReference) {
       ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want[i]))
           << entry.at("dtype") << " at " << i;
   }
-  EXPECT_EQ(golden().at("blocks").size(), 15u);
+  EXPECT_EQ(golden().at("blocks").size(), 24u);
 }
 
 constexpr const char* kRows[] = {"normal", "weights",   "outlier", "negative", "offset",

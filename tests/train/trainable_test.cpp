@@ -13,6 +13,8 @@
 #include "support/param_named.h"
 #include "support/tiny_model.h"
 #include "tensor/quant.h"
+#include "tensor/quant_grid.h"
+#include "tensor/quant_ternary.h"
 
 namespace moe::trainable_test {
 namespace {
@@ -395,7 +397,8 @@ Pair quantised_pair(const ModelConfig& config, DType dtype) {
     }
     const int64_t bytes = bytes_of(dtype, w.numel());
     auto blocks = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(bytes));
-    if (dtype == DType::iq4_xs || dtype == DType::q3_k || dtype == DType::q2_k)
+    if (dtype == DType::iq4_xs || dtype == DType::q3_k || dtype == DType::q2_k ||
+        grid_format(dtype) != nullptr || is_ternary(dtype))
       for (size_t k = 0; k < blocks->size(); ++k)  // scales of at most 2^-8
         (*blocks)[k] = static_cast<uint8_t>(uniform_index(RngKey::from_seed(i), k, 256) & 0x1b);
     else quantise(blocks->data(), w.as<float>(), dtype, w.numel());
@@ -456,7 +459,8 @@ INSTANTIATE_TEST_SUITE_P(All, OverQuantised,
                          testing::Values(DType::q8_0, DType::q4_0, DType::q4_1, DType::q5_0,
                                          DType::q5_1, DType::q4_k, DType::q5_k, DType::q6_k,
                                          DType::mxfp4, DType::iq4_nl, DType::iq4_xs, DType::q3_k,
-                                         DType::q2_k, DType::q2_0),
+                                         DType::q2_k, DType::q2_0, DType::iq1_m, DType::iq2_xs,
+                                         DType::iq3_xxs, DType::tq1_0),
                          [](const auto& item) { return std::string(name_of(item.param)); });
 
 TEST(Trainable, PartsAddUpToTheModel) {

@@ -16,6 +16,7 @@ import common
 WIDTH = 256
 MADE = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 READ = MADE + ["Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS", "Q3_K", "Q2_K"]
+READ += ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"]
 HALVES = {
     "Q8_0": [0],
     "Q4_0": [0],
@@ -29,6 +30,14 @@ HALVES = {
     "IQ4_XS": [0],
     "Q3_K": [108],
     "Q2_K": [80, 82],
+    "IQ1_S": [0],
+    "IQ2_XXS": [0],
+    "IQ2_XS": [0],
+    "IQ2_S": [0],
+    "IQ3_XXS": [0],
+    "IQ3_S": [0],
+    "TQ1_0": [52],
+    "TQ2_0": [64],
 }  # bytes of a block
 SEED = 20
 
@@ -75,6 +84,8 @@ def drawn_blocks(name):
     if name == "MXFP4":
         data[:, 0] = rng.integers(90, 150, count)  # exponents
         data[:3, 0] = 0, 1, 2
+    if name == "IQ1_M":  # the last four bits of d are the highest
+        data[:, 55] = data[:, 55] & 0x8F | 0x20
     for at in HALVES.get(name, []):
         exponent = rng.integers(-8, 4, count)
         exponent[0] = -22

@@ -7,6 +7,8 @@ smollm2_check.py greedy  --bin MOE MODEL.gguf        32 tokens after each of fiv
 smollm2_check.py export  --bin MOE FOLDER TEXT       a model trained here, converted to several types:
                                                      llama.cpp runs them, with equal perplexity
 smollm2_check.py adapter --bin MOE MODEL TEXT        an adapter trained here, as llama.cpp's --lora
+smollm2_check.py read    --bin MOE MODEL TEXT        files of llama.cpp's quantiser in types that are
+                                                     only read here: equal perplexity
 smollm2_check.py quality --bin MOE MODEL TEXT        what quantising costs: our quantiser in our
                                                      engine, llama.cpp's in llama.cpp
 """
@@ -198,6 +200,34 @@ def check_export(args):
     return good
 
 
+def save_imatrix(args, base, path):
+    measured = ["--calibration", args.calibration, "--windows", 48, "--window", min(args.window, 512)]
+    convert(args, base, f"{path}.x.gguf", "--quant", "q4_0", *measured, "--save-imatrix", path)
+
+
+def check_read(args):
+    """Of each type the file that llama.cpp's quantiser makes with an importance matrix: both engines
+    read it with the same perplexity."""
+    good = True
+    with tempfile.TemporaryDirectory() as work:
+        base, imatrix, path = (f"{work}/{name}.gguf" for name in ("base", "imatrix", "quantised"))
+        convert(args, args.model, base, "--dtype", args.base)
+        save_imatrix(args, base, imatrix)
+        for name in args.types:
+            llama_engine.quantise(base, path, name, imatrix=imatrix)
+            ours = our_score(args, path)
+            theirs = their_perplexity(args, path, ours["ids"])
+            good = good and abs(ours["perplexity"] / theirs - 1) <= TOLERANCE
+            types = sorted({t.tensor_type.name for t in gguf.GGUFReader(path).tensors})
+            print(
+                f"{name} ({', '.join(types)}): {difference(ours['perplexity'], theirs)}", flush=True
+            )
+    print(
+        f"{', '.join(args.types)}: perplexities {'within' if good else 'NOT within'} {100 * TOLERANCE}% of llama.cpp's"
+    )
+    return good
+
+
 def check_adapter(args):
     """A run of `--tune lora` here, its adapter in llama.cpp's form on the same model's file there."""
     with tempfile.TemporaryDirectory() as work:
@@ -309,8 +339,7 @@ def check_calibrated(args):
     with tempfile.TemporaryDirectory() as work:
         base, imatrix = f"{work}/base.gguf", f"{work}/imatrix.gguf"
         convert(args, args.model, base, "--dtype", args.base)
-        measured = ["--calibration", args.calibration, "--windows", 48, "--window", min(args.window, 512)]
-        convert(args, base, f"{work}/x.gguf", "--quant", "q4_0", *measured, "--save-imatrix", imatrix)
+        save_imatrix(args, base, imatrix)
         start = our_score(args, base, False)["perplexity"]
         for name in args.types:
             plain, mine, other = (f"{work}/{kind}.gguf" for kind in ("plain", "mine", "other"))
@@ -340,7 +369,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["score", "greedy", "export", "quality", "calibrated", "adapter"])
+    parser.add_argument("what", choices=["score", "greedy", "export", "read", "quality", "calibrated", "adapter"])
     parser.add_argument("model")
     parser.add_argument("text", nargs="?")
     parser.add_argument("--bin", required=True)
@@ -355,6 +384,7 @@ def main():
         "score": check_score,
         "greedy": check_greedy,
         "export": check_export,
+        "read": check_read,
         "quality": check_quality,
         "calibrated": check_calibrated,
         "adapter": check_adapter,

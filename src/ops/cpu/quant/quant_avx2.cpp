@@ -52,9 +52,9 @@ template <DType kType>
 constexpr bool kSigned = panel_format(kType).offset_shift == 7;
 // Sums of two that 16 bits hold.
 template <DType kType>
-constexpr int kSumsHeld = kSigned<kType>                           ? 1
-                          : panel_format(kType).block_bytes == 384 ? 2
-                                                                   : 4;
+constexpr int kSumsHeld = kSigned<kType>                               ? 1
+                          : panel_format(kType).bits == PanelBits::six ? 2
+                                                                       : 4;
 
 // Of a type with a table: its numbers, as step_of gives them.
 struct alignas(16) Table {
@@ -69,38 +69,48 @@ constexpr Table make_table() {
   return table;
 }
 
+// Bits of `from` from kFrom on come to stand at kTo and go into `lower` by the mask.
+template <int kFrom, int kTo>
+HWY_INLINE __m256i with_upper(__m256i lower, __m256i from, char mask) {
+  const __m256i moved = _mm256_srli_epi16(_mm256_slli_epi16(from, kFrom < kTo ? kTo - kFrom : 0),
+                                          kFrom > kTo ? kFrom - kTo : 0);
+  return _mm256_or_si256(_mm256_and_si256(moved, _mm256_set1_epi8(mask)), lower);
+}
+
+// The bits of step kStep of a block as they are stored; `bits` are those of 8 columns.
+template <PanelBits kBits, int kStep>
+HWY_INLINE __m256i stored_step(const char* bits) {
+  if constexpr (kBits == PanelBits::eight) return load(bits + kStep * 64);
+  if constexpr (kBits == PanelBits::two || kBits == PanelBits::three) {
+    const __m256i lower = _mm256_and_si256(
+        _mm256_srli_epi16(load(bits + kStep / 4 * 64), kStep % 4 * 2), _mm256_set1_epi8(0x03));
+    if constexpr (kBits == PanelBits::three)
+      return with_upper<kStep, 2>(lower, load(bits + 128), 0x04);
+    return lower;
+  }
+  const __m256i both = load(bits + kStep % 4 * 64);
+  const __m256i lower =
+      _mm256_and_si256(kStep < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0x0F));
+  if constexpr (kBits == PanelBits::five)
+    return with_upper<kStep, 4>(lower, load(bits + 256), 0x10);
+  if constexpr (kBits == PanelBits::six)
+    return with_upper<kStep % 4 * 2, 4>(lower, load(bits + 256 + kStep / 4 * 64), 0x30);
+  return lower;
+}
+
 // The weights of step kStep of a block, 8 columns: as q + offset, or if kSigned as q.
 template <DType kType, int kStep>
 HWY_INLINE __m256i step_of(const char* bits, int vector) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  bits += 32 * vector;
-  if constexpr (kType == DType::q8_0)
-    return _mm256_xor_si256(load(bits + kStep * 64), _mm256_set1_epi8(-128));
-  if constexpr (kType == DType::q2_0)
-    return _mm256_and_si256(_mm256_srli_epi16(load(bits + kStep / 4 * 64), kStep % 4 * 2),
-                            _mm256_set1_epi8(0x03));
-  const __m256i both = load(bits + kStep % 4 * 64);
-  const __m256i lower =
-      _mm256_and_si256(kStep < 4 ? both : _mm256_srli_epi16(both, 4), _mm256_set1_epi8(0x0F));
+  const __m256i stored = stored_step<kFormat.bits, kStep>(bits + 32 * vector);
   if constexpr (kFormat.table != nullptr) {
     static constexpr Table kTable = make_table<kType>();
     return _mm256_shuffle_epi8(
         _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.of))),
-        lower);
+        stored);
   }
-  if constexpr (kFormat.block_bytes == 320) {
-    constexpr int kLeft = kStep < 4 ? 4 - kStep : 0, kRight = kStep < 4 ? 0 : kStep - 4;
-    const __m256i fifth = _mm256_srli_epi16(_mm256_slli_epi16(load(bits + 256), kLeft), kRight);
-    return _mm256_or_si256(_mm256_and_si256(fifth, _mm256_set1_epi8(0x10)), lower);
-  }
-  if constexpr (kFormat.block_bytes == 384) {
-    constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0,
-                  kRight = kAt < 4 ? 0 : kAt - 4;
-    const __m256i upper =
-        _mm256_srli_epi16(_mm256_slli_epi16(load(bits + 256 + kStep / 4 * 64), kLeft), kRight);
-    return _mm256_or_si256(_mm256_and_si256(upper, _mm256_set1_epi8(0x30)), lower);
-  }
-  return lower;
+  if constexpr (kType == DType::q8_0) return _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
+  return stored;
 }
 
 // Where a tile reads weights: out of the panel, or of a block that was unpacked for many rows.
@@ -152,7 +162,8 @@ HWY_INLINE void read_scales(Scales& to, const char* p, const char* chunk) {
                                                           ? _mm256_cvtepi8_epi32(b)
                                                           : _mm256_cvtepu8_epi32(b)));
       };
-      const __m256 d = halves(chunk + 16 * v);
+      __m256 d = halves(chunk + 16 * v);
+      if constexpr (kFormat.unit != 1) d = _mm256_mul_ps(d, _mm256_set1_ps(kFormat.unit));
       to.first[v] = row(0, d);
       if constexpr (kFormat.halves) to.second[v] = row(1, d);
       if constexpr (kFormat.has_min) {
@@ -315,7 +326,7 @@ HWY_INLINE void each_block(const QuantTask& task, const TileTask& at, F&& f) {
       next += at.next_step;
       Scales block;
       read_scales<kType>(block, scales + b * kFormat.scale_bytes, chunk);
-      f(bits + b * kFormat.block_bytes, block);
+      f(bits + b * kFormat.block_bytes(), block);
     }
     chunk += chunk_bytes(kFormat, n);
   }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensor/quant_grid.h"
 #include "tensor/quant_k.h"
+#include "tensor/quant_ternary.h"
 
 namespace moe::ops {
 namespace {
@@ -44,10 +46,18 @@ struct Place {
     for (int i = 0; i < 4; ++i)
       put_word(i, (v.step[i] & kNibbles) | (v.step[4 + i] & kNibbles) << 4);
   }
-  void put_fifth_bits(const Words& v) const {
+  void put_pairs(const Words& v) const {
+    for (int i = 0; i < 2; ++i) {
+      uint32_t w = 0;
+      for (int s = 0; s < 4; ++s) w |= (v.step[4 * i + s] & 0x03030303u) << 2 * s;
+      put_word(i, w);
+    }
+  }
+  // Bit `bit` of all numbers.
+  void put_bits(int64_t i, const Words& v, int bit) const {
     uint32_t w = 0;
-    for (int s = 0; s < 8; ++s) w |= (v.step[s] >> 4 & 0x01010101u) << s;
-    put_word(4, w);
+    for (int s = 0; s < 8; ++s) w |= (v.step[s] >> bit & 0x01010101u) << s;
+    put_word(i, w);
   }
   void put_upper_bits(const Words& v) const {
     for (int half = 0; half < 2; ++half) {
@@ -110,7 +120,7 @@ void pack_block_k45(const uint8_t* super, bool five, int j, const Place& to) {
     if (five) v.step[s] |= (word_at(fifth + 4 * s) >> j & 0x01010101u) << 4;
   }
   to.put_nibbles(v);
-  if (five) to.put_fifth_bits(v);
+  if (five) to.put_bits(4, v, 4);
 }
 
 // Block j of a super-block of q6_k: 128 bytes of nibbles, 64 of upper bits, 16 signed scales, f16
@@ -136,18 +146,16 @@ void pack_block_iq4_xs(const uint8_t* super, int j, const Place& to) {
 }
 
 // Block j of a super-block of q2_k or q3_k (tensor/quant_k.cpp): two bits of 32 numbers each in
-// bytes that four blocks share, and of q3_k a third one, with which its numbers less 4 are 28 to 35
-// less 32, as q6_k has them.
+// bytes that four blocks share, and of q3_k a third one.
 void pack_block_k23(const uint8_t* super, bool three, int j, const Place& to) {
   const uint8_t* low = super + (three ? 32 : 16) + j / 4 * 32;
   Words v;
   for (int s = 0; s < 8; ++s) {
     v.step[s] = word_at(low + 4 * s) >> 2 * (j % 4) & 0x03030303u;
-    if (three)
-      v.step[s] = (v.step[s] | (word_at(super + 4 * s) >> j & 0x01010101u) << 2) + 0x1C1C1C1Cu;
+    if (three) v.step[s] |= (word_at(super + 4 * s) >> j & 0x01010101u) << 2;
   }
-  to.put_nibbles(v);
-  if (three) to.put_upper_bits(v);
+  to.put_pairs(v);
+  if (three) to.put_bits(2, v, 2);
   for (int half = 0; half < 2; ++half) {
     const int group = 2 * j + half;
     if (three) {
@@ -173,6 +181,29 @@ void pack_block_q2_0(const uint8_t* block, int half, const Place& to) {
   }
 }
 
+// Run r of a block of iq1_*, iq2_* or iq3_*.
+template <DType kType>
+void pack_block_grid(const uint8_t* super, int r, const Place& to) {
+  const GridRun run = read_grid_run(kType, super, r);
+  to.put_byte(0, run.scale[0]);
+  if (panel_format(kType).halves) to.put_byte(1, run.scale[1]);
+  Words v;
+  std::memcpy(v.step, run.code, sizeof run.code);
+  if (panel_format(kType).bits == PanelBits::four) return to.put_nibbles(v);
+  to.put_pairs(v);
+  to.put_bits(2, v, 2);
+}
+
+// Run r of a block of tq1_0, tq2_0 or q1_0.
+template <DType kType>
+void pack_block_ternary(const uint8_t* block, int r, const Place& to) {
+  const TernaryRun run = read_ternary_run(kType, block, r);
+  to.put_half(0, ternary_scale(kType, block));
+  Words v;
+  std::memcpy(v.step, run.q, sizeof run.q);
+  to.put_pairs(v);
+}
+
 // Where a k-type's half d and, if it has mins, dmin stand in a super-block.
 constexpr int d_place(DType dtype) {
   switch (dtype) {
@@ -183,6 +214,12 @@ constexpr int d_place(DType dtype) {
   }
 }
 
+template <DType kType>
+uint16_t d_of(const uint8_t* super) {
+  if constexpr (grid_format(kType) != nullptr) return grid_scale(kType, super);
+  else return half_at(super + d_place(kType));
+}
+
 // Column n of a chunk of `blocks` blocks; `source` is where they begin in the column's row.
 template <DType kType>
 void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t blocks) {
@@ -191,13 +228,19 @@ void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t 
   uint8_t* scales = chunk;
   if constexpr (kFormat.is_k()) {
     const Place super{chunk, nullptr, column};
-    super.put_half(0, half_at(source + d_place(kType)));
+    super.put_half(0, d_of<kType>(source));
     super.put_half(1, kFormat.has_min ? half_at(source + d_place(kType) + 2) : uint16_t{0});
     scales += kSuperBytes;
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes, column};
-    if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
+    const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes(), column};
+    constexpr int64_t kRuns = block_of(kType).elements / kQuantBlock;
+    if constexpr (is_ternary(kType))
+      pack_block_ternary<kType>(source + b / kRuns * block_of(kType).bytes,
+                                static_cast<int>(b % kRuns), to);
+    else if constexpr (grid_format(kType) != nullptr)
+      pack_block_grid<kType>(source, static_cast<int>(b), to);
+    else if constexpr (kType == DType::q6_k) pack_block_k6(source, static_cast<int>(b), to);
     else if constexpr (kType == DType::iq4_xs) pack_block_iq4_xs(source, static_cast<int>(b), to);
     else if constexpr (kType == DType::q2_0)
       pack_block_q2_0(source + b / 2 * block_of(kType).bytes, static_cast<int>(b % 2), to);
@@ -257,6 +300,16 @@ void quant_pack(void* panels, DType dtype, const void* rows, int64_t row_bytes, 
     case DType::mxfp4: return pack_groups<DType::mxfp4>(to, from, row_bytes, out, in, groups);
     case DType::iq4_nl: return pack_groups<DType::iq4_nl>(to, from, row_bytes, out, in, groups);
     case DType::iq4_xs: return pack_groups<DType::iq4_xs>(to, from, row_bytes, out, in, groups);
+    case DType::iq1_s: return pack_groups<DType::iq1_s>(to, from, row_bytes, out, in, groups);
+    case DType::iq1_m: return pack_groups<DType::iq1_m>(to, from, row_bytes, out, in, groups);
+    case DType::iq2_xxs: return pack_groups<DType::iq2_xxs>(to, from, row_bytes, out, in, groups);
+    case DType::iq2_xs: return pack_groups<DType::iq2_xs>(to, from, row_bytes, out, in, groups);
+    case DType::iq2_s: return pack_groups<DType::iq2_s>(to, from, row_bytes, out, in, groups);
+    case DType::iq3_xxs: return pack_groups<DType::iq3_xxs>(to, from, row_bytes, out, in, groups);
+    case DType::iq3_s: return pack_groups<DType::iq3_s>(to, from, row_bytes, out, in, groups);
+    case DType::tq1_0: return pack_groups<DType::tq1_0>(to, from, row_bytes, out, in, groups);
+    case DType::tq2_0: return pack_groups<DType::tq2_0>(to, from, row_bytes, out, in, groups);
+    case DType::q1_0: return pack_groups<DType::q1_0>(to, from, row_bytes, out, in, groups);
     default: return;
   }
 }

@@ -24,32 +24,34 @@ struct alignas(64) Unpacked {
   float first[kLanes], second[kLanes], min[kLanes], second_min[kLanes];
 };
 
-void unpack_bytes(uint8_t* __restrict q, const uint8_t* __restrict bits, DType dtype) {
-  if (dtype == DType::q8_0) {
-    std::memcpy(q, bits, 512);
-    return;
-  }
-  if (dtype == DType::q2_0) {
-    for (int s = 0; s < 8; ++s)
-      for (int i = 0; i < 64; ++i)
-        q[s * 64 + i] = static_cast<uint8_t>(bits[s / 4 * 64 + i] >> 2 * (s % 4) & 3);
-    return;
-  }
-  for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
-  for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
-  const PanelFormat format = panel_format(dtype);
-  if (format.table != nullptr) {
-    const std::array<uint8_t, 16> table = table_bits(format);
-    for (int i = 0; i < 512; ++i) q[i] = table[q[i]];
-    return;
-  }
-  const bool one = format.block_bytes == 320, two = format.block_bytes == 384;
-  for (int s = 0; (one || two) && s < 8; ++s) {
-    const uint8_t* upper = bits + 256 + (two ? s / 4 * 64 : 0);
-    const int shift = two ? 2 * (s % 4) : s, mask = two ? 3 : 1;
+// q |= `mask` of the bits of each step from `shift` of it on, raised to bit `at`.
+void add_upper_bits(uint8_t* __restrict q, const uint8_t* __restrict upper, int mask, int at) {
+  for (int s = 0; s < 8; ++s) {
+    const uint8_t* from = upper + (mask == 3 ? s / 4 * 64 : 0);
+    const int shift = mask == 3 ? 2 * (s % 4) : s;
     for (int i = 0; i < 64; ++i)
-      q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (upper[i] >> shift & mask) << 4);
+      q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (from[i] >> shift & mask) << at);
   }
+}
+
+void unpack_bytes(uint8_t* __restrict q, const uint8_t* __restrict bits, const PanelFormat& f) {
+  switch (f.bits) {
+    case PanelBits::eight: std::memcpy(q, bits, 512); break;
+    case PanelBits::two:
+    case PanelBits::three:
+      std::memset(q, 0, 512);
+      add_upper_bits(q, bits, 3, 0);
+      if (f.bits == PanelBits::three) add_upper_bits(q, bits + 128, 1, 2);
+      break;
+    default:
+      for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
+      for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
+      if (f.bits == PanelBits::five) add_upper_bits(q, bits + 256, 1, 4);
+      if (f.bits == PanelBits::six) add_upper_bits(q, bits + 256, 3, 4);
+  }
+  if (f.table == nullptr) return;
+  const std::array<uint8_t, 16> table = table_bits(f);
+  for (int i = 0; i < 512; ++i) q[i] = table[q[i]];
 }
 
 void widen_halves(float* __restrict out, const uint8_t* halves) {
@@ -63,12 +65,12 @@ void widen_halves(float* __restrict out, const uint8_t* halves) {
 void unpack(Unpacked& out, const uint8_t* scales, const uint8_t* bits, DType dtype, const float* d,
             const float* minus_dmin) {
   uint8_t q[512];
-  unpack_bytes(q, bits, dtype);
+  const PanelFormat format = panel_format(dtype);
+  unpack_bytes(q, bits, format);
   uint16_t pairs[256];
   std::memcpy(pairs, q, sizeof pairs);
   for (int i = 0; i < 256; ++i) out.even[i] = static_cast<int16_t>(pairs[i] & 0xFF);
   for (int i = 0; i < 256; ++i) out.odd[i] = static_cast<int16_t>(pairs[i] >> 8);
-  const PanelFormat format = panel_format(dtype);
   if (format.scale == PanelScale::exponent) {
     for (int64_t n = 0; n < kLanes; ++n) out.first[n] = half_power(scales[n]);
     return;
@@ -150,11 +152,12 @@ void multiply_tile(const QuantTask& task, Span rows, int64_t group, const uint8_
                   *bits = chunk + chunk_scale_bytes(f, n);
     if (f.is_k()) {
       widen_halves(d, chunk);
+      for (float& x : d) x *= f.unit;
       widen_halves(minus_dmin, chunk + 32);
       for (float& x : minus_dmin) x = 0.0f - x;
     }
     for (int64_t b = 0; b < n; ++b) {
-      unpack(w, scales + b * f.scale_bytes, bits + b * f.block_bytes, task.dtype, d, minus_dmin);
+      unpack(w, scales + b * f.scale_bytes, bits + b * f.block_bytes(), task.dtype, d, minus_dmin);
       for (int64_t r = rows.begin; r < rows.end; ++r) {
         const int64_t record = task.row != nullptr ? task.row[r] : r;
         add_block(acc[r - rows.begin], w, task.x[record * stride + begin + b], task.dtype);

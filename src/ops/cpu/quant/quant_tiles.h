@@ -44,11 +44,16 @@ auto with_panel_type(DType dtype, F&& f) {
     case DType::q5_1: return f(std::integral_constant<DType, DType::q5_1>());
     case DType::q4_k: return f(std::integral_constant<DType, DType::q4_k>());
     case DType::q5_k: return f(std::integral_constant<DType, DType::q5_k>());
+    case DType::q3_k: return f(std::integral_constant<DType, DType::q3_k>());
     case DType::q2_k: return f(std::integral_constant<DType, DType::q2_k>());
     case DType::q2_0: return f(std::integral_constant<DType, DType::q2_0>());
     case DType::mxfp4: return f(std::integral_constant<DType, DType::mxfp4>());
     case DType::iq4_nl: return f(std::integral_constant<DType, DType::iq4_nl>());
     case DType::iq4_xs: return f(std::integral_constant<DType, DType::iq4_xs>());
+    case DType::iq1_m: return f(std::integral_constant<DType, DType::iq1_m>());
+    case DType::iq2_xs: return f(std::integral_constant<DType, DType::iq2_xs>());
+    case DType::iq3_xxs: return f(std::integral_constant<DType, DType::iq3_xxs>());
+    case DType::iq3_s: return f(std::integral_constant<DType, DType::iq3_s>());
     default: return f(std::integral_constant<DType, DType::q6_k>());
   }
 }

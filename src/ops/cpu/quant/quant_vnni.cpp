@@ -37,39 +37,46 @@ HWY_INLINE T load_as(const P* p) {
   return v;
 }
 
+// Bits of `from` from kFrom on come to stand at kTo and go into `lower` by the mask.
+template <int kFrom, int kTo>
+HWY_INLINE __m512i with_upper(__m512i lower, __m512i from, char mask) {
+  constexpr int kAndOr = 0xEA;  // (a & b) | c
+  const __m512i moved = _mm512_srli_epi16(_mm512_slli_epi16(from, kFrom < kTo ? kTo - kFrom : 0),
+                                          kFrom > kTo ? kFrom - kTo : 0);
+  return _mm512_ternarylogic_epi32(moved, _mm512_set1_epi8(mask), lower, kAndOr);
+}
+
+// The bits of step kStep of a block as they are stored.
+template <PanelBits kBits, int kStep>
+HWY_INLINE __m512i stored_step(const char* bits) {
+  const auto load = [bits](int64_t i) HWY_ATTR { return _mm512_loadu_si512(bits + i * 64); };
+  if constexpr (kBits == PanelBits::eight) return load(kStep);
+  if constexpr (kBits == PanelBits::two || kBits == PanelBits::three) {
+    const __m512i lower =
+        _mm512_and_si512(_mm512_srli_epi16(load(kStep / 4), kStep % 4 * 2), _mm512_set1_epi8(0x03));
+    if constexpr (kBits == PanelBits::three) return with_upper<kStep, 2>(lower, load(2), 0x04);
+    return lower;
+  }
+  const __m512i both = load(kStep % 4);
+  const __m512i lower =
+      _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
+  if constexpr (kBits == PanelBits::five) return with_upper<kStep, 4>(lower, load(4), 0x10);
+  if constexpr (kBits == PanelBits::six)
+    return with_upper<kStep % 4 * 2, 4>(lower, load(4 + kStep / 4), 0x30);
+  return lower;
+}
+
 // Weights of step kStep of a block, as bytes q + offset.
 template <DType kType, int kStep>
 HWY_INLINE __m512i step_of(const char* bits) {
-  if constexpr (kType == DType::q8_0) return _mm512_loadu_si512(bits + kStep * 64);
-  if constexpr (kType == DType::q2_0) {
-    const __m512i four = _mm512_loadu_si512(bits + kStep / 4 * 64);
-    return _mm512_and_si512(_mm512_srli_epi16(four, kStep % 4 * 2), _mm512_set1_epi8(0x03));
-  }
   constexpr PanelFormat kFormat = panel_format(kType);
-  constexpr int kAndOr = 0xEA;  // (a & b) | c
-  const __m512i both = _mm512_loadu_si512(bits + kStep % 4 * 64);
-  const __m512i lower =
-      _mm512_and_si512(kStep < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(0x0F));
-  if constexpr (kFormat.table != nullptr) {
-    alignas(16) static constexpr std::array<uint8_t, 16> kTable = table_bits(kFormat);
-    return _mm512_shuffle_epi8(
-        _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.data()))),
-        lower);
-  }
-  if constexpr (kFormat.block_bytes == 320) {
-    constexpr int kLeft = kStep < 4 ? 4 - kStep : 0, kRight = kStep < 4 ? 0 : kStep - 4;
-    const __m512i fifth =
-        _mm512_srli_epi16(_mm512_slli_epi16(_mm512_loadu_si512(bits + 256), kLeft), kRight);
-    return _mm512_ternarylogic_epi32(fifth, _mm512_set1_epi8(0x10), lower, kAndOr);
-  }
-  if constexpr (kFormat.block_bytes == 384) {
-    constexpr int kAt = kStep % 4 * 2, kLeft = kAt < 4 ? 4 - kAt : 0,
-                  kRight = kAt < 4 ? 0 : kAt - 4;
-    const __m512i upper = _mm512_srli_epi16(
-        _mm512_slli_epi16(_mm512_loadu_si512(bits + 256 + kStep / 4 * 64), kLeft), kRight);
-    return _mm512_ternarylogic_epi32(upper, _mm512_set1_epi8(0x30), lower, kAndOr);
-  }
-  return lower;
+  const __m512i stored = stored_step<kFormat.bits, kStep>(bits);
+  if constexpr (kFormat.table == nullptr) return stored;
+  alignas(16) static constexpr std::array<uint8_t, 16> kTable =
+      kFormat.table != nullptr ? table_bits(kFormat) : std::array<uint8_t, 16>{};
+  return _mm512_shuffle_epi8(
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.data()))),
+      stored);
 }
 
 HWY_INLINE __m512 halves(const char* p) {
@@ -275,6 +282,7 @@ HWY_INLINE void begin_chunk(Packed<kType, kGroups>& w, const char* chunk, int64_
   MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
     w.d[g] = w.minus_dmin[g] = _mm512_setzero_ps();
     if constexpr (kFormat.is_k()) w.d[g] = halves(chunk + g * group_bytes);
+    if constexpr (kFormat.unit != 1) w.d[g] = _mm512_mul_ps(w.d[g], _mm512_set1_ps(kFormat.unit));
     if constexpr (kFormat.is_k() && kFormat.has_min)
       w.minus_dmin[g] = _mm512_sub_ps(_mm512_setzero_ps(), halves(chunk + g * group_bytes + 32));
   }
@@ -284,7 +292,7 @@ HWY_INLINE void at_block(Packed<kType, kGroups>& w, const char* chunk, int64_t g
                          int64_t scale_bytes, int64_t block) {
   constexpr PanelFormat kFormat = panel_format(kType);
   MOE_UNROLL for (int g = 0; g < kGroups; ++g) {
-    w.bits[g] = chunk + g * group_bytes + scale_bytes + block * kFormat.block_bytes;
+    w.bits[g] = chunk + g * group_bytes + scale_bytes + block * kFormat.block_bytes();
     w.scales[g] =
         chunk + g * group_bytes + (kFormat.is_k() ? kSuperBytes : 0) + block * kFormat.scale_bytes;
   }

@@ -9,6 +9,7 @@
 #include "ops/cuda/gemm/split_product.h"
 #include "ops/cuda/gemm/tile_product.h"
 #include "ops/cuda/gemm/weights.h"
+#include "ops/op_checks.h"
 
 namespace moe::ops::cuda {
 namespace {
@@ -134,6 +135,7 @@ void check_product(const Run& run, Form form, const Tensor& c, const GatheredRow
   const Tensor& m = w.value;
   const int64_t banks = m.matrices(), out = m.rank < 2 ? 0 : m.rows() / banks, in = m.cols();
   const bool forward = form == Form::forward;
+  check_device_type(forward ? "matmul_forward" : "matmul_dx", m);
   need(m.rank >= 2 && static_cast<int64_t>(offsets.size()) == banks + 1 && is_float(rows.x) &&
            is_float(c) && c.rows() == rows.rows() && rows.cols() == (forward ? in : out) &&
            c.cols() == (forward ? out : in),

@@ -81,6 +81,7 @@ void forward(Run& run, Tensor y, const Param& table, std::span<const int32_t> id
              const char* op) {
   const Tensor& value = table.value;
   check_embedding(run, op, y, table, ids, accumulate);
+  check_device_type(op, value);
   Scratch scratch(run);
   const Apart apart = apart_of(run, table, false);
   const int32_t* list = on_device(run, ids);

@@ -67,19 +67,19 @@ check "an OLMoE model trained here" train_olmoe
 check "an adapter of its attention and experts" compare adapter "$work/olmoe" "$text" --window 256 \
   --windows 64
 check "it runs in llama.cpp" compare export "$work/olmoe" "$text" --window 256 --windows 64 \
-  --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 iq4_nl q4_k_m q4_k_s q4_1 q4_0 q3_k_l \
-  q3_k_m q3_k_s q2_k mxfp4_moe
+  --types f32 bf16 f16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 iq4_nl iq4_xs q4_k_m q4_k_s q4_1 q4_0 \
+  q3_k_l q3_k_m q3_k_s q2_k mxfp4_moe
 check "what Q8_0 and Q5_0 cost SmolLM2" compare quality "$model" "$text" --windows "$windows" \
   --types q8_0 q5_0
 check "what the mixes cost the OLMoE model" compare quality "$work/olmoe" "$text" --window 256 \
-  --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s iq4_nl q3_k_m q2_k mxfp4_moe --base f32
+  --windows 64 --types q4_k_m q4_k_s q5_k_m q5_k_s iq4_nl iq4_xs q3_k_m q2_k mxfp4_moe --base f32
 # The end of the text, which no window above reaches.
 tail -c 130000 "$text" >"$work/end.txt"
 check "types that are only read here" compare read "$work/olmoe" "$text" --window 256 \
-  --windows 64 --calibration "$work/end.txt" --base f32 --types iq4_xs iq3_m iq3_s iq3_xs iq3_xxs \
+  --windows 64 --calibration "$work/end.txt" --base f32 --types iq3_m iq3_s iq3_xs iq3_xxs \
   iq2_m iq2_s iq2_xs iq2_xxs iq1_m iq1_s tq2_0 tq1_0
 check "what calibrating brings SmolLM2" compare calibrated "$model" "$text" --window 1024 \
-  --windows "$windows" --calibration "$work/end.txt" --types q4_k_m q3_k_m q2_k --base f32
+  --windows "$windows" --calibration "$work/end.txt" --types iq4_xs q4_k_m q3_k_m q2_k --base f32
 check "bytes" "$bin" train --data "$text" --out "$work/bytes" --layers 1 --width 16 --heads 2 \
   --context 32 --batch 2 --steps 1 --warmup 0 --dtype f32
 check "every architecture" all_architectures

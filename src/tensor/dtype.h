@@ -28,7 +28,7 @@ enum class DType : uint8_t {
   q6_k,
   mxfp4,
   iq4_nl,
-  iq4_xs,  // read, not made
+  iq4_xs,
   q3_k,
   q2_k,
   q2_0,

@@ -295,7 +295,7 @@ void quantise(void* out, const float* in, DType to, int64_t n, const float* impo
     case DType::q2_k: return weighed(write_q2_k);
     case DType::q2_0: return weighed(write_q2_0);
     case DType::iq4_nl: return weighed(write_iq4_nl);
-    case DType::iq4_xs:
+    case DType::iq4_xs: return weighed(write_iq4_xs);
     case DType::iq1_s:
     case DType::iq1_m:
     case DType::iq2_xxs:

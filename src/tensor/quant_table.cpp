@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tensor/quant_fit.h"
+#include "tensor/quant_k.h"
 #include "tensor/quant_rounding.h"
 
 namespace moe {
@@ -41,6 +42,49 @@ Fit fit_iq4(const float* x, const float* weight, float inverse) {
     fit.vv += weight[j] * v * v;
   }
   return fit;
+}
+
+// Fifteen steps about the one that makes the largest number the lowest value, as
+// github ggml-org/ggml, src/ggml-quants.c (quantize_iq4_nl) looks for them. x, weight [32]
+float best_iq4_scale(const float* x, const float* weight) {
+  constexpr float kLeast = 1e-15f;  // below it a block is zero
+  const float largest = largest_of(x);
+  if (!(std::abs(largest) >= kLeast) || !std::isfinite(largest)) return 0;
+  Fit best = fit_iq4(x, weight, -kIq4Values[0] / largest);
+  for (int step = -7; step <= 7; ++step)
+    if (const Fit fit = fit_iq4(x, weight, static_cast<float>(step + kIq4Values[0]) / largest);
+        fit.better_than(best))
+      best = fit;
+  return best.scale();
+}
+
+constexpr int kRuns = kSuperBlock / kBlock;  // of a block of IQ4_XS
+
+// What the numbers of a block of IQ4_XS count. weight, x [256]; importance [256] or null
+void weigh_iq4_xs(float* weight, const float* x, const float* importance) {
+  if (importance != nullptr) return weigh<kSuperBlock>(weight, x, importance, 2);
+  for (int j = 0; j < kSuperBlock; ++j) weight[j] = x[j] * x[j];
+}
+
+// Whole scales of the groups and the half that scales them, so that the one of largest magnitude is
+// -32, the only one without a counterpart.
+struct Iq4XsScales {
+  int scale[kRuns];
+  float d;
+
+  float step(int group) const { return d * static_cast<float>(scale[group]); }
+};
+Iq4XsScales iq4_xs_scales(const float* x, const float* weight) {
+  float best[kRuns], largest = 0;
+  for (int g = 0; g < kRuns; ++g) {
+    best[g] = best_iq4_scale(x + g * kBlock, weight + g * kBlock);
+    if (std::abs(best[g]) > std::abs(largest)) largest = best[g];
+  }
+  Iq4XsScales scales{{}, f16_to_f32(f32_to_f16(-largest / 32))};
+  for (int g = 0; g < kRuns; ++g)
+    scales.scale[g] =
+        static_cast<int>(clamped(nearest_even(best[g] * finite_ratio(1, scales.d)), -32, 31));
+  return scales;
 }
 
 }  // namespace
@@ -89,25 +133,13 @@ void write_mxfp4(uint8_t* block, const float* x) {
   write_nibbles(block + 1, q);
 }
 
-// Fifteen steps about the one that makes the largest number the lowest value, as
-// github ggml-org/ggml, src/ggml-quants.c (quantize_iq4_nl) looks for them.
 void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
                   BlockRounding* rounding) {
-  constexpr float kLeast = 1e-15f;  // below it a block is zero
-  const float largest = largest_of(x);
   float weight[kBlock];
   if (importance != nullptr) weigh<kBlock>(weight, x, importance, 2);
   else
     for (int j = 0; j < kBlock; ++j) weight[j] = x[j] * x[j];
-  Fit best;
-  if (std::abs(largest) >= kLeast && std::isfinite(largest)) {
-    best = fit_iq4(x, weight, -kIq4Values[0] / largest);
-    for (int step = -7; step <= 7; ++step)
-      if (const Fit fit = fit_iq4(x, weight, static_cast<float>(step + kIq4Values[0]) / largest);
-          fit.better_than(best))
-        best = fit;
-  }
-  const float d = best.scale(), inverse = finite_ratio(1, d);
+  const float d = best_iq4_scale(x, weight), inverse = finite_ratio(1, d);
   store_half(block, d);
   int q[kBlock];
   if (rounding != nullptr) {
@@ -117,6 +149,32 @@ void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
     for (int j = 0; j < kBlock; ++j) q[j] = nearest_level(kIq4Values, inverse * x[j]);
   }
   write_nibbles(block + 2, q);
+}
+
+void write_iq4_xs(uint8_t* block, const float* x, const float* importance,
+                  BlockRounding* rounding) {
+  float weight[kSuperBlock], step[kRuns];
+  weigh_iq4_xs(weight, x, importance);
+  const Iq4XsScales scales = iq4_xs_scales(x, weight);
+  int q[kSuperBlock];
+  for (int g = 0; g < kRuns; ++g) step[g] = scales.step(g);
+  if (rounding != nullptr) {
+    rounding->round(q, x, {kSuperBlock, kBlock, 15, step, nullptr, &kIq4Values});
+  } else {
+    for (int j = 0; j < kSuperBlock; ++j)
+      q[j] = nearest_level(kIq4Values, x[j] * finite_ratio(1, step[j / kBlock]));
+  }
+  store_half(block, scales.d);
+  uint32_t upper = 0;
+  std::memset(block + 4, 0, kRuns / 2);
+  for (int g = 0; g < kRuns; ++g) {
+    const auto bits = static_cast<uint32_t>(scales.scale[g] + 32);
+    upper |= bits >> 4 << 2 * g;
+    block[4 + g / 2] = static_cast<uint8_t>(block[4 + g / 2] | (bits & 15) << 4 * (g % 2));
+    write_nibbles(block + 8 + g * kHalf, q + g * kBlock);
+  }
+  block[2] = static_cast<uint8_t>(upper);
+  block[3] = static_cast<uint8_t>(upper >> 8);
 }
 
 }  // namespace moe

@@ -44,5 +44,7 @@ void write_mxfp4(uint8_t* block, const float* x);
 // importance [32] of the numbers' columns, or null.
 // A rounding chooses the integers; null: the nearest ones.
 void write_iq4_nl(uint8_t* block, const float* x, const float* importance, BlockRounding*);
+// importance [256] likewise
+void write_iq4_xs(uint8_t* block, const float* x, const float* importance, BlockRounding*);
 
 }  // namespace moe

@@ -177,8 +177,8 @@ TEST_F(Convert, Refusals) {
                  {"--quant", "--dtype"});
   expect_refused({"convert", model(), gguf, "--quant", "Q2_K_S"}, 2,
                  {"--quant Q2_K_S", "llama.cpp makes it of a mix of Q2_K", "q2_k"});
-  expect_refused({"convert", model(), gguf, "--quant", "iq4_xs"}, 2,
-                 {"iq4_xs", "IQ types", "q4_k_m"});
+  expect_refused({"convert", model(), gguf, "--quant", "iq3_xxs"}, 2,
+                 {"iq3_xxs", "IQ types", "q3_k_m"});
   expect_refused({"convert", model(), gguf, "--quant", "q4_k_x"}, 2, {"'q4_k_x'", "\"q4_k_m\""});
   expect_refused({"convert", model(), model()}, 1, {"is the model itself"});
   expect_refused({"convert", folder_ / "nothing", gguf}, 1, {"nothing"});

@@ -45,6 +45,8 @@ TEST(QuantPolicy, ProductsFallBackAsLlamaCppDoes) {
     EXPECT_EQ(choice(product, 100, asked), "f16!");
   }
   EXPECT_EQ(choice(product, 576, DType::q5_k), "q5_1!");
+  EXPECT_EQ(choice(product, 512, DType::iq4_xs), "iq4_xs");
+  EXPECT_EQ(choice(product, 576, DType::iq4_xs), "iq4_nl!");
   EXPECT_EQ(choice(product, 576, DType::q2_0), "q2_0");
   EXPECT_EQ(choice(product, 96, DType::q2_0), "q4_0!");
   EXPECT_EQ(choice(product, 100, DType::q2_0), "f16!");

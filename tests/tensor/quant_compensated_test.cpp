@@ -16,9 +16,9 @@ namespace moe::quant_compensated_test {
 namespace {
 
 constexpr int64_t kRows = 11, kCols = 512;  // two blocks of the K formats
-constexpr DType kTypes[] = {DType::q4_0,   DType::q4_1, DType::q5_0, DType::q5_1,
-                            DType::iq4_nl, DType::q4_k, DType::q5_k, DType::q6_k,
-                            DType::q3_k,   DType::q2_k, DType::q2_0};
+constexpr DType kTypes[] = {DType::q4_0,   DType::q4_1,   DType::q5_0, DType::q5_1,
+                            DType::iq4_nl, DType::iq4_xs, DType::q4_k, DType::q5_k,
+                            DType::q6_k,   DType::q3_k,   DType::q2_k, DType::q2_0};
 
 std::vector<float> drawn(uint64_t seed, int64_t n, float scale) {
   std::vector<float> out(static_cast<size_t>(n));

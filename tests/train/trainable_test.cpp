@@ -397,8 +397,8 @@ Pair quantised_pair(const ModelConfig& config, DType dtype) {
     }
     const int64_t bytes = bytes_of(dtype, w.numel());
     auto blocks = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(bytes));
-    if (dtype == DType::iq4_xs || dtype == DType::q3_k || dtype == DType::q2_k ||
-        grid_format(dtype) != nullptr || is_ternary(dtype))
+    if (dtype == DType::q3_k || dtype == DType::q2_k || grid_format(dtype) != nullptr ||
+        is_ternary(dtype))
       for (size_t k = 0; k < blocks->size(); ++k)  // scales of at most 2^-8
         (*blocks)[k] = static_cast<uint8_t>(uniform_index(RngKey::from_seed(i), k, 256) & 0x1b);
     else quantise(blocks->data(), w.as<float>(), dtype, w.numel());

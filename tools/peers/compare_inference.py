@@ -22,7 +22,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = ("prompt", "decode")
 MADE = ("bf16", "q8_0", "q4_0", "mxfp4")  # by model_files.py
-CONVERTED = ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k", "iq4_nl")  # by `moe convert`, of bf16
+CONVERTED = ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k", "iq4_xs")  # by `moe convert`, of bf16
 
 
 def arguments():

@@ -132,6 +132,7 @@ constexpr QuantMix kMixes[] = {
      kFourMedium},
     {"q4_k_s", "", DType::q4_k, 14, "4.5 bits, 5.5 in the first layers", kFourSmall},
     {"iq4_nl", "", DType::iq4_nl, 25, "4.5 bits, steps finer around zero", kFourTable},
+    {"iq4_xs", "", DType::iq4_xs, 30, "4.3 bits, steps finer around zero", kFourTable},
     {"q4_1", "", DType::q4_1, 3, "5 bits", {}},
     {"q4_0", "", DType::q4_0, 2, "4.5 bits", kFourPlain},
     {"q3_k_l", "", DType::q3_k, 13, "3.4 bits, 5.5 in half of the matrices", kThreeLarge},
@@ -149,7 +150,7 @@ struct NotMade {
 };
 constexpr NotMade kNotMade[] = {
     {"q2_k_s", "a mix of Q2_K", "q2_k"},
-    {"iq", "the IQ types", "q4_k_m, or q3_k_m or q2_k where it must be small"},
+    {"iq", "IQ types", "iq4_xs, or q3_k_m or q2_k where it must be small"},
     {"tq", "the ternary types", "q2_0, the smallest that is made here"},
     {"nvfp4", "NVFP4", "mxfp4_moe"},
 };

@@ -23,6 +23,7 @@ DType smaller_blocks(DType dtype) {
     case DType::q2_k:
     case DType::q3_k: return DType::q4_0;
     case DType::q4_k: return DType::q5_0;
+    case DType::iq4_xs: return DType::iq4_nl;
     case DType::q5_k: return DType::q5_1;
     case DType::q6_k: return DType::q8_0;
     default: return DType::f16;

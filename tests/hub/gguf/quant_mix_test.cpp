@@ -257,8 +257,8 @@ TEST(QuantMix, Names) {
   EXPECT_EQ(mix("q4_k").name, "q4_k_m");
   EXPECT_EQ(mix("Q5_K").name, "q5_k_m");
   EXPECT_EQ(mix("Q3_K").name, "q3_k_m");
-  EXPECT_FAILS(mix("iq2_xs"), "llama.cpp makes it of the IQ types, which moe does not make");
-  for (const char* other : {"q2_k_s", "iq1_s", "IQ4_XS", "tq1_0", "nvfp4"})
+  EXPECT_FAILS(mix("iq2_xs"), "llama.cpp makes it of IQ types, which moe does not make");
+  for (const char* other : {"q2_k_s", "iq1_s", "IQ3_M", "tq1_0", "nvfp4"})
     EXPECT_FAILS(mix(other), "which moe does not make");
   EXPECT_FAILS(mix("q9_0"), "no type or mix of types is called 'q9_0'");
   EXPECT_FAILS(mix("q4"), "'q4'; known are ");
@@ -274,7 +274,7 @@ TEST(QuantMix, FileTypes) {
       {"q2_k", 10},      {"q3_k_s", 11}, {"q3_k_m", 12}, {"q3_k_l", 13}, {"iq4_nl", 25},
       {"mxfp4_moe", 38}, {"q4_0", 2},    {"q4_1", 3},    {"q8_0", 7},    {"q5_0", 8},
       {"q5_1", 9},       {"q4_k_s", 14}, {"q4_k_m", 15}, {"q5_k_s", 16}, {"q5_k_m", 17},
-      {"q6_k", 18},      {"q2_0", 41}};
+      {"q6_k", 18},      {"q2_0", 41},   {"iq4_xs", 30}};
   EXPECT_EQ(got, want);
 }
 

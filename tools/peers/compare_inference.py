@@ -21,7 +21,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = ("prompt", "decode")
-MADE = ("bf16", "q8_0", "q4_0", "mxfp4")  # by model_files.py
+MADE = ("bf16", "q8_0", "q4_0", "mxfp4", "iq3_xxs", "iq2_xs")  # by model_files.py
 CONVERTED = ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k", "iq4_xs")  # by `moe convert`, of bf16
 
 
@@ -43,7 +43,7 @@ def arguments():
         nargs="*",
         choices=MADE + CONVERTED,
         default=["bf16", "q8_0", "q4_0"],
-        help="mxfp4: experts in MXFP4, the rest in Q8_0, as gpt-oss; "
+        help="mxfp4, iq3_xxs, iq2_xs: experts in that, the rest in Q8_0; "
         + ", ".join(CONVERTED)
         + ": llama.cpp's mixes, by `moe convert`",
     )

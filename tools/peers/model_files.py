@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes model files with random weights in the shapes of known MoE models, fewer layers: GGUF in
-BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers; of gpt-oss also MXFP4
-experts beside Q8_0, of it, of Mixtral, of DeepSeek-V2-Lite and of Qwen3-Next only GGUF. Speed does
-not depend on the numbers, so the matrices are slices of one pool of normal ones, quantised once for
-each format.
+BF16, Q8_0 and Q4_0 and a Hugging Face folder in bf16, all of the same numbers; experts also in
+MXFP4, IQ3_XXS or IQ2_XS, beside Q8_0; of gpt-oss, Mixtral, DeepSeek-V2-Lite and Qwen3-Next only
+GGUF. Speed does not depend on the numbers, so the matrices are slices of one pool of normal ones,
+quantised once for each format, those of the IQ types drawn.
 
 GGUF's keys and names: github ggml-org/ggml, docs/gguf.md and gguf-py's constants; the folder's:
 transformers' olmoe and qwen3_moe.
@@ -19,9 +19,16 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter, TokenType, quants
 
 POOL = 1 << 24  # numbers
-TYPES = {"bf16": Type.BF16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0, "mxfp4": Type.MXFP4}
-FILE_TYPES = {"bf16": 32, "q8_0": 7, "q4_0": 2, "mxfp4": 38}
-BLOCKS = {"bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "mxfp4": (32, 17)}
+FORMATS = {  # type, its number as that of a file, numbers and bytes of a block
+    "bf16": (Type.BF16, 32, 1, 2),
+    "q8_0": (Type.Q8_0, 7, 32, 34),
+    "q4_0": (Type.Q4_0, 2, 32, 18),
+    "mxfp4": (Type.MXFP4, 38, 32, 17),
+    "iq3_xxs": (Type.IQ3_XXS, 23, 256, 98),
+    "iq2_xs": (Type.IQ2_XS, 20, 256, 74),
+}
+OF_EXPERTS = ("mxfp4", "iq3_xxs", "iq2_xs")  # the rest is Q8_0
+DRAWN = {"iq3_xxs": 2e-4, "iq2_xs": 4e-4}  # scales of drawn blocks, which make numbers of 0.02
 
 OLMOE = {
     "arch": "olmoe",
@@ -295,13 +302,19 @@ class Pool:
         ) * np.float32(0.02)
         self.packed = {}
 
+    def quantised(self, fmt):
+        packed = quants.quantize(self.numbers.reshape(-1, 256), FORMATS[fmt][0])
+        return packed.reshape(-1).view(np.uint8)
+
+    def drawn(self, fmt):
+        _, _, numbers, size = FORMATS[fmt]
+        blocks = np.random.default_rng(2).integers(0, 256, (POOL // numbers, size), np.uint8)
+        blocks[:, :2] = np.array([DRAWN[fmt]], np.float16).view(np.uint8)
+        return blocks.reshape(-1)
+
     def matrix(self, index, rows, cols, fmt):
         if fmt not in self.packed:
-            self.packed[fmt] = (
-                quants.quantize(self.numbers.reshape(-1, 256), TYPES[fmt])
-                .reshape(-1)
-                .view(np.uint8)
-            )
+            self.packed[fmt] = self.drawn(fmt) if fmt in DRAWN else self.quantised(fmt)
         data = self.packed[fmt]
         unit = len(data) * 256 // POOL  # bytes of 256 numbers
         begin, size = index * 7919 % (POOL // 256) * unit, rows * cols // 256 * unit
@@ -338,7 +351,7 @@ def format_of(name, shape, fmt):
     """What a tensor of a file in this format is stored in."""
     if len(shape) == 1 or name.endswith(".bias") or is_router(name):
         return "f32"
-    if fmt == "mxfp4" and "_exps" not in name:
+    if fmt in OF_EXPERTS and "_exps" not in name:
         return "q8_0"
     return fmt
 
@@ -362,7 +375,7 @@ def write_gguf(path, s, fmt, pool):
         w.add_expert_feed_forward_length(s["expert_width"])
     for key, value in s.get("keys", {}).items():
         w.add_uint32(f"{s['arch']}.{key}", value)
-    w.add_file_type(FILE_TYPES[fmt])
+    w.add_file_type(FORMATS[fmt][1])
     w.add_quantization_version(2)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre("gpt-2")
@@ -378,9 +391,9 @@ def write_gguf(path, s, fmt, pool):
         if stored == "f32":
             w.add_tensor_info(name, shape, np.dtype(np.float32), count * 4)
             continue
-        block, size = BLOCKS[stored]
+        kind, _, block, size = FORMATS[stored]
         packed = (*shape[:-1], shape[-1] // block * size)
-        w.add_tensor_info(name, packed, np.dtype(np.uint8), count // block * size, TYPES[stored])
+        w.add_tensor_info(name, packed, np.dtype(np.uint8), count // block * size, kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_ti_data_to_file()
@@ -518,7 +531,12 @@ def write_folder(path, s, pool):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, required=True)
-    parser.add_argument("--formats", nargs="+", choices=[*TYPES, "hf"], default=[*TYPES, "hf"])
+    parser.add_argument(
+        "--formats",
+        nargs="+",
+        choices=[*FORMATS, "hf"],
+        default=["bf16", "q8_0", "q4_0", "mxfp4", "hf"],
+    )
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument(
         "--out",

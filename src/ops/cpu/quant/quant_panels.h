@@ -14,12 +14,12 @@
 //   q5_*: 64 bytes, bit s of each is the fifth bit of step s;
 //     q6_k: 2 times 64 bytes, of step s the upper two bits at 2 (s % 4) of the (s / 4)-th.
 // Scales: q8_0, q4_0, q5_0, iq4_nl: f16 d[16] for each block; of q2_0, whose blocks are twice as
-// long, d stands for each half; q4_1, q5_1: f16 d[16], m[16]; mxfp4: 16 bytes, exponents; k-types
-// and iq*, for a chunk: f16 d[16], dmin[16] (where there are no mins: unused), then for each
-// block rows of 16 bytes: scale and min; of iq4_xs and iq3_* the scale, signed; of q6_k, q3_k,
-// iq2_* and iq1_* the scales of its two halves, signed; of q2_k the scales of its halves, then
-// their mins. Some types lie in panels of another one, which can say all that they say
-// (panel_type).
+// long, d stands for each half; q4_1, q5_1: f16 d[16], m[16]; mxfp4: 16 bytes, exponents; k-types,
+// iq4_xs and those of a grid, for a chunk: f16 d[16], dmin[16] (where there are no mins: unused),
+// then for each block rows of 16 bytes: scale and min; of iq4_xs and iq3_* the scale, signed; of
+// q6_k, q3_k, iq2_* and iq1_* the scales of its two halves, signed; of q2_k the scales of its
+// halves, then their mins. Some types lie in panels of another one, which can say all that they
+// say (panel_type).
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 //   acc = fma(scale_w[n,b], fma(scale_x[r,b,1], isum[1], scale_x[r,b,0] * isum[0]), acc)
 //     of types that have one scale for 32 numbers
 //   acc = fma(scale_w[n,b,h], scale_x[r,b,h] * isum[h], acc), h = 0, then 1
-//     of q2_k, q3_k and q6_k, which have a scale for each 16 numbers
+//     of q2_k, q3_k, q6_k, iq1_* and iq2_*, whose panels have a scale for each 16 numbers
 //   acc = fma(min_w[n,b], fma(scale_x[r,b,1], xsum[1], scale_x[r,b,0] * xsum[0]), acc)
 //     q4_1, q5_1, q4_k, q5_k only
 //   acc = fma(min_w[n,b,h], scale_x[r,b,h] * xsum[h], acc), h = 0, then 1

@@ -448,6 +448,17 @@ TEST(Quant, BlocksStandAlone) {
   }
 }
 
+// A half, then a bit for each of 128 numbers, the lowest first: set is d, else -d.
+TEST(Quant, OneBitIsASign) {
+  std::vector<uint8_t> block(18);
+  block[1] = 0x38;  // 0.5
+  for (size_t i = 2; i < block.size(); ++i) block[i] = static_cast<uint8_t>(37 * i);
+  const std::vector<float> x = dequantised(block, DType::q1_0);
+  ASSERT_EQ(x.size(), 128u);
+  for (size_t j = 0; j < x.size(); ++j)
+    EXPECT_EQ(x[j], (37 * (2 + j / 8) >> j % 8 & 1) != 0 ? 0.5f : -0.5f) << j;
+}
+
 TEST(Quant, RefusesPartsOfBlocksAndWhatItCannotMake) {
   std::vector<float> x(256);
   std::vector<uint8_t> bytes(2048);

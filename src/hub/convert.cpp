@@ -105,6 +105,11 @@ Planned plan_tensor(const FileTensor& tensor, const LoadedModel& model, const St
                      : "the mix gives it fewer bits";
   if (stored.mixed && !asked && choice.why.empty()) choice.why = "its parts have several types";
   as_stored = as_stored && !stored.mixed && choice.dtype == stored.dtype;
+  if (!as_stored && !can_make(choice.dtype))
+    fail_usage(
+        "tensor \"{}\" changes and is {}, which is read, not made; choose a type with @quant or "
+        "@dtype",
+        tensor.name, name_of(choice.dtype));
   return {tensor, stored.dtype, choice.dtype, choice.why, as_stored};
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "tensor/quant.h"
 
 namespace moe {
 namespace {
@@ -48,6 +49,9 @@ ResultType result_type(const ResultTypeOptions& o, const std::string& out,
   const DType most = stored_dtype(source);
   const bool file = target_of(out) == Target::gguf;
   const std::string name(name_of(most));
+  if (file && !can_make(most))
+    fail_usage("most of {} is {}, which is read, not made; choose a type with @quant or @dtype",
+               source_path, name);
   if (most == DType::f32 || most == DType::bf16 ||
       (file && (most == DType::f16 || is_quantised(most))))
     return {most, "as most of " + source_path + " is"};

@@ -215,6 +215,10 @@ void need_blocks(DType dtype, int64_t n) {
 
 }  // namespace
 
+bool can_make(DType dtype) {
+  return holds_weights(dtype) && grid_format(dtype) == nullptr && !is_ternary(dtype);
+}
+
 void dequantise(float* out, const void* in, DType from, int64_t n) {
   need_blocks(from, n);
   switch (from) {

@@ -11,6 +11,9 @@ namespace moe {
 
 class BlockRounding;
 
+// Whether numbers can become weights of this type; of the others a file's blocks are only read.
+bool can_make(DType dtype);
+
 // out[i] = in[i] as f32, i < n, from any float or quantised type; n is whole blocks.
 void dequantise(float* out, const void* in, DType from, int64_t n);
 // out = in in the type `to`: f32, f16 and bf16 rounded to nearest even, quantised types by scales

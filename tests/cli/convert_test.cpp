@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "formats/gguf.h"
 #include "support/command.h"
 
 namespace moe::test::convert_test {
@@ -165,6 +166,47 @@ TEST_F(Convert, JsonHoldsTheSame) {
                after = reply["verify"]["after"]["perplexity"];
   EXPECT_NEAR(after / before, 1, 0.02);
   EXPECT_NE(after, before);
+}
+
+// Makes a file's tensors of q3_k such of iq3_s, whose blocks are as large, with numbers of 0:
+// nothing here makes that type.
+void turn_q3_k_into_iq3_s(const std::string& path) {
+  std::string bytes = slurp(path);
+  const Gguf file = Gguf::open(path);
+  for (const std::string& name : file.names()) {
+    const Tensor blocks = file.get(name);
+    if (blocks.dtype != DType::q3_k) continue;
+    size_t at = bytes.find(name) + name.size();
+    at += 4 + 8 * static_cast<size_t>(bytes[at]);  // its rank, and so many sizes
+    ASSERT_EQ(bytes[at], 11) << name;
+    bytes[at] = 21;
+    const std::string_view data(static_cast<const char*>(blocks.data),
+                                static_cast<size_t>(blocks.bytes()));
+    bytes.replace(bytes.find(data), data.size(), data.size(), '\0');
+  }
+  put(path, bytes);
+}
+
+TEST_F(Convert, TypesThatAreOnlyReadAreKeptAndNotMade) {
+  ok(command_line(
+      "train --width 256 --heads 2 --layers 1 --experts 4 --top-k 2 --expert-width 256 "
+      "--context 32 --batch 2 --steps 1 --no-report",
+      {"--data", text(), "--out", folder_ / "m"}));
+  const std::string in = folder_ / "in.gguf", out = folder_ / "out.gguf", adapter = folder_ / "a";
+  ok({"convert", folder_ / "m", in, "--quant", "q3_k_s"});
+  ASSERT_NO_FATAL_FAILURE(turn_q3_k_into_iq3_s(in));
+  ok({"convert", in, out});
+  EXPECT_EQ(Gguf::open(out).get("blk.0.ffn_down_exps.weight").dtype, DType::iq3_s);
+  ok(command_line("train --tune lora --context 32 --batch 2 --steps 1 --no-report",
+                  {"--from", in, "--data", text(), "--out", adapter}));
+  fs::remove(out);
+  const CommandResult merged = moe_command({"convert", in, out, "--adapter", adapter});
+  EXPECT_EQ(merged.code, 2);
+  has(merged.err, "changes and is iq3_s, which is read, not made; choose a type with --quant");
+  EXPECT_FALSE(fs::exists(out));
+  expect_refused({"prune", in, out, "--experts", "3", "--calibration", text()}, 2,
+                 {"most of " + in + " is iq3_s, which is read, not made", "--quant"});
+  ok({"convert", in, out, "--adapter", adapter, "--quant", "q3_k_m"});
 }
 
 TEST_F(Convert, Refusals) {

@@ -8,17 +8,6 @@
 namespace moe {
 namespace {
 
-uint16_t u16_at(const uint8_t* p) {
-  uint16_t v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-uint32_t u32_at(const uint8_t* p) {
-  uint32_t v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
 // A point's sizes, `kBits` each, and above each its sign, from the lowest bit of `signs` on.
 template <int kCount, int kBits>
 void put_point(uint8_t* code, uint32_t point, uint32_t signs) {
@@ -32,8 +21,7 @@ uint32_t even_signs(uint32_t seven) {
 }
 uint8_t odd(uint32_t scale) { return static_cast<uint8_t>(2 * scale + 1); }
 
-// Points of the first run's grid with seven signs each in the bits below a scale.
-// d [half], for each run indices [4], signs and scale [4]
+// d [half], for each run indices [4], seven signs of each point and above them a scale [4]
 GridRun iq2_xxs_run(const uint8_t* block, int r) {
   const uint8_t* at = block + 2 + 8 * r;
   const uint32_t rest = u32_at(at + 4);

@@ -12,11 +12,17 @@
 
 namespace moe {
 
-inline float load_half(const uint8_t* at) {
+inline uint16_t u16_at(const uint8_t* at) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
-  return f16_to_f32(bits);
+  return bits;
 }
+inline uint32_t u32_at(const uint8_t* at) {
+  uint32_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  return bits;
+}
+inline float load_half(const uint8_t* at) { return f16_to_f32(u16_at(at)); }
 inline void store_half(uint8_t* at, float x) {
   const uint16_t bits = f32_to_f16(x);
   std::memcpy(at, &bits, sizeof bits);

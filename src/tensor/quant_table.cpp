@@ -58,21 +58,20 @@ float best_iq4_scale(const float* x, const float* weight) {
   return best.scale();
 }
 
-constexpr int kRuns = kSuperBlock / kBlock;  // of a block of IQ4_XS
-
-// What the numbers of a block of IQ4_XS count. weight, x [256]; importance [256] or null
-void weigh_iq4_xs(float* weight, const float* x, const float* importance) {
-  if (importance != nullptr) return weigh<kSuperBlock>(weight, x, importance, 2);
-  for (int j = 0; j < kSuperBlock; ++j) weight[j] = x[j] * x[j];
+// What the numbers of a block count. weight, x [kCount]; importance [kCount] or null
+template <int kCount>
+void weigh_iq4(float* weight, const float* x, const float* importance) {
+  if (importance != nullptr) return weigh<kCount>(weight, x, importance, 2);
+  for (int j = 0; j < kCount; ++j) weight[j] = x[j] * x[j];
 }
 
-// Whole scales of the groups and the half that scales them, so that the one of largest magnitude is
+constexpr int kRuns = kSuperBlock / kBlock;  // of a block of IQ4_XS
+
+// Whole scales of the runs and the half that scales them, so that the one of largest magnitude is
 // -32, the only one without a counterpart.
 struct Iq4XsScales {
   int scale[kRuns];
   float d;
-
-  float step(int group) const { return d * static_cast<float>(scale[group]); }
 };
 Iq4XsScales iq4_xs_scales(const float* x, const float* weight) {
   float best[kRuns], largest = 0;
@@ -136,9 +135,7 @@ void write_mxfp4(uint8_t* block, const float* x) {
 void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
                   BlockRounding* rounding) {
   float weight[kBlock];
-  if (importance != nullptr) weigh<kBlock>(weight, x, importance, 2);
-  else
-    for (int j = 0; j < kBlock; ++j) weight[j] = x[j] * x[j];
+  weigh_iq4<kBlock>(weight, x, importance);
   const float d = best_iq4_scale(x, weight), inverse = finite_ratio(1, d);
   store_half(block, d);
   int q[kBlock];
@@ -154,10 +151,10 @@ void write_iq4_nl(uint8_t* block, const float* x, const float* importance,
 void write_iq4_xs(uint8_t* block, const float* x, const float* importance,
                   BlockRounding* rounding) {
   float weight[kSuperBlock], step[kRuns];
-  weigh_iq4_xs(weight, x, importance);
+  weigh_iq4<kSuperBlock>(weight, x, importance);
   const Iq4XsScales scales = iq4_xs_scales(x, weight);
   int q[kSuperBlock];
-  for (int g = 0; g < kRuns; ++g) step[g] = scales.step(g);
+  for (int g = 0; g < kRuns; ++g) step[g] = scales.d * static_cast<float>(scales.scale[g]);
   if (rounding != nullptr) {
     rounding->round(q, x, {kSuperBlock, kBlock, 15, step, nullptr, &kIq4Values});
   } else {

@@ -43,10 +43,7 @@ TernaryRun read_ternary_run(DType dtype, const uint8_t* block, int r) {
 }
 
 uint16_t ternary_scale(DType dtype, const uint8_t* block) {
-  const int place = dtype == DType::tq1_0 ? 52 : dtype == DType::tq2_0 ? 64 : 0;
-  uint16_t d;
-  std::memcpy(&d, block + place, sizeof d);
-  return d;
+  return u16_at(block + (dtype == DType::tq1_0 ? 52 : dtype == DType::tq2_0 ? 64 : 0));
 }
 
 void read_ternary(float* out, DType dtype, const uint8_t* block) {

@@ -220,13 +220,16 @@ def show(row, file):
     )
 
 
+def path_of(work, shape, fmt):
+    return os.path.join(work, f"{shape}-{fmt}" + ("" if fmt == "hf" else ".gguf"))
+
+
 def model_file(args, work, shape, fmt):
-    path = os.path.join(work, f"{shape}-{fmt}" + ("" if fmt == "hf" else ".gguf"))
+    path = path_of(work, shape, fmt)
     if not os.path.exists(path) and fmt in CONVERTED:
         whole = model_file(args, work, shape, "bf16")
         command = [args.bin, "convert", whole, path, "--quant", fmt]
         subprocess.run(command, check=True, capture_output=True)
-        remove(args, whole)
     elif not os.path.exists(path):
         subprocess.run(
             [
@@ -280,6 +283,7 @@ def compare_one(args, log, name, model, folder, prompts):
 def compare_all(args, work, log):
     rows = []
     for shape in args.shapes:
+        whole = path_of(work, shape, "bf16")  # of which the mixes are made
         for fmt in args.formats:
             model = model_file(args, work, shape, fmt)
             folder = None
@@ -287,7 +291,10 @@ def compare_all(args, work, log):
                 folder = model_file(args, work, shape, "hf")
             rows += compare_one(args, log, f"{shape} {fmt}", model, folder, args.prompt)
             for path in filter(None, (model, folder)):
-                remove(args, path)
+                if path != whole:
+                    remove(args, path)
+        if os.path.exists(whole):
+            remove(args, whole)
     if args.smollm2:
         rows += compare_one(args, log, "smollm2", args.smollm2, None, args.small_prompt)
     return rows

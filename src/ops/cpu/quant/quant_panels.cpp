@@ -7,6 +7,7 @@
 
 #include "tensor/quant_grid.h"
 #include "tensor/quant_k.h"
+#include "tensor/quant_parts.h"
 #include "tensor/quant_ternary.h"
 
 namespace moe::ops {
@@ -17,17 +18,6 @@ constexpr uint32_t kNibbles = 0x0F0F0F0F;
 struct Words {
   uint32_t step[8];  // a block of 32 numbers of one column
 };
-
-uint32_t word_at(const uint8_t* p) {
-  uint32_t w;
-  std::memcpy(&w, p, 4);
-  return w;
-}
-uint16_t half_at(const uint8_t* p) {
-  uint16_t h;
-  std::memcpy(&h, p, 2);
-  return h;
-}
 
 // Bits 0..3 of `bits` become the lowest bits of four bytes.
 uint32_t spread(uint32_t bits) { return ((bits & 0xF) * 0x00204081u) & 0x01010101u; }
@@ -74,22 +64,22 @@ void pack_block(const uint8_t* block, const Place& to) {
   constexpr bool kMin = panel_format(kType).has_min,
                  kExponent = panel_format(kType).scale == PanelScale::exponent;
   if constexpr (kExponent) to.put_byte(0, block[0]);
-  else to.put_half(0, half_at(block));
-  if constexpr (kMin) to.put_half(1, half_at(block + 2));
+  else to.put_half(0, u16_at(block));
+  if constexpr (kMin) to.put_half(1, u16_at(block + 2));
   const uint8_t* rest = block + (kExponent ? 1 : kMin ? 4 : 2);
   if constexpr (kType == DType::q8_0) {
-    for (int s = 0; s < 8; ++s) to.put_word(s, word_at(rest + 4 * s) ^ 0x80808080u);
+    for (int s = 0; s < 8; ++s) to.put_word(s, u32_at(rest + 4 * s) ^ 0x80808080u);
   } else {
     constexpr bool kFive = kType == DType::q5_0 || kType == DType::q5_1;
     if constexpr (kFive) {
-      const uint32_t fifth = word_at(rest);
+      const uint32_t fifth = u32_at(rest);
       uint32_t w = 0;
       for (int s = 0; s < 8; ++s) w |= spread(fifth >> 4 * s) << s;
       to.put_word(4, w);
       rest += 4;
     }
     // a nibble's fellow is 16 numbers further in both
-    for (int i = 0; i < 4; ++i) to.put_word(i, word_at(rest + 4 * i));
+    for (int i = 0; i < 4; ++i) to.put_word(i, u32_at(rest + 4 * i));
   }
 }
 
@@ -116,8 +106,8 @@ void pack_block_k45(const uint8_t* super, bool five, int j, const Place& to) {
   const uint8_t* nibbles = super + 16 + (five ? 32 : 0) + j / 2 * 32;
   Words v;
   for (int s = 0; s < 8; ++s) {
-    v.step[s] = word_at(nibbles + 4 * s) >> (j % 2 * 4) & kNibbles;
-    if (five) v.step[s] |= (word_at(fifth + 4 * s) >> j & 0x01010101u) << 4;
+    v.step[s] = u32_at(nibbles + 4 * s) >> (j % 2 * 4) & kNibbles;
+    if (five) v.step[s] |= (u32_at(fifth + 4 * s) >> j & 0x01010101u) << 4;
   }
   to.put_nibbles(v);
   if (five) to.put_bits(4, v, 4);
@@ -133,16 +123,16 @@ void pack_block_k6(const uint8_t* super, int j, const Place& to) {
   const uint8_t* upper = super + 128 + j / 4 * 32;
   Words v;
   for (int s = 0; s < 8; ++s)
-    v.step[s] = (word_at(nibbles + 4 * s) >> (in_half / 2 * 4) & kNibbles) |
-                (word_at(upper + 4 * s) >> 2 * in_half & 0x03030303u) << 4;
+    v.step[s] = (u32_at(nibbles + 4 * s) >> (in_half / 2 * 4) & kNibbles) |
+                (u32_at(upper + 4 * s) >> 2 * in_half & 0x03030303u) << 4;
   to.put_nibbles(v);
   to.put_upper_bits(v);
 }
 
 // Block j of a super-block of iq4_xs (tensor/quant_table.h).
 void pack_block_iq4_xs(const uint8_t* super, int j, const Place& to) {
-  to.put_byte(0, static_cast<uint8_t>(iq4_xs_scale(half_at(super + 2), super + 4, j)));
-  for (int i = 0; i < 4; ++i) to.put_word(i, word_at(super + 8 + j * 16 + 4 * i));
+  to.put_byte(0, static_cast<uint8_t>(iq4_xs_scale(u16_at(super + 2), super + 4, j)));
+  for (int i = 0; i < 4; ++i) to.put_word(i, u32_at(super + 8 + j * 16 + 4 * i));
 }
 
 // Block j of a super-block of q2_k or q3_k (tensor/quant_k.cpp): two bits of 32 numbers each in
@@ -151,8 +141,8 @@ void pack_block_k23(const uint8_t* super, bool three, int j, const Place& to) {
   const uint8_t* low = super + (three ? 32 : 16) + j / 4 * 32;
   Words v;
   for (int s = 0; s < 8; ++s) {
-    v.step[s] = word_at(low + 4 * s) >> 2 * (j % 4) & 0x03030303u;
-    if (three) v.step[s] |= (word_at(super + 4 * s) >> j & 0x01010101u) << 2;
+    v.step[s] = u32_at(low + 4 * s) >> 2 * (j % 4) & 0x03030303u;
+    if (three) v.step[s] |= (u32_at(super + 4 * s) >> j & 0x01010101u) << 2;
   }
   to.put_pairs(v);
   if (three) to.put_bits(2, v, 2);
@@ -171,9 +161,9 @@ void pack_block_k23(const uint8_t* super, bool three, int j, const Place& to) {
 // of a panel one number of four steps: four bytes are four by four pairs of bits, which change
 // places across the diagonal, first within each two by two, then these.
 void pack_block_q2_0(const uint8_t* block, int half, const Place& to) {
-  to.put_half(0, half_at(block));
+  to.put_half(0, u16_at(block));
   for (int i = 0; i < 2; ++i) {
-    uint32_t w = word_at(block + 2 + 8 * half + 4 * i);
+    uint32_t w = u32_at(block + 2 + 8 * half + 4 * i);
     const uint32_t near = (w ^ w >> 6) & 0x00CC00CCu;
     w ^= near ^ near << 6;
     const uint32_t far = (w ^ w >> 12) & 0x0000F0F0u;
@@ -217,7 +207,7 @@ constexpr int d_place(DType dtype) {
 template <DType kType>
 uint16_t d_of(const uint8_t* super) {
   if constexpr (grid_format(kType) != nullptr) return grid_scale(kType, super);
-  else return half_at(super + d_place(kType));
+  else return u16_at(super + d_place(kType));
 }
 
 // Column n of a chunk of `blocks` blocks; `source` is where they begin in the column's row.
@@ -229,7 +219,7 @@ void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t 
   if constexpr (kFormat.is_k()) {
     const Place super{chunk, nullptr, column};
     super.put_half(0, d_of<kType>(source));
-    super.put_half(1, kFormat.has_min ? half_at(source + d_place(kType) + 2) : uint16_t{0});
+    super.put_half(1, kFormat.has_min ? u16_at(source + d_place(kType) + 2) : uint16_t{0});
     scales += kSuperBytes;
   }
   for (int64_t b = 0; b < blocks; ++b) {

@@ -24,10 +24,10 @@ struct alignas(64) Unpacked {
   float first[kLanes], second[kLanes], min[kLanes], second_min[kLanes];
 };
 
-// q |= `mask` of the bits of each step from `shift` of it on, raised to bit `at`.
-void add_upper_bits(uint8_t* __restrict q, const uint8_t* __restrict upper, int mask, int at) {
+// One or two more bits of all steps (`mask` is 1 or 3), raised to bit `at`.
+void add_bits(uint8_t* __restrict q, const uint8_t* __restrict bits, int mask, int at) {
   for (int s = 0; s < 8; ++s) {
-    const uint8_t* from = upper + (mask == 3 ? s / 4 * 64 : 0);
+    const uint8_t* from = bits + (mask == 3 ? s / 4 * 64 : 0);
     const int shift = mask == 3 ? 2 * (s % 4) : s;
     for (int i = 0; i < 64; ++i)
       q[s * 64 + i] = static_cast<uint8_t>(q[s * 64 + i] | (from[i] >> shift & mask) << at);
@@ -40,14 +40,14 @@ void unpack_bytes(uint8_t* __restrict q, const uint8_t* __restrict bits, const P
     case PanelBits::two:
     case PanelBits::three:
       std::memset(q, 0, 512);
-      add_upper_bits(q, bits, 3, 0);
-      if (f.bits == PanelBits::three) add_upper_bits(q, bits + 128, 1, 2);
+      add_bits(q, bits, 3, 0);
+      if (f.bits == PanelBits::three) add_bits(q, bits + 128, 1, 2);
       break;
     default:
       for (int i = 0; i < 256; ++i) q[i] = bits[i] & 15;
       for (int i = 0; i < 256; ++i) q[256 + i] = static_cast<uint8_t>(bits[i] >> 4);
-      if (f.bits == PanelBits::five) add_upper_bits(q, bits + 256, 1, 4);
-      if (f.bits == PanelBits::six) add_upper_bits(q, bits + 256, 3, 4);
+      if (f.bits == PanelBits::five) add_bits(q, bits + 256, 1, 4);
+      if (f.bits == PanelBits::six) add_bits(q, bits + 256, 3, 4);
   }
   if (f.table == nullptr) return;
   const std::array<uint8_t, 16> table = table_bits(f);

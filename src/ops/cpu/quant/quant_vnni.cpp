@@ -71,12 +71,13 @@ template <DType kType, int kStep>
 HWY_INLINE __m512i step_of(const char* bits) {
   constexpr PanelFormat kFormat = panel_format(kType);
   const __m512i stored = stored_step<kFormat.bits, kStep>(bits);
-  if constexpr (kFormat.table == nullptr) return stored;
-  alignas(16) static constexpr std::array<uint8_t, 16> kTable =
-      kFormat.table != nullptr ? table_bits(kFormat) : std::array<uint8_t, 16>{};
-  return _mm512_shuffle_epi8(
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.data()))),
-      stored);
+  if constexpr (kFormat.table != nullptr) {
+    alignas(16) static constexpr std::array<uint8_t, 16> kTable = table_bits(kFormat);
+    return _mm512_shuffle_epi8(
+        _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.data()))),
+        stored);
+  }
+  return stored;
 }
 
 HWY_INLINE __m512 halves(const char* p) {

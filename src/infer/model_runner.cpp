@@ -19,7 +19,8 @@ constexpr int64_t kMostCounted = int64_t{1} << 30;  // pairs that 32 bits hold
 struct StepBatch {
   std::vector<int32_t> ids, positions, slots;
   std::vector<int64_t> bounds = {0};
-  std::vector<int32_t> wanted;  // rows after which logits are asked for
+  std::vector<int64_t> last;  // of each, after which logits are asked for
+  int64_t wanted = 0;         // of all
 
   // `held`: tokens that the sequence has before these.
   void add(const StepRows& rows, int64_t held) {
@@ -28,8 +29,8 @@ struct StepBatch {
       positions.push_back(static_cast<int32_t>(held) + static_cast<int32_t>(i));
     slots.push_back(rows.slot);
     bounds.push_back(std::ssize(ids));
-    for (int64_t n = std::ssize(ids) - rows.logits; n < std::ssize(ids); ++n)
-      wanted.push_back(static_cast<int32_t>(n));
+    last.push_back(rows.logits);
+    wanted += rows.logits;
   }
 };
 
@@ -43,16 +44,6 @@ std::string way_out(const RoutingOptions& options) {
     case EvalRouting::as_trained: break;
   }
   return "a model of this recipe can be scored but not continued";
-}
-
-// hidden [N,D]; the wanted rows where they lie side by side, else a copy
-Tensor wanted_rows(Run& run, Tensor hidden, const std::vector<int32_t>& wanted) {
-  const int64_t count = std::ssize(wanted);
-  if (wanted.back() - wanted.front() + 1 == count)
-    return hidden.slice_rows(wanted.front(), wanted.back() + 1);
-  const Tensor rows = run.saved.alloc(hidden.dtype, {count, hidden.cols()});
-  ops::gather_rows(run, rows, hidden, wanted);
-  return rows;
 }
 
 }  // namespace
@@ -123,6 +114,7 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
   const ArenaScope scope(run_.saved);
   const Repeated repeated(run_.device, std::ssize(step.ids) <= kRepeatedRows);
   ModelSaved saved;
+  const bool all = step.wanted == std::ssize(step.ids);
   model_.forward(run_,
                  {.batch = {step.ids, step.positions, step.bounds, step.slots},
                   .routing = &routing_,
@@ -130,13 +122,13 @@ void ModelRunner::forward(std::span<float> logits, std::span<const StepRows> row
                   .recorded = routing.recorded,
                   .totals = counts_,
                   .only_read = {only_read.get(), rows.size()},
+                  .last_rows = all ? std::span<const int64_t>() : step.last,
                   .same_everywhere = true,
                   .on_routing = routing.on_routing},
                  saved);
-  if (!step.wanted.empty())
-    model_.logits(
-        run_, Tensor(logits.data(), DType::f32, {std::ssize(step.wanted), model_.config().vocab}),
-        wanted_rows(run_, saved.hidden, step.wanted));
+  if (step.wanted > 0)
+    model_.logits(run_, Tensor(logits.data(), DType::f32, {step.wanted, model_.config().vocab}),
+                  saved.hidden);
   counted_ += std::ssize(step.ids) * slots();
   if (counted_ > kMostCounted) add_up_rows();
 }

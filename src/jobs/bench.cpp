@@ -132,12 +132,6 @@ void add_row_wise(OpsFixture& x, std::vector<TimedOp>& list) {
                   }});
 }
 
-// Of reading a prompt, whose last row alone meets the head.
-double prompt_flops(const ModelConfig& config, int64_t prompt, int64_t top_k) {
-  const FlopCount flops = count_flops(config, prompt, top_k);
-  return static_cast<double>(prompt) * (flops.forward() - flops.head) + flops.head;
-}
-
 // One for each length, in the order in which they are asked for.
 std::vector<SpeedOptions> lengths_of(const BenchModelJob& job) {
   validate(job.speed);
@@ -335,7 +329,7 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
       probe.warm_up([&] { done.first_token_seconds = seconds_since(start); });
     for (int64_t i = 0; i < speed.repeats; ++i) probe.measure();
     done.lengths.push_back({.speed = probe.speed(),
-                            .flops_per_token = prompt_flops(config, speed.prompt, top_k) /
+                            .flops_per_token = prompt_flops(model, speed.prompt, top_k) /
                                                static_cast<double>(speed.prompt),
                             .weight_bytes = weights,
                             .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});

@@ -63,8 +63,13 @@ void Attention::project(Run& run, Tensor x, Saved& saved) {
   }
   std::optional<Norm> none;
   std::optional<Norm>& of_q = shape.norm_turned ? none : q_norm;
-  std::optional<Norm>& of_k = shape.norm_turned ? none : k_norm;
   saved.q = finish(run, yq, q_bias, of_q, saved.q_norm, saved.q_whole);
+  finish_keys(run, yk, yv, saved);
+}
+
+void Attention::finish_keys(Run& run, Tensor yk, Tensor yv, Saved& saved) {
+  std::optional<Norm> none;
+  std::optional<Norm>& of_k = shape.norm_turned ? none : k_norm;
   saved.k = finish(run, yk, k_bias, of_k, saved.k_norm, saved.k_whole);
   saved.v = finish(run, yv, v_bias, v_norm, saved.v_norm, saved.v_whole);
   if (shape.value_factor != 1) ops::scale(run, saved.v, saved.v, shape.value_factor);
@@ -170,16 +175,20 @@ void Attention::projection_backward(Run& run, Tensor dx, bool accumulate, Tensor
   else ops::matmul_dx(run, dx, dy, weight, all);
 }
 
+const ops::CosSinTable& Attention::turns(const Pass& pass) const {
+  const bool as_queries_grow = shape.queries_grow && !latents;
+  return shape.window_turns && !as_queries_grow ? pass.window_cos_sin : pass.cos_sin;
+}
+
 void Attention::rotate(Run& run, Tensor queries, Tensor keys, const Pass& pass,
                        bool inverse) const {
   if (latents || shape.rotary_width == 0) grow(run, queries, pass);
   if (shape.rotary_width == 0) return;
   if (shape.queries_grow && !latents) {
     ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, inverse);
-    return ops::rope_acc(run, {keys}, shape.key_width, pass.cos_sin, inverse);
+    return ops::rope_acc(run, {keys}, shape.key_width, turns(pass), inverse);
   }
-  ops::rope_acc(run, {queries, keys}, shape.key_width,
-                shape.window_turns ? pass.window_cos_sin : pass.cos_sin, inverse);
+  ops::rope_acc(run, {queries, keys}, shape.key_width, turns(pass), inverse);
 }
 
 // A part of a head turns, or none of it, and all of it grows: the table of queries is one of whole
@@ -188,14 +197,15 @@ void Attention::grow(Run& run, Tensor queries, const Pass& pass) const {
   if (shape.queries_grow) ops::rope_acc(run, {queries}, shape.key_width, pass.query_cos_sin, false);
 }
 
+Tensor Attention::turned_normed(Run& run, Norm& norm, Tensor x, Norm::Saved& saved) {
+  Tensor y = run.saved.alloc(x.dtype, {x.rows(), x.cols()});
+  norm.forward(run, as_norm_rows(norm, y), as_norm_rows(norm, x), saved);
+  return y;
+}
+
 void Attention::norm_turned(Run& run, Saved& saved) {
-  const auto normed = [&](Norm& norm, Tensor x, Norm::Saved& of_norm) {
-    Tensor y = run.saved.alloc(x.dtype, {x.rows(), x.cols()});
-    norm.forward(run, as_norm_rows(norm, y), as_norm_rows(norm, x), of_norm);
-    return y;
-  };
-  saved.q = normed(*q_norm, saved.q, saved.q_norm);
-  saved.k = normed(*k_norm, saved.k, saved.k_norm);
+  saved.q = turned_normed(run, *q_norm, saved.q, saved.q_norm);
+  saved.k = turned_normed(run, *k_norm, saved.k, saved.k_norm);
 }
 
 void Attention::norm_turned_backward(Run& run, Tensor& dq, Tensor& dk, const Saved& saved) {
@@ -262,6 +272,17 @@ Param& Attention::bank_of(HeadBank& bank, const Param& w, int64_t heads) {
   return bank.w;
 }
 
+Tensor Attention::latent_keys(Run& run, const Pass& pass, const Saved& saved) const {
+  const int64_t shared = shape.shared_width, width = shape.latent.width;
+  if (shape.rotary_width > 0)
+    ops::rope_acc(run, {saved.latents.k_rope}, shared, pass.cos_sin, false);
+  const Tensor key =
+      run.scratch.alloc(saved.latents.kv.dtype, {saved.latents.kv.rows(), shared + width});
+  ops::cast(run, key.slice_cols(0, shared), saved.latents.k_rope);
+  ops::cast(run, key.slice_cols(shared, shared + width), saved.latents.kv);
+  return key;
+}
+
 // Queries go to the latents instead of latents to keys: with q = (q_r, q_n) the score
 //   <q_n, k_b kv> = <k_b^T q_n, kv>,  and  sum_p s_p v_b kv_p = v_b (sum_p s_p kv_p),
 // so that all heads read what the cache keeps of a token as one head's key and value. Products of
@@ -276,13 +297,8 @@ void Attention::attend_latents(Run& run, Tensor x, const Pass& pass, int64_t lay
     return run.scratch.alloc(saved.q.dtype, {count, cols});
   };
   grow(run, saved.q, pass);
-  if (shape.rotary_width > 0) {
-    ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
-    ops::rope_acc(run, {saved.latents.k_rope}, shared, pass.cos_sin, false);
-  }
-  Tensor key = alloc(tokens, shared + width);
-  ops::cast(run, key.slice_cols(0, shared), saved.latents.k_rope);
-  ops::cast(run, key.slice_cols(shared, shared + width), saved.latents.kv);
+  if (shape.rotary_width > 0) ops::rope_acc(run, {saved.q}, shape.key_width, pass.cos_sin, false);
+  const Tensor key = latent_keys(run, pass, saved);
   ops::KvView kv{key, key.slice_cols(shared, shared + width), batch.bounds,
                  batch.bounds.first(batch.bounds.size() - 1)};
   if (pass.cache) {
@@ -385,6 +401,25 @@ void Attention::forward(Run& run, Tensor y, Tensor x, const Pass& pass, int64_t 
   const ArenaScope scope(run.scratch);
   ops::matmul_forward(run, y, gated(run, saved), o, all);
   if (o_bias.present()) ops::bias_forward_acc(run, y, o_bias, {}, all);
+}
+
+void Attention::remember(Run& run, Tensor x, const Pass& pass, int64_t layer) {
+  const ArenaScope kept(run.saved), scope(run.scratch);
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  Saved saved;
+  if (latents) {
+    latents->forward_keys(run, x, saved.latents);
+    return pass.cache->store(run, layer, pass.batch, latent_keys(run, pass, saved), {});
+  }
+  const Tensor yk = run.saved.alloc(x.dtype, {x.rows(), shape.k_width()}),
+               yv = shape.values_of_keys ? yk
+                                         : run.saved.alloc(x.dtype, {x.rows(), shape.v_width()});
+  if (shape.values_of_keys) ops::matmul_forward(run, yk, x, k, all);
+  else ops::matmul_forward(run, {{k, yk}, {v, yv}}, x, all);
+  finish_keys(run, yk, yv, saved);
+  if (shape.rotary_width > 0) ops::rope_acc(run, {saved.k}, shape.key_width, turns(pass), false);
+  if (shape.norm_turned && k_norm) saved.k = turned_normed(run, *k_norm, saved.k, saved.k_norm);
+  pass.cache->store(run, layer, pass.batch, saved.k, saved.v);
 }
 
 void Attention::backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& pass,

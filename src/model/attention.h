@@ -58,6 +58,11 @@ struct Attention {
   // y [N,D] f32; x [N,D] A. With a cache the keys and values of `layer` go there and are read from
   // there.
   void forward(Run&, Tensor y, Tensor x, const Pass&, int64_t layer, Saved&);
+  // Whether keys and values are all that later tokens ask of one.
+  bool leaves_only_keys() const { return !shape.latent.shared && !entries && shape.top == 0; }
+  // Of tokens whose hidden states nobody reads, in such attention: the cache gets their keys and
+  // values, and nothing else is made of them.  x [N,D] A
+  void remember(Run&, Tensor x, const Pass&, int64_t layer);
   // dx [N,D] f32; dy [N,D] A. Only after a forward without a cache in which all tokens saw all
   // before them.
   void backward(Run&, Tensor dx, Tensor dy, Tensor x, const Pass&, const Saved&);
@@ -67,10 +72,14 @@ struct Attention {
   void project(Run&, Tensor x, Saved&);
   void project_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor dgate, Tensor x,
                         const Saved&);
+  // What follows the projections of keys and values.  yk, yv [N,*] A
+  void finish_keys(Run&, Tensor yk, Tensor yv, Saved&);
   void project_latents(Run&, Tensor x, Saved&);
   void expand_latents(Run&, Saved&);
   void project_latents_backward(Run&, Tensor dx, Tensor dq, Tensor dk, Tensor dv, Tensor dgate,
                                 Tensor x, const Saved&);
+  // What keys turn by.
+  const ops::CosSinTable& turns(const Pass&) const;
   // Queries and keys turned by their positions, in place; `inverse`: its backward.
   void rotate(Run&, Tensor q, Tensor k, const Pass&, bool inverse) const;
   // Of latent attention, and where nothing turns: q, or its gradient, times the factors of its
@@ -79,6 +88,7 @@ struct Attention {
   // The norms of queries and keys that are turned already, and from their gradients those of what
   // they saw.
   void norm_turned(Run&, Saved&);
+  Tensor turned_normed(Run&, Norm&, Tensor x, Norm::Saved&);
   void norm_turned_backward(Run&, Tensor& dq, Tensor& dk, const Saved&);
   // Whether the gate is made of what queries are made of: of latents on both sides of their norm.
   bool gate_of_latents() const { return gate.present() && latents && latents->both; }
@@ -92,6 +102,9 @@ struct Attention {
   // From do_, its gradient: that of saved.o in place, dgate, and the gated again.
   Tensor gate_backward(Run&, Tensor do_, Tensor dgate, const Saved&) const;
   void attend(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
+  // What the cache keeps of a token: the part of its key that turns, turned, and its latent, in
+  // run.scratch [N,R+L].
+  Tensor latent_keys(Run&, const Pass&, const Saved&) const;
   void attend_latents(Run&, Tensor x, const Pass&, int64_t layer, Saved&);
   void choose(Run&, Tensor x, const Pass&, int64_t layer, const Saved&);
   void attend_backward(Run&, Tensor dq, Tensor dk, Tensor dv, Tensor do_, Tensor dentries,

@@ -71,25 +71,23 @@ void Block::mix_backward(Run& run, Tensor dx, Tensor dy, Tensor x, const Pass& p
   if (scan) ops::add(run, dx, dx, dattended);
 }
 
+void Block::enter(Run& run, Tensor h, const SublayerNorms& norms, SublayerSaved& saved) {
+  saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+  if (!norms.out_norm && placement != NormPlacement::pre && !is_beside(placement))
+    return ops::cast(run, saved.x, h);
+  if (!norms.gate) return norms.norm.forward(run, saved.x, h, saved.norm);
+  const Tensor normed = run.saved.alloc(run.compute, {h.rows(), h.cols()});
+  norms.norm.forward(run, normed, h, saved.norm);
+  norms.gate->forward(run, saved.x, normed, saved.gate);
+}
+
 template <class F>
 void Block::sublayer_forward(Run& run, Tensor out, Tensor h, SublayerNorms norms,
                              RngKey dropout_key, SublayerSaved& saved, F&& body) {
-  auto& [norm, gate, out_norm] = norms;
   const auto stream = [&](Arena& arena) { return arena.alloc(DType::f32, {h.rows(), h.cols()}); };
-  const bool both = out_norm.has_value(),
-             pre = both || placement == NormPlacement::pre || is_beside(placement),
-             post = placement == NormPlacement::post,
+  const bool both = norms.out_norm.has_value(), post = placement == NormPlacement::post,
              behind = both || placement == NormPlacement::output;
-  saved.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
-  if (pre && gate) {
-    const Tensor normed = run.saved.alloc(run.compute, {h.rows(), h.cols()});
-    norm.forward(run, normed, h, saved.norm);
-    gate->forward(run, saved.x, normed, saved.gate);
-  } else if (pre) {
-    norm.forward(run, saved.x, h, saved.norm);
-  } else {
-    ops::cast(run, saved.x, h);
-  }
+  enter(run, h, norms, saved);
   // What is normed after the sublayer must outlive this call; elsewhere the sum is the output.
   ArenaScope scope(run.scratch);
   Tensor sum = post ? stream(run.saved) : out;
@@ -97,12 +95,12 @@ void Block::sublayer_forward(Run& run, Tensor out, Tensor h, SublayerNorms norms
   body(y, saved.x);
   if (behind) {
     Tensor normed = stream(run.scratch);
-    if (both) out_norm->forward(run, normed, y, saved.out_norm);
-    else norm.forward(run, normed, y, saved.norm);
+    if (both) norms.out_norm->forward(run, normed, y, saved.out_norm);
+    else norms.norm.forward(run, normed, y, saved.norm);
     y = normed;
   }
   add_dropped(run, sum, h, y, dropout_key);
-  if (post) norm.forward(run, out, sum, saved.norm);
+  if (post) norms.norm.forward(run, out, sum, saved.norm);
 }
 
 template <class F>
@@ -256,6 +254,22 @@ void Block::forward_beside(Run& run, Tensor out, Tensor h, const Pass& pass, Sav
   ffn.forward(run, y, saved.ffn_in.x, h, pass, saved.ffn);
   add_dropped(run, out, out, y, pass.key_of(layer, Site::ffn_dropout));
   scale_layer(run, out);
+}
+
+bool Block::leaves_only_keys() const {
+  if (joins_late || ffn.late) return false;
+  if (!mixes) return true;
+  const bool attends_alone = attends && !linear && !conv && !selective && !scan && !lightning;
+  return attends_alone && !attn_streams && placement != NormPlacement::carried &&
+         attention.leaves_only_keys();
+}
+
+void Block::remember(Run& run, Tensor h, const Pass& pass) {
+  if (!mixes) return;
+  const ArenaScope scope(run.saved);
+  SublayerSaved saved;
+  enter(run, h, {attn_norm, attn_norm_gate, attn_out_norm}, saved);
+  attention.remember(run, saved.x, pass, layer);
 }
 
 void Block::backward_beside(Run& run, Tensor dh, const Pass& pass, const RoutingLosses& coef,

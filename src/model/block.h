@@ -78,6 +78,10 @@ struct Block {
   // the first alone.  u f32 of h's shape; different memory
   void forward_attention(Run&, Tensor u, Tensor h, const Pass&, Saved&);
   void forward_ffn(Run&, Tensor out, Tensor u, const Pass&, Saved&);
+  // Whether keys and values are all that later tokens ask of this block about one; and what leaves
+  // no more than that of tokens whose hidden states behind it nobody reads.
+  bool leaves_only_keys() const;
+  void remember(Run&, Tensor h, const Pass&);
   // dh f32 of h's shape: on entry the gradient of the block's output, on return of its input
   void backward(Run&, Tensor dh, const Pass&, const RoutingLosses& coef, const Saved&);
 
@@ -100,6 +104,8 @@ struct Block {
     std::optional<NormGate>& gate;
     std::optional<Norm>& out_norm;
   };
+  // What the sublayer sees of h, into saved.x.
+  void enter(Run&, Tensor h, const SublayerNorms&, SublayerSaved&);
   template <class F>
   void sublayer_forward(Run&, Tensor out, Tensor h, SublayerNorms, RngKey dropout_key,
                         SublayerSaved&, F&& body);

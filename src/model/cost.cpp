@@ -63,35 +63,38 @@ double flops_of_entries(const AttentionShape& shape, int64_t context) {
          2 * static_cast<double>(e.heads * e.width) * average_keys(0, context) / tokens;
 }
 
-// forward = 2 (active numbers of matrices that are multiplied) + attention 2 L H (C + Cv) times the
-// keys seen, or 6 H C Cv in layers of linear attention, 4 H C C in those of lightning attention, 4
-// H P C in those of a state space, 4 I C where its values are heads of their own; norms,
+double products(int64_t numbers) { return 2 * static_cast<double>(numbers); }
+
+// attention 2 H (C + Cv) times the keys seen, or 6 H C Cv of linear attention, 4 H C C of lightning
+// attention, 4 H P C of a state space, 4 I C where its values are heads of their own
+double scores_of(const ModelConfig& c, int64_t layer, int64_t context) {
+  // counted by its weights
+  if (!c.mixes(layer) || c.mixer(layer) == Mixer::conv) return 0;
+  if (c.is_linear(layer))  // S^T k, k d^T and S^T q of each head
+    return 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
+  double scores = 0;
+  if (c.mixer(layer) == Mixer::lightning)  // v k^T and S q of each head
+    scores += 4 * static_cast<double>(c.lightning_state());
+  if (c.mixer(layer) == Mixer::scan)  // x B^T and S C of each head
+    scores += 4 * static_cast<double>(c.scan.values() * c.scan.states);
+  if (!c.attends(layer)) return scores;
+  const AttentionShape shape = c.attention(layer);
+  scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
+            (shape.chunk > 0 ? average_keys_of_chunk(shape.chunk, context)
+                             : average_keys(shape.top > 0 ? shape.top : shape.window, context));
+  scores += flops_of_entries(shape, context);
+  if (context > shape.top)
+    scores +=
+        2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
+  return scores;
+}
+
+// forward = 2 (active numbers of matrices that are multiplied) + the scores of each layer; norms,
 // activations and the embedding's lookup are not counted.
 FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t context,
                    int64_t top_k) {
-  const auto products = [](int64_t numbers) { return 2 * static_cast<double>(numbers); };
   double scores = 0;
-  for (int64_t layer = 0; layer < c.layers; ++layer) {
-    // counted by its weights
-    if (!c.mixes(layer) || c.mixer(layer) == Mixer::conv) continue;
-    if (c.is_linear(layer)) {  // S^T k, k d^T and S^T q of each head
-      scores += 6 * static_cast<double>(c.linear.v_width() * c.linear.key_width);
-      continue;
-    }
-    if (c.mixer(layer) == Mixer::lightning)  // v k^T and S q of each head
-      scores += 4 * static_cast<double>(c.lightning_state());
-    if (c.mixer(layer) == Mixer::scan)  // x B^T and S C of each head
-      scores += 4 * static_cast<double>(c.scan.values() * c.scan.states);
-    if (!c.attends(layer)) continue;
-    const AttentionShape shape = c.attention(layer);
-    scores += 2 * static_cast<double>(shape.q_width() + shape.o_width()) *
-              (shape.chunk > 0 ? average_keys_of_chunk(shape.chunk, context)
-                               : average_keys(shape.top > 0 ? shape.top : shape.window, context));
-    scores += flops_of_entries(shape, context);
-    if (context > shape.top)
-      scores +=
-          2 * static_cast<double>(shape.index_heads * shape.index_width) * average_keys(0, context);
-  }
+  for (int64_t layer = 0; layer < c.layers; ++layer) scores += scores_of(c, layer, context);
   // matrices among the norms weigh residual streams, or are of gates behind norms
   return {.projections = products(matrices[Part::attention] + matrices[Part::norms]),
           .scores = scores,
@@ -100,6 +103,22 @@ FlopCount flops_of(const ModelConfig& c, const PartCounts& matrices, int64_t con
           .shared = products(matrices[Part::shared]),
           .router = products(matrices[Part::router]),
           .head = products(c.vocab * c.width)};
+}
+
+// Of a token whose hidden state behind the last block nobody reads, what that block does not do:
+// all but the keys and values.
+double spared_flops(const Model& model, int64_t context, int64_t top_k) {
+  if (!model.spares_last_block()) return 0;
+  const ModelConfig& c = model.config();
+  int64_t numbers = 0;
+  for (const Param* p : model.params()) {
+    const bool of_keys = p->kind == ParamKind::k || p->kind == ParamKind::v ||
+                         p->kind == ParamKind::kv_a || p->kind == ParamKind::k_rope;
+    if (p->layer != c.layers - 1 || !p->is_matrix() || of_keys) continue;
+    const int64_t n = p->whole().numel();
+    numbers += p->part == Part::experts ? active(c, n, top_k) : n;
+  }
+  return products(numbers) + scores_of(c, c.layers - 1, context);
 }
 
 }  // namespace
@@ -136,6 +155,14 @@ ParamCount count_params(const ModelConfig& c, int64_t top_k_experts) {
 
 FlopCount count_flops(const ModelConfig& c, int64_t context, int64_t top_k_experts) {
   return flops_of(c, numbers_of(c).matrices, context, experts_taken(c, top_k_experts));
+}
+
+double prompt_flops(const Model& model, int64_t tokens, int64_t top_k_experts) {
+  const ModelConfig& c = model.config();
+  const FlopCount all = count_flops(c, tokens, top_k_experts);
+  const auto n = static_cast<double>(tokens);
+  return n * (all.forward() - all.head) + all.head -
+         (n - 1) * spared_flops(model, tokens, experts_taken(c, top_k_experts));
 }
 
 TrainedNumbers trained_numbers(const Model& model) {

@@ -68,6 +68,8 @@ struct FlopCount {
 };
 // For sequences of `context` tokens.
 FlopCount count_flops(const ModelConfig&, int64_t context, int64_t top_k_experts = 0);
+// Of reading a prompt of so many tokens behind the last of which alone logits are made.
+double prompt_flops(const Model&, int64_t tokens, int64_t top_k_experts = 0);
 // What a run trains of the matrices that are multiplied, numbers part by part: those with a
 // gradient of their own, and those of low-rank terms beside them, a pair that all experts of a
 // layer share counting for each.

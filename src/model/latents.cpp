@@ -4,35 +4,49 @@
 
 namespace moe {
 
+namespace {
+
+// y [N,*] A, room for w x.
+Tensor projected(Run& run, const Param& w, Tensor x) {
+  return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()});
+}
+
+Tensor normed(Run& run, Norm& norm, float factor, Tensor y, Norm::Saved& saved) {
+  Tensor z = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
+  norm.forward(run, z, y, saved);
+  if (factor != 1) ops::scale(run, z, z, factor);
+  return z;
+}
+
+}  // namespace
+
 void Latents::forward(Run& run, Tensor x, Saved& saved) {
+  if (!q_norm) return forward_keys(run, x, saved);
   const std::array<int64_t, 2> all = {0, x.rows()};
-  const auto projected = [&](const Param& w) {
-    return run.saved.alloc(x.dtype, {x.rows(), w.value.rows()});
-  };
-  const auto normed = [&](Norm& norm, float factor, Tensor y, Norm::Saved& of_norm) {
-    Tensor z = run.saved.alloc(y.dtype, {y.rows(), y.cols()});
-    norm.forward(run, z, y, of_norm);
-    if (factor != 1) ops::scale(run, z, z, factor);
-    return z;
-  };
-  Tensor yq, ykv = projected(kv_a);
-  saved.k_rope = k_rope.present() ? projected(k_rope) : Tensor{};
-  if (q_norm) {
-    yq = projected(q_a);
-    if (k_rope.present())
-      ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
-    else ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}}, x, all);
-    saved.q = normed(*q_norm, q_factor, yq, saved.q_norm);
-    if (both) {
-      const int64_t width = yq.cols();
-      saved.both = run.saved.alloc(x.dtype, {x.rows(), 2 * width});
-      ops::cast(run, saved.both.slice_cols(0, width), saved.q);
-      ops::cast(run, saved.both.slice_cols(width, 2 * width), yq);
-    }
+  const Tensor yq = projected(run, q_a, x), ykv = projected(run, kv_a, x);
+  if (k_rope.present()) {
+    saved.k_rope = projected(run, k_rope, x);
+    ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
   } else {
-    ops::matmul_forward(run, {{kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+    saved.k_rope = {};
+    ops::matmul_forward(run, {{q_a, yq}, {kv_a, ykv}}, x, all);
   }
-  saved.kv = normed(kv_norm, kv_factor, ykv, saved.kv_norm);
+  saved.q = normed(run, *q_norm, q_factor, yq, saved.q_norm);
+  if (both) {
+    const int64_t width = yq.cols();
+    saved.both = run.saved.alloc(x.dtype, {x.rows(), 2 * width});
+    ops::cast(run, saved.both.slice_cols(0, width), saved.q);
+    ops::cast(run, saved.both.slice_cols(width, 2 * width), yq);
+  }
+  saved.kv = normed(run, kv_norm, kv_factor, ykv, saved.kv_norm);
+}
+
+void Latents::forward_keys(Run& run, Tensor x, Saved& saved) {
+  const std::array<int64_t, 2> all = {0, x.rows()};
+  const Tensor ykv = projected(run, kv_a, x);
+  saved.k_rope = projected(run, k_rope, x);
+  ops::matmul_forward(run, {{kv_a, ykv}, {k_rope, saved.k_rope}}, x, all);
+  saved.kv = normed(run, kv_norm, kv_factor, ykv, saved.kv_norm);
 }
 
 void Latents::backward_acc(Run& run, Tensor dx, Tensor dq, Tensor dkv, Tensor dk_rope, Tensor x,

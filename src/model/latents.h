@@ -31,6 +31,8 @@ struct Latents {
 
   // x [N,D] A
   void forward(Run&, Tensor x, Saved&);
+  // Of tokens that ask nothing: kv and k_rope alone.
+  void forward_keys(Run&, Tensor x, Saved&);
   // What an indexer's queries are made of.
   Tensor normed_of(Tensor x, const Saved& saved) const { return saved.q.empty() ? x : saved.q; }
   // What queries are made of.

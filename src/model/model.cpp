@@ -405,32 +405,57 @@ void Model::prepare(Run& run, Arena& memory, Pass& pass) const {
                                        config_.query_growth);
 }
 
+Tensor Model::end_of_last(Run& run, Tensor h, const CutRows& rows, ModelSaved& saved) {
+  Block& block = *blocks_.back();
+  if (!rows.before.empty()) {
+    const ArenaScope kept(run.saved), scope(run.scratch);
+    Pass before = rows.before.pass(saved.pass);
+    prepare(run, run.saved, before);
+    block.remember(run, rows.before.of(run, run.scratch, h), before);
+  }
+  if (rows.last.empty()) return {};
+  const Tensor out = run.saved.alloc(DType::f32, {rows.last.count(), h.cols()});
+  const ArenaScope kept(run.saved), scope(run.scratch);
+  Pass last = rows.last.pass(saved.pass);
+  prepare(run, run.saved, last);
+  block.forward(run, out, rows.last.of(run, run.scratch, h), last, saved.blocks.back());
+  return out;
+}
+
 void Model::forward(Run& run, const Pass& pass, ModelSaved& saved) {
   const int64_t tokens = pass.batch.tokens();
   const auto layers = static_cast<size_t>(config_.layers);
   if (pass.recorded && pass.recorded->size() != moe_blocks_.size())
     fail("the recorded routing is of {} layers, the model has {} that route", pass.recorded->size(),
          moe_blocks_.size());
+  std::optional<CutRows> rows;
+  if (!pass.last_rows.empty()) rows.emplace(pass);
+  const bool looked_at = pass.on_routing || pass.on_block || pass.recorded || pass.wanted.any(),
+             cut = rows && pass.cache && !looked_at && spares_last_block();
   saved = {};
   saved.pass = pass;
   saved.blocks.resize(layers);
-  const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1;
+  const size_t buffers = pass.keep == Keep::nothing ? 2 : layers + 1,
+               whole = layers - (cut ? 1 : 0);
   for (size_t i = 0; i < buffers; ++i)
     saved.h.push_back(run.saved.alloc(DType::f32, {tokens, stream_width()}));
-  saved.hidden = run.saved.alloc(run.compute, {tokens, config_.width});
+  saved.hidden = run.saved.alloc(run.compute, {rows ? rows->last.count() : tokens, config_.width});
   prepare(run, run.saved, saved.pass);
   if (config_.shortcut) saved.pass.late = run.saved.alloc(DType::f32, {tokens, config_.width});
 
   Told told(run);
   begin(run, saved.h[0], pass);
-  for (size_t i = 0; i < layers; ++i) {
+  for (size_t i = 0; i < whole; ++i) {
     const Arena::Mark mark = run.saved.mark();
     const Tensor out = saved.h[(i + 1) % buffers];
     blocks_[i]->forward(run, out, saved.h[i % buffers], saved.pass, saved.blocks[i]);
     tell(run, saved, told, *blocks_[i], saved.blocks[i], out);
     if (pass.keep != Keep::all) run.saved.rewind(mark);
   }
-  finish(run, saved.h[layers % buffers], saved);
+  Tensor last = saved.h[whole % buffers];
+  if (cut) last = end_of_last(run, last, *rows, saved);
+  else if (rows && !rows->last.empty()) last = rows->last.of(run, run.saved, last);
+  if (saved.hidden.rows() > 0) finish(run, last, saved);
   told.settle(saved.routing);
 }
 

@@ -10,6 +10,7 @@
 #include "model/block.h"
 #include "model/config.h"
 #include "model/kv_cache.h"
+#include "model/last_rows.h"
 #include "model/lm_head.h"
 #include "model/on_device.h"
 #include "model/parameters.h"
@@ -41,7 +42,7 @@ struct ModelSaved {
   std::vector<Block::Saved> blocks;
   HyperConnection::Saved end_streams;
   Norm::Saved final_norm;
-  Tensor hidden;  // [N,D] A, after the final norm
+  Tensor hidden;  // [N,D] A, after the final norm; of Pass::last_rows alone where it has some
   LmHeadSaved lm_head;
   // MoE layers in order; none where the pass wants nothing of them
   std::vector<LayerRouting> routing;
@@ -97,8 +98,10 @@ class Model {
   // Null: the CPU.
   Device* device() const { return is_on_device_ ? &on_device_->device() : nullptr; }
 
-  // Fills `saved`; saved.hidden [N,D] holds the result.
+  // Fills `saved`; saved.hidden [N,D], or [n,D] of n = sum of Pass::last_rows, holds the result.
   void forward(Run&, const Pass&, ModelSaved& saved);
+  // Whether the last block is run for Pass::last_rows alone where it may be.
+  bool spares_last_block() const { return blocks_.back()->leaves_only_keys(); }
   // out [n,V] f32; hidden [n,D] rows of saved.hidden
   void logits(Run&, Tensor out, Tensor hidden);
   // nll [N] f32
@@ -143,6 +146,8 @@ class Model {
   void begin(Run&, Tensor h, const Pass&);
   // dh of begin's h, in scratch of the caller's.
   void begin_backward(Run&, Tensor dh, const Pass&);
+  // The last block's output for the rows of `last`, in run.saved, from its input h of all.
+  Tensor end_of_last(Run&, Tensor h, const CutRows&, ModelSaved&);
   // saved.hidden from the last block's output.
   void finish(Run&, Tensor last, ModelSaved&);
   // dh of finish's `last`, written.  dhidden [N,D] f32

@@ -72,6 +72,11 @@ struct Pass {
   // neurons of one network (moe/neurons.h) such tokens take all of them, as reading the weights
   // once for many tokens costs no more. Empty: no sequence is. Forward only.
   std::span<const bool> only_read = {};
+  // [S] how many rows of each sequence, its last, somebody reads the hidden states of: those alone
+  // come of the forward, and where a cache keeps what later tokens ask of the others and nobody
+  // looks at the routing, the last block does no more than that for them. Empty: all rows. Forward
+  // only.
+  std::span<const int64_t> last_rows = {};
   // Where a layer's experts lie on several processes (moe/plan.h): all of them make this very pass,
   // as generation does, not passes of texts of their own. Forward only.
   bool same_everywhere = false;

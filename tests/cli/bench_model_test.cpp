@@ -190,7 +190,8 @@ TEST_F(BenchModel, HotSetIsPrintedWhenAskedFor) {
   asked.push_back("--json");
   const Json hot = json_of(asked).at("hot_set");
   EXPECT_EQ(hot.at("experts"), 8);
-  EXPECT_EQ(hot.at("rows"), (4 + 28) * 2 * 2) << "the last token written is not read";
+  EXPECT_EQ(hot.at("rows"), (4 + 28) * 2 + (1 + 28) * 2)
+      << "the last token written is not read, and of the prompt the last layer takes one";
   expect_refused({"generate", model(), "-p", "x", "--pack-memory", "much"}, 2,
                  {"--pack-memory", "4G"});
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <thread>
 
+#include "hub/configs.h"
 #include "infer/generate.h"
 #include "ops/memory.h"
 #include "support/bound_model.h"
@@ -161,6 +162,59 @@ TEST(Step, GivesTheLogitsThatAreAskedFor) {
   EXPECT_TRUE(same_rows(std::span(logits).first(2 * kVocab), std::span(of_a).last(2 * kVocab)));
   EXPECT_TRUE(same_rows(std::span(logits).last(kVocab), std::span(of_c).last(kVocab)));
   EXPECT_EQ(runner.cache().length(b), 9);
+}
+
+// Where somebody looks at the routing the last block is run for all rows; else for those alone
+// whose logits are asked for, beside the keys and values that the others leave. Both give the same
+// bits, in the step and in those that follow.
+TEST(Step, LeavesTheLastBlockOutForRowsThatNobodyReads) {
+  const std::function<void(int64_t, const MoeLayerSaved&)> looks = [](int64_t,
+                                                                      const MoeLayerSaved&) {};
+  int cut = 0, whole = 0;
+  std::vector<NamedConfig> all = small_configs();
+  for (const NamedConfig& family : small_families()) all.push_back(family);
+  for (NamedConfig& of : all) {
+    of.config.init.std = 0.3f;
+    const SessionOptions options = options_of(of.config.routing);
+    if (of.config.moe_layer_count() > 0 &&
+        !not_causal_because(of.config.routing,
+                            options.routing.value_or(default_eval(of.config.routing)))
+             .empty())
+      continue;
+    const auto model = fresh(of.config);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (dtype == DType::bf16 && !ops::products_keep_row_bits(dtype)) continue;
+      moe::Run run(2, dtype);
+      std::vector<Logits> logits;
+      const auto vocab = static_cast<size_t>(of.config.vocab);
+      int64_t counted[2] = {0, 0};
+      for (const bool looked_at : {true, false}) {
+        ModelRunner runner(*model, run, 512, options);
+        const int32_t a = runner.cache().open(), b = runner.cache().open();
+        Logits& got = logits.emplace_back(7 * vocab);
+        const auto step = [&](size_t at, const std::vector<StepRows>& rows) {
+          runner.step(std::span(got).subspan(at * vocab), rows,
+                      {.on_routing = looked_at ? &looks : nullptr});
+        };
+        const auto ids = [&](int64_t n, uint64_t seed) {
+          Ids some = text(n, seed);
+          for (int32_t& id : some) id %= static_cast<int32_t>(vocab);
+          return some;
+        };
+        const Ids x = ids(9, 1), y = ids(5, 2), z = ids(4, 3), one = ids(1, 4);
+        step(0, {{a, x, 2}, {b, y, 0}});
+        step(2, {{a, z, 0}});
+        step(2, {{a, one, 1}, {b, z, 3}});
+        step(6, {{b, one, 1}});
+        for (const auto& layer : runner.expert_rows())
+          for (const int64_t n : layer) counted[looked_at] += n;
+      }
+      EXPECT_TRUE(same_rows(logits[1], logits[0], dtype)) << of.name << " " << name_of(dtype);
+      if (of.config.is_moe(of.config.layers - 1)) ++(counted[0] < counted[1] ? cut : whole);
+    }
+  }
+  EXPECT_GT(cut, 30);
+  EXPECT_LT(whole, cut);
 }
 
 TEST(Step, ThatFailsChangesNothing) {

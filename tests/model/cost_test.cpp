@@ -193,6 +193,15 @@ ModelConfig by_hand() {
   return c;
 }
 
+// Of a prompt's tokens but the last the last block does keys and values alone.
+TEST(Cost, FlopsOfAPrompt) {
+  const ModelConfig c = by_hand();
+  const FlopCount f = count_flops(c, 64);
+  const double spared = 2 * (8 * 8 + 8 * 8) + 4 * 8 * 32 + 2 * 2 * 3 * 8 * 12 + 2 * 8 * 4;
+  EXPECT_EQ(prompt_flops(Model(c), 64), 64 * (f.forward() - f.head) + f.head - 63 * spared);
+  EXPECT_EQ(prompt_flops(Model(c), 1), count_flops(c, 1).forward());
+}
+
 TEST(Cost, Flops) {
   const ModelConfig c = by_hand();
   const FlopCount f = count_flops(c, 64);

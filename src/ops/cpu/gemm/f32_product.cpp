@@ -32,7 +32,7 @@ void RunRows(const RowProduct&, int64_t, int64_t) {}
 
 // Six rows by so many vectors of sums leave registers for the weights' vectors and a number of x:
 // of 32 registers four, of AVX2's 16 two.
-constexpr int kTileRows = 6, kTileVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
+constexpr int kTileRows = kMostTileRows, kTileVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 constexpr int64_t kLine = 64;  // bytes
 constexpr int64_t kLanes = hn::MaxLanes(DF32()), kColumns = kTileVectors * kLanes;
 // Inner numbers of which a column of blocks (16 or 24 KB in f32) and a tile's rows stay in the
@@ -124,50 +124,6 @@ void Widen(float* HWY_RESTRICT out, const char* packed, DType dtype, int64_t dep
     }
 }
 
-// Where the sums of these rows will be read or written, kColumns of each.
-void FetchSums(const float* out, int64_t stride, Span rows) {
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    for (int64_t c = 0; c < kColumns; c += 16) __builtin_prefetch(out + r * stride + c, 1, 3);
-    __builtin_prefetch(out + r * stride + kColumns - 1, 1, 3);
-  }
-}
-
-// Columns of blocks [begin, end). While a tile is multiplied the next column of weights and the
-// next tile's sums are on their way.
-void MultiplyColumns(const ProductShape& s, const PackLayout& l, float* out, const float* in,
-                     const char* w, Span columns) {
-  const auto size = static_cast<int64_t>(size_of(s.weights));
-  const int64_t tiles = (s.rows + kTileRows - 1) / kTileRows;
-  alignas(64) float wide[kDepth * kColumns];
-  for (int64_t k = 0; k < s.inner; k += kDepth) {
-    const int64_t depth = std::min(kDepth, s.inner - k), bytes = depth * kColumns * size,
-                  lines = (kColumns * size + tiles * kLine - 1) / (tiles * kLine);
-    for (int64_t c = columns.begin; c < columns.end; ++c) {
-      const char* packed = w + (c * l.n_stride + k * kColumns) * size;
-      const char *next = packed + l.n_stride * size, *end = next + bytes;
-      if (c + 1 == columns.end) next = end;
-      if (s.weights != DType::f32) Widen(wide, packed, s.weights, depth);
-      const int64_t left = s.cols - c * kColumns;
-      for (int64_t t = 0; t < tiles; ++t, next += depth * lines * kLine) {
-        const Span rows = partition(s.rows, static_cast<int>(t), static_cast<int>(tiles));
-        FetchSums(out + c * kColumns, s.cols, {rows.end, std::min(s.rows, rows.end + kTileRows)});
-        const Tile tile{
-            .in = in + rows.begin * s.inner + k,
-            .in_stride = s.inner,
-            .w = s.weights != DType::f32 ? wide : reinterpret_cast<const float*>(packed),
-            .depth = depth,
-            .out = out + rows.begin * s.cols + c * kColumns,
-            .out_stride = s.cols,
-            .add = s.add || k > 0,
-            .fetched = next,
-            .lines = next < end ? lines : 0};
-        if (left < kColumns) MultiplyNarrow(tile, rows.end - rows.begin, left);
-        else kTiles[rows.end - rows.begin - 1](tile);
-      }
-    }
-  }
-}
-
 // ---- a few rows ---------------------------------------------------------------------------------
 
 // what lies this far ahead is fetched: the hardware stops at each page
@@ -247,6 +203,32 @@ HWY_NOINLINE void RowColumns(const RowProduct& p, int64_t column) {
     }
 }
 
+// A tile of rows reads a column of blocks from its first byte to its last and widens it in
+// registers: the memory gives long runs fastest, and what one tile alone meets need not be kept.
+template <class W>
+constexpr void (*kFewRows[kTileRows])(const RowProduct&, int64_t) = {
+    RowColumns<W, 1, 1, kTileVectors>, RowColumns<W, 2, 1, kTileVectors>,
+    RowColumns<W, 3, 1, kTileVectors>, RowColumns<W, 4, 1, kTileVectors>,
+    RowColumns<W, 5, 1, kTileVectors>, RowColumns<W, 6, 1, kTileVectors>};
+
+void MultiplyFew(const ProductShape& s, const PackLayout& l, float* out, const float* in,
+                 const char* w, Span columns) {
+  RowProduct product{.layout = &l,
+                     .dtype = s.weights,
+                     .stretch = s.inner,
+                     .row = {},
+                     .rows = s.rows,
+                     .packed = w,
+                     .out = out,
+                     .out_dtype = DType::f32,
+                     .out_stride = s.cols};
+  for (int64_t r = 0; r < s.rows; ++r) product.row[r] = in + r * s.inner;
+  WithWeight(s.weights, [&](auto weight) {
+    for (int64_t c = columns.begin; c < columns.end; ++c)
+      kFewRows<decltype(weight)>[s.rows - 1](product, c * kColumns);
+  });
+}
+
 template <class W, int kRows>
 void RowUnits(const RowProduct& p, int64_t begin, int64_t end) {
 #if HWY_TARGET <= HWY_AVX3
@@ -282,6 +264,53 @@ void RunRows(const RowProduct& product, int64_t begin, int64_t end) {
       RowUnits<decltype(weight), decltype(rows)::value>(product, begin, end);
     });
   });
+}
+
+// ---- more rows ----------------------------------------------------------------------------------
+
+// Where the sums of these rows will be read or written, kColumns of each.
+void FetchSums(const float* out, int64_t stride, Span rows) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    for (int64_t c = 0; c < kColumns; c += 16) __builtin_prefetch(out + r * stride + c, 1, 3);
+    __builtin_prefetch(out + r * stride + kColumns - 1, 1, 3);
+  }
+}
+
+// Columns of blocks [begin, end). While a tile is multiplied the next column of weights and the
+// next tile's sums are on their way.
+void MultiplyColumns(const ProductShape& s, const PackLayout& l, float* out, const float* in,
+                     const char* w, Span columns) {
+  if (s.rows <= kTileRows && !s.add) return MultiplyFew(s, l, out, in, w, columns);
+  const auto size = static_cast<int64_t>(size_of(s.weights));
+  const int64_t tiles = (s.rows + kTileRows - 1) / kTileRows;
+  alignas(64) float wide[kDepth * kColumns];
+  for (int64_t k = 0; k < s.inner; k += kDepth) {
+    const int64_t depth = std::min(kDepth, s.inner - k), bytes = depth * kColumns * size,
+                  lines = (kColumns * size + tiles * kLine - 1) / (tiles * kLine);
+    for (int64_t c = columns.begin; c < columns.end; ++c) {
+      const char* packed = w + (c * l.n_stride + k * kColumns) * size;
+      const char *next = packed + l.n_stride * size, *end = next + bytes;
+      if (c + 1 == columns.end) next = end;
+      if (s.weights != DType::f32) Widen(wide, packed, s.weights, depth);
+      const int64_t left = s.cols - c * kColumns;
+      for (int64_t t = 0; t < tiles; ++t, next += depth * lines * kLine) {
+        const Span rows = partition(s.rows, static_cast<int>(t), static_cast<int>(tiles));
+        FetchSums(out + c * kColumns, s.cols, {rows.end, std::min(s.rows, rows.end + kTileRows)});
+        const Tile tile{
+            .in = in + rows.begin * s.inner + k,
+            .in_stride = s.inner,
+            .w = s.weights != DType::f32 ? wide : reinterpret_cast<const float*>(packed),
+            .depth = depth,
+            .out = out + rows.begin * s.cols + c * kColumns,
+            .out_stride = s.cols,
+            .add = s.add || k > 0,
+            .fetched = next,
+            .lines = next < end ? lines : 0};
+        if (left < kColumns) MultiplyNarrow(tile, rows.end - rows.begin, left);
+        else kTiles[rows.end - rows.begin - 1](tile);
+      }
+    }
+  }
 }
 
 #endif

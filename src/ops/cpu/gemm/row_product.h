@@ -14,6 +14,7 @@
 namespace moe::ops {
 
 constexpr int64_t kMostSingleRows = 4;
+constexpr int kMostTileRows = 6;  // of a tile of multiply_f32()'s, which may be given as here
 constexpr int64_t kRowUnit = 32;  // columns that threads share out
 
 // Numbers of k that oneDNN sums before it adds to what stands; 0: unknown, so that run_rows() may
@@ -32,7 +33,7 @@ struct RowProduct {
   const PackLayout* layout;
   DType dtype;      // of weights; of rows too, but where has_f32_products(dtype) they are f32
   int64_t stretch;  // row_stretch(*layout, dtype), above 0
-  const void* row[kMostSingleRows];
+  const void* row[kMostTileRows];
   int64_t rows;
   const void* packed;
   void* out;        // row r, column n at out + r * out_stride + n elements

@@ -14,6 +14,8 @@ struct Numbers {
   int64_t sketch_bytes = 0;
 };
 
+bool is_multiplied(const Param& p) { return p.is_matrix() || is_sketch(p); }
+
 Numbers numbers_of(const ModelConfig& c) {
   Numbers sums;
   each_param(c, [&](const Param& p, int64_t layers) {
@@ -21,7 +23,7 @@ Numbers numbers_of(const ModelConfig& c) {
     (p.is_buffer() ? sums.buffers : sums.parts[p.part]) += n;
     if (p.frozen) sums.frozen += n;
     if (p.frozen && p.is_matrix()) sums.frozen_matrices += n;
-    if (p.is_matrix() || is_sketch(p)) sums.matrices[p.part] += n;
+    if (is_multiplied(p)) sums.matrices[p.part] += n;
     if (!is_sketch(p)) return;
     sums.sketch += n;
     sums.sketch_bytes += bytes_of(c.width % kSketchBlock == 0 ? sketch_type(c, p) : DType::f32, n);
@@ -114,7 +116,7 @@ double spared_flops(const Model& model, int64_t context, int64_t top_k) {
   for (const Param* p : model.params()) {
     const bool of_keys = p->kind == ParamKind::k || p->kind == ParamKind::v ||
                          p->kind == ParamKind::kv_a || p->kind == ParamKind::k_rope;
-    if (p->layer != c.layers - 1 || !p->is_matrix() || of_keys) continue;
+    if (p->layer != c.layers - 1 || !is_multiplied(*p) || of_keys) continue;
     const int64_t n = p->whole().numel();
     numbers += p->part == Part::experts ? active(c, n, top_k) : n;
   }

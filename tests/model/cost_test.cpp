@@ -200,6 +200,19 @@ TEST(Cost, FlopsOfAPrompt) {
   const double spared = 2 * (8 * 8 + 8 * 8) + 4 * 8 * 32 + 2 * 2 * 3 * 8 * 12 + 2 * 8 * 4;
   EXPECT_EQ(prompt_flops(Model(c), 64), 64 * (f.forward() - f.head) + f.head - 63 * spared);
   EXPECT_EQ(prompt_flops(Model(c), 1), count_flops(c, 1).forward());
+  // Of two like layers that is half of all but the head, less what makes keys and values; what a
+  // router scores by is spared too.
+  for (const char* recipe : {"olmoe", "sketch"}) {
+    ModelConfig like = c;
+    like.dense_first = 0;
+    like.expert_width = 1;
+    like.routing = test::small_routing(recipe, 6, 2);
+    const FlopCount g = count_flops(like, 64);
+    const double rest = g.forward() - g.head;
+    EXPECT_EQ(prompt_flops(Model(like), 64),
+              64 * rest + g.head - 63 * (rest / 2 - 2 * (8 * 4 + 8 * 4)))
+        << recipe;
+  }
 }
 
 TEST(Cost, Flops) {

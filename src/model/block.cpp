@@ -240,16 +240,13 @@ void Block::forward_ffn(Run& run, Tensor out, Tensor u, const Pass& pass, Saved&
 
 // What attention sees the FFN sees too, unless it has a norm of its own: it is kept once.
 void Block::forward_beside(Run& run, Tensor out, Tensor h, const Pass& pass, Saved& saved) {
-  const Tensor x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
-  saved.attention_in.x = saved.ffn_in.x = x;
-  attn_norm.forward(run, x, h, saved.attention_in.norm);
-  if (placement == NormPlacement::beside_each) {
-    saved.ffn_in.x = run.saved.alloc(run.compute, {h.rows(), h.cols()});
-    ffn_norm.forward(run, saved.ffn_in.x, h, saved.ffn_in.norm);
-  }
+  enter(run, h, {attn_norm, attn_norm_gate, attn_out_norm}, saved.attention_in);
+  if (placement == NormPlacement::beside_each)
+    enter(run, h, {ffn_norm, ffn_norm_gate, ffn_out_norm}, saved.ffn_in);
+  else saved.ffn_in.x = saved.attention_in.x;
   ArenaScope scope(run.scratch);
   const Tensor y = run.scratch.alloc(DType::f32, {h.rows(), h.cols()});
-  mix_forward(run, y, x, pass, saved);
+  mix_forward(run, y, saved.attention_in.x, pass, saved);
   add_dropped(run, out, h, y, pass.key_of(layer, Site::attention_dropout));
   ffn.forward(run, y, saved.ffn_in.x, h, pass, saved.ffn);
   add_dropped(run, out, out, y, pass.key_of(layer, Site::ffn_dropout));

@@ -30,8 +30,7 @@ int64_t bytes_of_all(const Model& model) {
   return bytes;
 }
 
-// A text that meets every expert.
-// Whose logits are wanted, so that every layer meets its experts.
+// A text that meets every expert, the last layer's too: the logits of all its tokens are wanted.
 void read_text(Model& model, DType dtype = DType::f32) {
   moe::Run run(2, dtype);
   Session session(model, run, 600);

@@ -76,7 +76,9 @@ class NoMemory : public ::testing::Test {
 TEST_F(NoMemory, ForAPrompt) {
   is_short_ = true;
   expect_refused(complete({{"prompt", "Once!"}}));
-  EXPECT_EQ(complete(Json::object()).status, 200);
+  // The reply is drawn, with a seed of its own each time: it might hold a ! too.
+  const Json quietly = {{"logit_bias", {{"33", -100}}}};
+  EXPECT_EQ(complete(quietly).status, 200);
 }
 
 TEST_F(NoMemory, ForAReply) {

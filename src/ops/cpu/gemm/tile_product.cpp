@@ -12,8 +12,7 @@
 namespace moe::ops {
 namespace {
 
-constexpr int64_t kRows = 16, kInner = 32;  // of a tile of the left operand
-constexpr int64_t kTileBytes = kRows * kInner * 2;
+constexpr int64_t kRows = kTiledRows, kInner = kTiledInner;
 // Steps of 32 numbers whose columns stay in the caches while all rows meet them; sums wait in
 // scratch meanwhile.
 constexpr int64_t kSteps = 64;
@@ -21,16 +20,6 @@ constexpr int64_t kSteps = 64;
 constexpr size_t kLargeMatrix = size_t{1} << 20;
 
 #if defined(__x86_64__)
-
-// Sums of 32 x 32, or of 16 x 32 where a1 is null. a0, a1: tiles that follow each other along k; b:
-// 32 columns of blocks of k, `b_block` bytes apart; the four sums at c, `c_stride` bytes a row.
-struct TileStep {
-  const char *a0, *a1, *b;
-  int64_t b_block, b_row, steps;
-  char* c;
-  int64_t c_stride;
-  bool first;
-};
 
 __attribute__((target("amx-tile,amx-bf16"))) void two_by_two(const TileStep& s) {
   const auto stride = static_cast<long>(s.c_stride);
@@ -43,7 +32,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void two_by_two(const TileStep& s) 
     _tile_loadd(2, s.c + kRows * stride, stride); _tile_loadd(3, s.c + kRows * stride + 64, stride);
   }
   const char *a0 = s.a0, *a1 = s.a1, *b = s.b;
-  for (int64_t i = 0; i < s.steps; ++i, a0 += kTileBytes, a1 += kTileBytes, b += s.b_block) {
+  for (int64_t i = 0; i < s.steps; ++i, a0 += kTiledBytes, a1 += kTiledBytes, b += s.b_block) {
     _tile_loadd(4, a0, 64); _tile_loadd(6, b, s.b_row);
     _tile_loadd(7, b + 64, s.b_row); _tile_loadd(5, a1, 64);
     _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7);
@@ -63,7 +52,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void one_by_two(const TileStep& s) 
     _tile_loadd(0, s.c, stride); _tile_loadd(1, s.c + 64, stride);
   }
   const char *a0 = s.a0, *b = s.b;
-  for (int64_t i = 0; i < s.steps; ++i, a0 += kTileBytes, b += s.b_block) {
+  for (int64_t i = 0; i < s.steps; ++i, a0 += kTiledBytes, b += s.b_block) {
     _tile_loadd(4, a0, 64); _tile_loadd(6, b, s.b_row); _tile_loadd(7, b + 64, s.b_row);
     _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7);
   }
@@ -87,27 +76,27 @@ __attribute__((target("amx-tile"))) void end_tiles() { _tile_release(); }
 // Sums [rows, n_block] of one block of columns, `rows` a multiple of 16.
 void sum_block(char* sums, const char* tiles, const char* panel, const PackLayout& l,
                int64_t rows) {
-  const int64_t steps = round_up(l.inner, kInner) / kInner, row_of_tiles = steps * kTileBytes,
+  const int64_t steps = round_up(l.inner, kInner) / kInner, row_of_tiles = steps * kTiledBytes,
                 c_stride = l.n_block * 4;
   for (int64_t step = 0; step < steps; step += kSteps)
     for (int64_t n = 0; n < l.n_block; n += 32)
       for (int64_t r = 0; r < rows; r += 2 * kRows) {
-        const char* a0 = tiles + r / kRows * row_of_tiles + step * kTileBytes;
-        const TileStep s{.a0 = a0,
-                         .a1 = a0 + row_of_tiles,
-                         .b = panel + step * l.k_stride * 2 + n * 4,
-                         .b_block = l.k_stride * 2,
-                         .b_row = l.n_block * 4,
-                         .steps = std::min(kSteps, steps - step),
-                         .c = sums + r * c_stride + n * 4,
-                         .c_stride = c_stride,
-                         .first = step == 0};
-        if (r + kRows < rows) two_by_two(s);
-        else one_by_two(s);
+        const char* a0 = tiles + r / kRows * row_of_tiles + step * kTiledBytes;
+        sum_tiles({.a0 = a0,
+                   .a1 = r + kRows < rows ? a0 + row_of_tiles : nullptr,
+                   .b = panel + step * l.k_stride * 2 + n * 4,
+                   .b_block = l.k_stride * 2,
+                   .b_row = l.n_block * 4,
+                   .steps = std::min(kSteps, steps - step),
+                   .c = sums + r * c_stride + n * 4,
+                   .c_stride = c_stride,
+                   .first = step == 0});
       }
 }
 
 #else
+void two_by_two(const TileStep&) {}
+void one_by_two(const TileStep&) {}
 void begin_tiles() {}
 void end_tiles() {}
 void fetch_panel(const char*, int64_t) {}
@@ -115,6 +104,13 @@ void sum_block(char*, const char*, const char*, const PackLayout&, int64_t) {}
 #endif
 
 }  // namespace
+
+void sum_tiles(const TileStep& step) {
+  // GCC's tile intrinsics do not say that they read and write memory.
+  asm volatile("" ::: "memory");
+  step.a1 != nullptr ? two_by_two(step) : one_by_two(step);
+  asm volatile("" ::: "memory");
+}
 
 TilesInUse::TilesInUse() { begin_tiles(); }
 TilesInUse::~TilesInUse() { end_tiles(); }
@@ -140,18 +136,25 @@ void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner) {
   const int64_t steps = round_up(inner, kInner) / kInner, whole = inner / kInner,
                 tail = inner % kInner;
   for (int64_t r = 0; r < round_up(rows, kRows); ++r) {
-    char* to = static_cast<char*>(tiles) + r / kRows * steps * kTileBytes + r % kRows * 64;
+    char* to = static_cast<char*>(tiles) + r / kRows * steps * kTiledBytes + r % kRows * 64;
     if (r >= rows) {
-      for (int64_t i = 0; i < steps; ++i) std::memset(to + i * kTileBytes, 0, 64);
+      for (int64_t i = 0; i < steps; ++i) std::memset(to + i * kTiledBytes, 0, 64);
       continue;
     }
     const int64_t row = source.row == nullptr ? r : source.row[r];
-    const char* from = static_cast<const char*>(source.data) + row * source.stride * 2;
-    for (int64_t i = 0; i < whole; ++i) std::memcpy(to + i * kTileBytes, from + i * 64, 64);
+    const char* from =
+        static_cast<const char*>(source.data) + bytes_of(source.dtype, row * source.stride);
+    if (source.dtype != DType::bf16) {
+      convert_matrix(to, DType::bf16, kTiledBytes / 2, {from, source.dtype, kInner}, whole, kInner,
+                     false);
+    } else
+      for (int64_t i = 0; i < whole; ++i) std::memcpy(to + i * kTiledBytes, from + i * 64, 64);
     if (tail == 0) continue;
-    char* last = to + whole * kTileBytes;
+    char* last = to + whole * kTiledBytes;
     std::memset(last, 0, 64);
-    std::memcpy(last, from + whole * 64, static_cast<size_t>(tail) * 2);
+    convert_matrix(last, DType::bf16, kInner,
+                   {from + bytes_of(source.dtype, whole * kInner), source.dtype, tail}, 1, tail,
+                   false);
   }
 }
 

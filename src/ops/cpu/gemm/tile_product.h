@@ -11,6 +11,9 @@
 
 namespace moe::ops {
 
+constexpr int64_t kTiledRows = 16, kTiledInner = 32;  // of a tile of the left operand
+constexpr int64_t kTiledBytes = kTiledRows * kTiledInner * 2;
+
 // What the tiles are set to: eight of 16 rows of 64 bytes. Intel's manual of instruction set
 // extensions, LDTILECFG: byte 0 is the palette, 16 to 47 are the bytes of a row of each tile, 48 to
 // 63 its rows. A constant in memory, since GCC 12's intrinsic names only its first bytes as read.
@@ -39,8 +42,20 @@ const PackLayout* tile_layout(int64_t inner, int64_t cols, DType dtype);
 // Rows in the shape of tiles: blocks of 16 rows, in each blocks of 32 numbers, zeros where either
 // ends before its block does.
 int64_t tiled_bytes(int64_t rows, int64_t inner);
-// rows: bf16
+// rows: bf16, or f32, which are rounded
 void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner);
+
+// Sums of 32 rows by 32 columns, or of 16 by 32 where a1 is null, from f32 at c, `c_stride` bytes a
+// row, or from zero if `first`, back to c. a0, a1: tiles that follow each other along k; b: of each
+// 32 numbers of k, `b_block` bytes apart, 16 pairs of 32 columns, `b_row` bytes a pair.
+struct TileStep {
+  const char *a0, *a1, *b;
+  int64_t b_block, b_row, steps;
+  char* c;
+  int64_t c_stride;
+  bool first;
+};
+void sum_tiles(const TileStep& step);
 
 struct TileProduct {
   const PackLayout* layout;  // tile_layout()

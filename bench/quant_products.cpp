@@ -1,7 +1,8 @@
-// Products with quantised weights as experts of width 2048 -> 1024 -> 2048 need them: 64 rows each
-// (a prompt) and 1 to 4 (decoding, where weights come from memory), packing and quantising.
-// Counters: GOP/s and the share of a register-only loop of integer dot products; GB/s of panels and
-// the share of what reading memory reaches, both measured in the same run on as many threads.
+// Products with quantised weights as experts of width 2048 -> 1024 -> 2048 need them: 16 to 256
+// rows each (a prompt; in AMX tiles too where the machine has them) and 1 to 4 (decoding, where
+// weights come from memory), packing and quantising. Counters: GOP/s and the share of a
+// register-only loop of integer dot products; GB/s of panels and the share of what reading memory
+// reaches, both measured in the same run on as many threads.
 #include <benchmark/benchmark.h>
 
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "core/rng.h"
 #include "core/threads.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/quant/quant_product.h"
 #include "ops/ops.h"
 
@@ -70,6 +72,17 @@ struct Setting {
   }
 };
 
+void count(benchmark::State& state, const Setting& s) {
+  const double operations = 2.0 * static_cast<double>(s.rows * s.experts * s.out * s.in),
+               bytes = static_cast<double>(s.panel_bytes) * static_cast<double>(s.experts);
+  const auto rate = benchmark::Counter::kIsIterationInvariantRate;
+  state.counters["GOP/s"] = benchmark::Counter(operations / 1e9, rate);
+  if (peaks().operations > 0)
+    state.counters["of_peak"] = benchmark::Counter(operations / peaks().operations, rate);
+  state.counters["GB/s"] = benchmark::Counter(bytes / 1e9, rate);
+  state.counters["of_read"] = benchmark::Counter(bytes / peaks().bytes, rate);
+}
+
 void product(benchmark::State& state, DType dtype) {
   Setting s(state, dtype);
   for (auto _ : state) {
@@ -80,14 +93,31 @@ void product(benchmark::State& state, DType dtype) {
                             groups);
     });
   }
-  const double operations = 2.0 * static_cast<double>(s.rows * s.experts * s.out * s.in),
-               bytes = static_cast<double>(s.panel_bytes) * static_cast<double>(s.experts);
-  const auto rate = benchmark::Counter::kIsIterationInvariantRate;
-  state.counters["GOP/s"] = benchmark::Counter(operations / 1e9, rate);
-  if (peaks().operations > 0)
-    state.counters["of_peak"] = benchmark::Counter(operations / peaks().operations, rate);
-  state.counters["GB/s"] = benchmark::Counter(bytes / 1e9, rate);
-  state.counters["of_read"] = benchmark::Counter(bytes / peaks().bytes, rate);
+  count(state, s);
+}
+
+// The same rows in bf16, in tiles.
+void tiled(benchmark::State& state, DType dtype) {
+  if (!ops::has_tiles()) return state.SkipWithError("no AMX");
+  Setting s(state, dtype);
+  const Tensor x = s.memory.alloc(DType::bf16, {s.rows, s.in});
+  ops::cast(s.run, x, s.x);
+  void* tiles = s.memory.alloc_bytes(static_cast<size_t>(ops::tiled_bytes(s.rows, s.in)));
+  ops::tile_rows(tiles, {x.data, x.dtype, s.in}, s.rows, s.in);
+  const size_t scratch_bytes = (ops::quant_tiles_scratch_bytes() + 63) / 64 * 64;
+  auto* scratch =
+      static_cast<char*>(s.memory.alloc_bytes(scratch_bytes * static_cast<size_t>(s.run.threads)));
+  for (auto _ : state) {
+    s.each_share([&](Span groups) {
+      const ops::TilesInUse in_use;
+      for (int64_t e = 0; e < s.experts; ++e)
+        ops::quant_multiply_tiles(
+            {s.y.data, DType::f32, s.out, false}, tiles, s.rows,
+            s.panels + static_cast<size_t>(e) * s.panel_bytes, dtype, s.out, s.in, groups, {},
+            scratch + scratch_bytes * static_cast<size_t>(omp_get_thread_num()));
+    });
+  }
+  count(state, s);
 }
 
 // Bytes read: those of the file.
@@ -122,7 +152,13 @@ BENCHMARK(peak)->Iterations(1);
 
 void prompt_shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"rows", "experts", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime();
-  b->Args({64, 32, 1024, 2048})->Args({64, 32, 2048, 1024});
+  for (const int64_t rows : {16, 32, 64, 256})
+    b->Args({rows, 64, 1024, 2048})->Args({rows, 64, 2048, 1024});
+}
+void tiled_shapes(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"rows", "experts", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime();
+  for (const int64_t rows : {17, 32, 64, 256})
+    b->Args({rows, 64, 1024, 2048})->Args({rows, 64, 2048, 1024});
 }
 void decode_shapes(benchmark::internal::Benchmark* b) {
   b->ArgNames({"rows", "experts", "out", "in"})->Unit(benchmark::kMicrosecond)->UseRealTime();
@@ -148,6 +184,11 @@ BENCHMARK_CAPTURE(product, q2_k, DType::q2_k)->Apply(prompt_shapes)->Apply(decod
 BENCHMARK_CAPTURE(product, q2_0, DType::q2_0)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, iq3_s, DType::iq3_s)->Apply(prompt_shapes)->Apply(decode_shapes);
 BENCHMARK_CAPTURE(product, iq2_xs, DType::iq2_xs)->Apply(prompt_shapes)->Apply(decode_shapes);
+BENCHMARK_CAPTURE(tiled, q8_0, DType::q8_0)->Apply(tiled_shapes);
+BENCHMARK_CAPTURE(tiled, q4_0, DType::q4_0)->Apply(tiled_shapes);
+BENCHMARK_CAPTURE(tiled, q4_k, DType::q4_k)->Apply(tiled_shapes);
+BENCHMARK_CAPTURE(tiled, q6_k, DType::q6_k)->Apply(tiled_shapes);
+BENCHMARK_CAPTURE(tiled, q2_k, DType::q2_k)->Apply(tiled_shapes);
 BENCHMARK_CAPTURE(packing, q8_0, DType::q8_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_0, DType::q4_0)->Apply(pack_shapes);
 BENCHMARK_CAPTURE(packing, q4_k, DType::q4_k)->Apply(pack_shapes);

@@ -54,8 +54,8 @@ std::string version() {
       : ops::products_keep_row_bits(DType::bf16)
           ? "a token gets the same numbers alone, in a batch and on any number of threads"
           : "in f32 a token gets the same numbers alone, in a batch and on any number of threads; "
-            "in bf16, multiplied in AMX tiles here, they agree to rounding (MOE_MAX_ISA=avx512: "
-            "the same)");
+            "in bf16 and with quantised weights, multiplied in AMX tiles here, they agree to "
+            "rounding (MOE_MAX_ISA=avx512: the same)");
 }
 
 std::vector<std::string> names_below(CLI::App& app) {

@@ -335,10 +335,12 @@ ModelTimings bench_model(const BenchModelJob& job, const Watch& watch) {
                             .cache_bytes = mean_context_bytes(config, done.cache_dtype, speed)});
   }
   done.peak = measure_peak(run);
-  const bool of_bytes = run.device == nullptr && mostly_quantised(model);
-  const double integers = of_bytes ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
-  done.products = integers > 0 ? "int8" : name_of(run.compute);
-  done.limit = integers > 0 ? integers : done.peak.of(run.compute);
+  const bool quantised = run.device == nullptr && mostly_quantised(model),
+             in_tiles = quantised && ops::quantised_products_in_tiles();
+  const double integers = quantised && !in_tiles ? ops::measure_peak_int8(run, kPeakSeconds) : 0;
+  const DType products = in_tiles ? DType::bf16 : run.compute;
+  done.products = integers > 0 ? "int8" : name_of(products);
+  done.limit = integers > 0 ? integers : done.peak.of(products);
   if (large || job.memory.hot_set) done.hot = hot_set(model, session.runner().expert_rows());
   return done;
 }

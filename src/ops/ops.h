@@ -573,6 +573,10 @@ bool has_bf16_products();  // AVX512-BF16 or better; below it bf16 is a storage 
 // tiles: those of one to four rows take vectors, and agree with those of more rows, which keep
 // their bits, to the rounding of bf16.
 bool products_keep_row_bits(DType dtype);
+// Whether quantised weights meet groups of many rows, 17 and more, as bf16 in AMX tiles, whatever
+// the rows are. The law of rows then holds in bits among such groups and among smaller ones, and to
+// rounding between the two; elsewhere it holds in bits always.
+bool quantised_products_in_tiles();
 const char* isa_name();  // of the Highway kernels: "AVX3" (AVX-512), "AVX2", on ARM "NEON", or
                          // the compiler's baseline: "SSE2", with Debian 12's Highway "SCALAR"
 // FMA rate of a register-only loop on all threads, in FLOP/s, measured for `seconds`. dtype: of the

@@ -211,7 +211,9 @@ TEST_P(LowRank, ARowIsItsOwn) {
         for (size_t i = e + 1; i < single.size(); ++i) single[i] = 1;
         ops::matmul_forward(one, alone.slice_rows(r, r + 1), x.slice_rows(r, r + 1), h.w, single);
       }
-    EXPECT_TRUE(same_bits(y, alone)) << s.experts;
+    if (is_quantised(GetParam()) && ops::quantised_products_in_tiles())
+      expect_near(y, {alone.as<float>(), alone.as<float>() + alone.numel()}, 1e-2, "rows alone");
+    else EXPECT_TRUE(same_bits(y, alone)) << s.experts;
   }
 }
 

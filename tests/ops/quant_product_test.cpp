@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/quant/quant_panels.h"
 #include "ops/cpu/quant/quant_product.h"
 #include "support/check.h"
@@ -575,6 +576,120 @@ TEST(QuantProduct, RowsOfEveryKind) {
     EXPECT_EQ(std::memcmp(z.row<float>(static_cast<int64_t>(r)), y.row<float>(list[r]), kOut * 4),
               0)
         << r;
+}
+
+// ---- many rows, in tiles ------------------------------------------------------------------------
+
+// Rows [0, rows) of x times the columns of `groups`.
+void multiply_tiles(const ops::QuantOut& out, const Weights& w, const Tensor& x, int64_t rows,
+                    Span groups) {
+  Arena memory;
+  const ops::TilesInUse in_use;
+  void* tiles = memory.alloc_bytes(static_cast<size_t>(ops::tiled_bytes(rows, w.in)));
+  ops::tile_rows(tiles, {x.data, x.dtype, x.cols()}, rows, w.in);
+  ops::quant_multiply_tiles(out, tiles, rows, w.panels, w.dtype, w.out, w.in, groups, {},
+                            memory.alloc_bytes(ops::quant_tiles_scratch_bytes()));
+}
+
+// A weight as the tiles have it: q * scale (+ min), enlarged and cut.
+float cut_weight(DType dtype, const WeightBlock& w, int64_t i) {
+  constexpr float kEnlarged = 1 + 11 / 4096.0f;
+  const int half = static_cast<int>(i / 16);
+  const float min = dtype == DType::q2_k && half == 1 ? w.second_min : w.min;
+  const float enlarged =
+      std::fma(static_cast<float>(w.q[i]), w.scale[half] * kEnlarged, min * kEnlarged);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(enlarged) & 0xFFFF0000u);
+}
+
+// Within the rounding of f32 of what the law says, rows of f32 as their bf16 are; and no weight is
+// further from what the file says than the law allows.
+TEST(QuantTiles, FollowTheLaw) {
+  if (!ops::has_tiles()) GTEST_SKIP() << "no AMX";
+  for (DType dtype : kTypes)
+    for (Size s : sizes(dtype)) {
+      s.rows += 16;
+      const Weights w(dtype, s.out, s.in, 77);
+      const std::vector<float> numbers = w.numbers();
+      Arena memory;
+      const Tensor x = draw_rows(memory, DType::f32, s.rows, s.in, 78),
+                   halves = memory.alloc(DType::bf16, {s.rows, s.in}),
+                   y = memory.alloc(DType::f32, {s.rows, s.out}),
+                   of_halves = memory.alloc(DType::f32, {s.rows, s.out});
+      for (int64_t i = 0; i < x.numel(); ++i) halves.as<bf16>()[i] = to_bf16(x.as<float>()[i]);
+      const Span all{0, ops::quant_groups(s.out)};
+      multiply_tiles({y.data, y.dtype, s.out, false}, w, x, s.rows, all);
+      multiply_tiles({of_halves.data, y.dtype, s.out, false}, w, halves, s.rows, all);
+      ASSERT_EQ(std::memcmp(y.data, of_halves.data, y.bytes()), 0) << name_of(dtype);
+      for (int64_t n = 0; n < s.out; ++n) {
+        std::vector<double> cut;
+        for (int64_t i = 0; i < s.in; ++i) {
+          const WeightBlock& block = w.w[static_cast<size_t>(n)][static_cast<size_t>(i / 32)];
+          cut.push_back(cut_weight(dtype, block, i % 32));
+          const double number = numbers[static_cast<size_t>(n * s.in + i)];
+          ASSERT_LE(std::abs(cut.back() - number), 0.7 / 128 * std::abs(number)) << name_of(dtype);
+        }
+        for (int64_t r = 0; r < s.rows; ++r) {
+          double want = 0, magnitude = 0;
+          for (int64_t i = 0; i < s.in; ++i) {
+            const double product = cut[static_cast<size_t>(i)] * to_f32(halves.row<bf16>(r)[i]);
+            want += product, magnitude += std::abs(product);
+          }
+          ASSERT_NEAR(y.row<float>(r)[n], want, 1e-6 * magnitude)
+              << label(dtype, s.rows, s.out, s.in);
+        }
+      }
+    }
+}
+
+// A row's bits depend neither on how many there are, beyond what stays in a cache too, nor on which
+// columns are asked for; sums are added and rounded once, and nothing else is written.
+TEST(QuantTiles, RowsAndGroupsStandAlone) {
+  if (!ops::has_tiles()) GTEST_SKIP() << "no AMX";
+  constexpr int64_t kRows = 600, kOut = 45, kIn = 768, kStride = 50;
+  for (DType dtype : kTypes) {
+    const Weights w(dtype, kOut, kIn, 87);
+    Arena memory;
+    const Tensor x = draw_rows(memory, DType::bf16, kRows, kIn, 88);
+    std::vector<float> whole(kRows * kStride, 0.25f), some(whole), sums(whole);
+    multiply_tiles({whole.data(), DType::f32, kStride, false}, w, x, kRows, {0, 3});
+    multiply_tiles({sums.data(), DType::f32, kStride, true}, w, x, kRows, {0, 3});
+    for (const int64_t rows : {1, 16, 17, 31, 32, 47, 257, 599}) {
+      std::fill(some.begin(), some.end(), 0.25f);
+      for (int64_t g = 0; g < 3; ++g)
+        multiply_tiles({some.data(), DType::f32, kStride, false}, w, x, rows, {g, g + 1});
+      ASSERT_EQ(std::memcmp(some.data(), whole.data(), static_cast<size_t>(rows * kStride) * 4), 0)
+          << name_of(dtype) << ", " << rows << " rows";
+      for (size_t i = static_cast<size_t>(rows * kStride); i < some.size(); ++i)
+        ASSERT_EQ(some[i], 0.25f) << name_of(dtype);
+    }
+    std::vector<bf16> rounded(kRows * kStride, to_bf16(0.25f));
+    multiply_tiles({rounded.data(), DType::bf16, kStride, false}, w, x, kRows, {0, 3});
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const bool written = i % kStride < kOut;
+      ASSERT_EQ(sums[i], written ? 0.25f + whole[i] : 0.25f) << name_of(dtype);
+      ASSERT_EQ(to_f32(rounded[i]), to_f32(to_bf16(whole[i]))) << name_of(dtype);
+    }
+  }
+}
+
+// What is not finite reaches the outputs of its row, or of its column, and no others.
+TEST(QuantTiles, WhatIsNotFiniteStaysInItsRowAndColumn) {
+  if (!ops::has_tiles()) GTEST_SKIP() << "no AMX";
+  constexpr int64_t kRows = 20, kOut = 32, kIn = 64, kBad = 3;
+  Weights w(DType::q8_0, kOut, kIn, 97);
+  for (const uint16_t scale : {uint16_t{0x7C00}, uint16_t{0x7FFF}, uint16_t{0xFE01}}) {
+    std::memcpy(w.rows.data() + kBad * w.row_bytes, &scale, sizeof scale);
+    for (int64_t g = 0; g < 2; ++g)
+      ops::quant_pack(w.panels, w.dtype, w.rows.data(), w.row_bytes, kOut, kIn, {g, g + 1});
+    Arena memory;
+    const Tensor x = draw_rows(memory, DType::f32, kRows, kIn, 98),
+                 y = memory.alloc(DType::f32, {kRows, kOut});
+    x.row<float>(17)[9] = std::numeric_limits<float>::quiet_NaN();
+    multiply_tiles({y.data, y.dtype, kOut, false}, w, x, kRows, {0, 2});
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t n = 0; n < kOut; ++n)
+        ASSERT_EQ(std::isfinite(y.row<float>(r)[n]), r != 17 && n != kBad) << r << " " << n;
+  }
 }
 
 // Bits that a number may take in panels: hardly more than in the file, but where scales or points

@@ -12,6 +12,7 @@
 #include "ops/cpu/gemm/f32_product.h"
 #include "ops/cpu/gemm/packed.h"
 #include "ops/cpu/gemm/row_product.h"
+#include "ops/cpu/quant/quant_product.h"
 #include "ops/memory.h"
 #include "ops/ops.h"
 #include "support/check.h"
@@ -82,10 +83,10 @@ class Weights : public testing::TestWithParam<std::tuple<DType, DType>> {
     const auto* x = reinterpret_cast<const float*>(bytes.data());
     return std::vector<double>(x, x + bytes.size() / sizeof(float));
   }
-  // Whether blocks of another number of rows leave their bits: in bf16 multiplied in tiles they do
-  // not.
+  // Whether blocks of another number of rows leave their bits: multiplied in tiles they do not.
   bool promises_bits(bool forward) const {
-    return (forward && is_quantised(dtype)) || ops::products_keep_row_bits(x_dtype);
+    return forward && is_quantised(dtype) ? !ops::quantised_products_in_tiles()
+                                          : ops::products_keep_row_bits(x_dtype);
   }
   // Whether a sum over `in` is cut as that of the twin is, which oneDNN may multiply.
   bool sums_as_its_twin(int64_t in) const {
@@ -297,10 +298,10 @@ TEST_P(Weights, ArePackedOnceByThreadsThatMeet) {
 }
 
 // Rows of all counts and threads have the bits of the longest run's; one to four rows go another
-// way than more do.
+// way than more do. Quantised weights that many rows meet in tiles give these rows bits of their
+// own.
 TEST_P(Weights, KeepTheLawOfRows) {
-  if (!is_quantised(dtype) && !ops::products_keep_row_bits(x_dtype))
-    GTEST_SKIP() << "products promise no bits here";
+  if (!is_quantised(dtype) && !promises_bits(true)) GTEST_SKIP() << "products promise no bits here";
   const int64_t out = 130, most = 300;
   for (const int64_t about : {384, 640, 1184}) {
     if (is_quantised(dtype) && about > 384) continue;
@@ -309,14 +310,19 @@ TEST_P(Weights, KeepTheLawOfRows) {
     const Tensor x = draw(arena, x_dtype, {most, in}, 3);
     for (DType y_dtype : {DType::f32, x_dtype}) {
       const Tensor all = arena.alloc(y_dtype, {most, out}),
-                   some = arena.alloc(y_dtype, {most, out});
+                   some = arena.alloc(y_dtype, {most, out}),
+                   few = arena.alloc(y_dtype, {ops::kFewestTiledRows - 1, out});
       ops::matmul_forward(run, all, x, t.weight, Offsets{0, most});
+      ops::matmul_forward(run, few, x.slice_rows(0, few.rows()), t.weight, Offsets{0, few.rows()});
+      EXPECT_TRUE(!promises_bits(true) ||
+                  std::memcmp(few.data, all.data, static_cast<size_t>(few.bytes())) == 0);
       for (int threads : {1, 2})
         for (const int64_t rows : {1, 2, 3, 4, 5, 17, 64, 299}) {
           moe::Run other(threads);
           const Tensor y = some.slice_rows(0, rows);
           ops::matmul_forward(other, y, x.slice_rows(0, rows), t.weight, Offsets{0, rows});
-          EXPECT_EQ(std::memcmp(y.data, all.data, static_cast<size_t>(y.bytes())), 0)
+          const Tensor& want = rows <= few.rows() ? few : all;
+          EXPECT_EQ(std::memcmp(y.data, want.data, static_cast<size_t>(y.bytes())), 0)
               << rows << " rows of " << in << ", " << threads << " threads";
         }
     }

@@ -18,6 +18,12 @@
 //     q2_k only
 // So the bits depend neither on how many rows there are, nor on tiles, threads or the instruction
 // set. Rows up to 1e35 overflow nowhere but in acc.
+//
+// Many rows are multiplied in AMX tiles where the machine has them (quant_amx.cpp): both sides are
+// bf16, and acc is one chain over the inner numbers in order, as the tiles add pairs. x is rounded
+// to bf16; a weight is cut to it after a multiplication by 1 + 11/4096, which leaves it within 0.7
+// units of its last place and where it was if it is a bf16. These bits depend on nothing else
+// either.
 #pragma once
 
 #include <cstddef>
@@ -77,5 +83,16 @@ struct QuantNext {
 void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* row, int64_t rows,
                     const void* panels, DType dtype, int64_t out_cols, int64_t in, Span groups,
                     QuantNext next = {});
+
+// ---- many rows, in tiles ------------------------------------------------------------------------
+// Rows from which on tiles are faster, where the machine has them.
+constexpr int64_t kFewestTiledRows = 17;
+// out[r,n] = x[r] . w[n] as quant_multiply has it, of at least kFewestTiledRows rows; `tiles` are
+// those of the rows (tile_rows() and TilesInUse of gemm/tile_product.h). scratch:
+// quant_tiles_scratch_bytes, aligned to 64 bytes
+size_t quant_tiles_scratch_bytes();
+void quant_multiply_tiles(const QuantOut& out, const void* tiles, int64_t rows, const void* panels,
+                          DType dtype, int64_t out_cols, int64_t in, Span groups, QuantNext next,
+                          void* scratch);
 
 }  // namespace moe::ops

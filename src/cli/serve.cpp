@@ -75,8 +75,8 @@ int run_serve(const Flags& f) {
     draft.emplace(f.draft, loaded, f.session, f.compute,
                   context_for(config, f.serve.context, on_gpu), f.memory.limits, on_screen());
   const auto uses = [&](int64_t tokens) {
-    std::vector<ForwardUse> all = {
-        session_use(*loaded.model, f.session, run.compute, kPromptChunk, tokens, f.serve.parallel)};
+    std::vector<ForwardUse> all = {session_use(*loaded.model, f.session, run.compute,
+                                               prompt_chunk(), tokens, f.serve.parallel)};
     if (draft) all.push_back(draft->shared_use(tokens));
     return all;
   };

@@ -371,7 +371,7 @@ std::vector<Batcher::Step> Batcher::plan_steps() const {
       Step& step = replays.emplace_back();
       step.replayed = true;
       step.adapter = adapter;
-      add_rows(step, *text, std::min(recorded, kPromptChunk));
+      add_rows(step, *text, std::min(recorded, prompt_chunk()));
       continue;
     }
     Step& step = steps[adapter];
@@ -383,7 +383,7 @@ std::vector<Batcher::Step> Batcher::plan_steps() const {
                    [](const Text* a, const Text* b) { return a->pieces < b->pieces; });
   std::map<int32_t, int64_t> most;
   for (const auto& [adapter, step] : steps)
-    most[adapter] = step.tokens + (step.parts.empty() ? kPromptChunk : kChunkBesideReplies);
+    most[adapter] = step.tokens + (step.parts.empty() ? prompt_chunk() : kChunkBesideReplies);
   for (Text* text : readers) {
     Step& step = steps[text->request.adapter];
     if (const int64_t room = most[step.adapter] - step.tokens; room > 0)
@@ -599,11 +599,11 @@ void Batcher::read_again(const Part& part) {
   before.resize(static_cast<size_t>(part.position));
   runner_.choose_adapter(text.request.adapter);
   for (int64_t at; (at = cache.length(text.slot)) < part.position;) {
-    const StepRows rows{
-        text.slot,
-        std::span(before).subspan(static_cast<size_t>(at),
-                                  static_cast<size_t>(std::min(kPromptChunk, part.position - at))),
-        0, true};
+    const StepRows rows{text.slot,
+                        std::span(before).subspan(
+                            static_cast<size_t>(at),
+                            static_cast<size_t>(std::min(prompt_chunk(), part.position - at))),
+                        0, true};
     runner_.step({}, {&rows, 1});
   }
 }

@@ -119,12 +119,13 @@ int64_t forward_copy_bytes(const Model& model, DType dtype) { return copies_of(m
 
 ForwardUse session_use(Model& model, const SessionOptions& options, DType dtype, int64_t tokens,
                        int64_t capacity, int64_t sequences) {
-  return {.model = &model,
-          .shape = {.tokens = std::min(tokens, kPromptChunk), .dtype = dtype, .context = capacity},
-          .routing = options.routing,
-          .top_k_experts = options.top_k_experts,
-          .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity) +
-                   sequences * count_memory(model.config()).state_f32};
+  return {
+      .model = &model,
+      .shape = {.tokens = std::min(tokens, prompt_chunk()), .dtype = dtype, .context = capacity},
+      .routing = options.routing,
+      .top_k_experts = options.top_k_experts,
+      .cache = cache_bytes(model.config(), cache_dtype(options, model, dtype), capacity) +
+               sequences * count_memory(model.config()).state_f32};
 }
 
 MemoryPlan plan_memory(std::span<const ForwardUse> uses, const MemoryNeed& beside,

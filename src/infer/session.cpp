@@ -4,8 +4,11 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "ops/ops.h"
 
 namespace moe {
+
+int64_t prompt_chunk() { return ops::quantised_products_in_tiles() ? 1024 : 512; }
 
 Session::Session(ModelRunner& runner, int64_t capacity)
     : runner_(runner), slot_(runner.cache().open(capacity)), capacity_(capacity) {}
@@ -30,10 +33,11 @@ void Session::prefill_into(std::span<float> logits, std::span<const int32_t> ids
 
 bool Session::read(std::span<float> logits, std::span<const int32_t> ids, int64_t rows,
                    const KeepReading& keep) {
-  const int64_t count = std::ssize(ids), vocab = runner_.model().config().vocab;
-  for (int64_t at = 0; at < count; at += kPromptChunk) {
+  const int64_t count = std::ssize(ids), vocab = runner_.model().config().vocab,
+                chunk = prompt_chunk();
+  for (int64_t at = 0; at < count; at += chunk) {
     if (keep && !keep(at, count)) return false;
-    const int64_t end = std::min(at + kPromptChunk, count),
+    const int64_t end = std::min(at + chunk, count),
                   // [first,end): whose logits are wanted
         first = std::min(std::max(at, count - rows), end);
     const int64_t before = std::max<int64_t>(0, first - (count - rows));

@@ -11,8 +11,10 @@
 
 namespace moe {
 
-// tokens of a prompt that a forward reads; bounds the memory of a long one
-constexpr int64_t kPromptChunk = 512;
+// Tokens of a prompt that a forward reads at most, which bounds the memory of a long one: 512, and
+// 1,024 where the processor has AMX, which multiplies so fast that reading the experts' weights
+// anew for each 512 would hold it up.
+int64_t prompt_chunk();
 
 // Asked before each chunk of what is to be read of a prompt, `done` of whose `total` tokens are
 // read; false: the rest is not read. Empty: nobody asks.

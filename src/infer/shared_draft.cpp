@@ -88,7 +88,7 @@ std::vector<SharedDraft::Round> SharedDraft::begin(std::span<Ask> asks) {
     (drawn ? few : many).push_back({&ask, {reader.slot_, ids, 0, !drawn}, std::nullopt, most});
   }
   std::vector<Round> rounds;
-  int64_t left = kPromptChunk;
+  int64_t left = prompt_chunk();
   for (std::vector<Round>* of : {&few, &many})
     for (Round& round : *of) {
       const std::span<const int32_t> unread = round.rows.ids;

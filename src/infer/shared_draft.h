@@ -58,8 +58,8 @@ class SharedDraft {
     int64_t most;                   // guesses, and no more than kMostGuesses
     std::vector<int32_t> guesses;   // what comes of it
   };
-  // Reads of the texts what is new, at most kPromptChunk tokens of all, and guesses for those that
-  // are read. Where it fails, none of these readers may be asked again.
+  // Reads of the texts what is new, at most prompt_chunk() tokens of all, and guesses for those
+  // that are read. Where it fails, none of these readers may be asked again.
   void guess(std::span<Ask>);
   // Tokens that it has read so far, those of wrong guesses too.
   int64_t computed() const { return computed_; }

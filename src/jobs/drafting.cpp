@@ -65,7 +65,7 @@ Guesser& Drafting::start() {
 }
 
 ForwardUse Drafting::shared_use(int64_t tokens) const {
-  return session_use(*loaded_->model, session_, run_.compute, kPromptChunk,
+  return session_use(*loaded_->model, session_, run_.compute, prompt_chunk(),
                      SharedDraft::cache_tokens(capacity_, tokens));
 }
 

@@ -289,15 +289,16 @@ TEST(Draft, FollowsADialogue) {
 TEST(Draft, ItsReadingOfALongPromptCanBeEnded) {
   SKIP_UNLESS_DRAWS_ARE_ALIKE();
   Fixture f;
-  const auto small = fresh(config_of(2000), 99);
-  const Ids prompt(1300, 'a');
-  DraftModel draft(*small, f.draft_run, *f.tokenizer, 2000, kAlways);
+  const int64_t most = 4 * prompt_chunk();
+  const auto small = fresh(config_of(most), 99);
+  const Ids prompt(static_cast<size_t>(2 * prompt_chunk() + 276), 'a');
+  DraftModel draft(*small, f.draft_run, *f.tokenizer, most, kAlways);
   f.options.guesser = &draft;
-  Session session(*f.model, f.run, 2000), other(*f.model, f.run, 2000);
+  Session session(*f.model, f.run, most), other(*f.model, f.run, most);
   int asked = 0;
   const Generated out = generate(session, *f.tokenizer, prompt, f.options, kAll,
                                  [&](int64_t, int64_t) { return ++asked < 5; });
-  EXPECT_EQ(asked, 5) << "the model reads three chunks of 512, the draft one";
+  EXPECT_EQ(asked, 5) << "the model reads three chunks, the draft one";
   EXPECT_EQ(out.finish, "interrupted");
   EXPECT_EQ(out.tokens, 0);
   const Generated again = generate(session, *f.tokenizer, prompt, f.options, kAll);

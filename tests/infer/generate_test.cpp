@@ -370,16 +370,17 @@ TEST(Generate, ReadingOfALongPromptCanBeEnded) {
   Fixture f;
   using Counts = std::vector<std::pair<int64_t, int64_t>>;
   Counts asked;
+  const int64_t chunk = prompt_chunk(), all = 2 * chunk + 276;
   const Generated out = moe::generate(
-      *f.model, f.run, f.tokenizer, std::string(1300, 'a'), f.options,
+      *f.model, f.run, f.tokenizer, std::string(static_cast<size_t>(all), 'a'), f.options,
       [](const std::string&) { return true; },
       [&](int64_t done, int64_t total) {
         asked.emplace_back(done, total);
         return asked.size() < 3;
       });
-  EXPECT_EQ(asked, (Counts{{0, 1300}, {512, 1300}, {1024, 1300}}));
+  EXPECT_EQ(asked, (Counts{{0, all}, {chunk, all}, {2 * chunk, all}}));
   EXPECT_EQ(out.finish, "interrupted");
-  EXPECT_EQ(out.read_tokens, 1024) << "two chunks of 512";
+  EXPECT_EQ(out.read_tokens, 2 * chunk);
   EXPECT_EQ(out.tokens, 0);
   EXPECT_EQ(out.text, "");
   ASSERT_EQ(out.expert_rows.size(), 2u) << "what was read counts";
@@ -387,7 +388,7 @@ TEST(Generate, ReadingOfALongPromptCanBeEnded) {
     return std::accumulate(out.expert_rows[layer].begin(), out.expert_rows[layer].end(),
                            int64_t{0});
   };
-  EXPECT_EQ(rows(0), 1024 * 2);
+  EXPECT_EQ(rows(0), 2 * chunk * 2);
   EXPECT_EQ(rows(1), 0) << "no logits were wanted, so the last layer left keys and values alone";
 }
 

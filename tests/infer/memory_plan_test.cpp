@@ -33,10 +33,12 @@ int64_t bytes_of_all(const Model& model) {
 // A text that meets every expert, the last layer's too: the logits of all its tokens are wanted.
 void read_text(Model& model, DType dtype = DType::f32) {
   moe::Run run(2, dtype);
-  Session session(model, run, 600);
+  // A second chunk meets every expert again, which is packed then.
+  const auto count = static_cast<int32_t>(prompt_chunk() + 88);
+  Session session(model, run, count);
   std::vector<int32_t> ids;
-  for (int32_t i = 0; i < 600; ++i) ids.push_back(i * 37 % 256);
-  session.prefill(ids, 600);
+  for (int32_t i = 0; i < count; ++i) ids.push_back(i * 37 % 256);
+  session.prefill(ids, count);
 }
 
 ForwardUse use_of(Model& model, int64_t tokens = 16) {

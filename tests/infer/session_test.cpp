@@ -33,14 +33,15 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
   const auto model = drawn_model();
   for (const DType dtype : {DType::f32, DType::bf16}) {
     moe::Run run(2, dtype);
-    const Ids ids = drawn_ids(601);  // longer than a chunk of the session's own
-    Session whole(*model, run, 601), chunks(*model, run, 601), single(*model, run, 40);
+    const int64_t count = prompt_chunk() + 89;
+    const Ids ids = drawn_ids(count);
+    Session whole(*model, run, count), chunks(*model, run, count), single(*model, run, 40);
     const std::vector<float> want = copy(whole.prefill(ids));
     std::vector<float> got;
     for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1)
       got = copy(chunks.prefill(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
     EXPECT_TRUE(same_rows(got, want, dtype)) << name_of(dtype);
-    EXPECT_EQ(chunks.length(), 601);
+    EXPECT_EQ(chunks.length(), count);
 
     Session prefix(*model, run, 40);
     const std::vector<float> want_prefix = copy(prefix.prefill(std::span(ids).first(40)));
@@ -53,14 +54,15 @@ TEST(Session, ChunksGiveTheBitsOfOnePiece) {
 TEST(Session, LogitsGoWhereTheCallerWantsThem) {
   const auto model = drawn_model();
   moe::Run run(2, DType::f32);
-  const Ids ids = drawn_ids(601);
-  Session whole(*model, run, 601), into(*model, run, 601);
-  for (const int64_t rows : {601, 90, 1}) {
+  const int64_t count = prompt_chunk() + 89;
+  const Ids ids = drawn_ids(count);
+  Session whole(*model, run, count), into(*model, run, count);
+  for (const int64_t rows : {count, int64_t{90}, int64_t{1}}) {
     const std::vector<float> want = copy(whole.prefill(ids, rows));
     std::vector<float> got(static_cast<size_t>(rows * model->config().vocab));
     into.prefill_into(got, ids);
     EXPECT_EQ(got, want) << rows;
-    EXPECT_EQ(into.length(), 601);
+    EXPECT_EQ(into.length(), count);
     whole.truncate(0);
     into.truncate(0);
   }
@@ -183,23 +185,24 @@ TEST_P(SessionOfStates, GoesOnAndForgetsAllOrNothing) {
   const auto model = fresh(GetParam()());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     moe::Run run(2, dtype);
-    const Ids ids = drawn_ids(601);
-    Session whole(*model, run, 601), chunks(*model, run, 601);
+    const int64_t count = prompt_chunk() + 89;
+    const Ids ids = drawn_ids(count);
+    Session whole(*model, run, count), chunks(*model, run, count);
     const std::vector<float> want = copy(whole.prefill(ids));
     std::vector<float> got;
     for (size_t at = 0, n = 1; at < ids.size(); at += n, n = n * 3 + 1)
       got = copy(chunks.prefill(std::span(ids).subspan(at, std::min(n, ids.size() - at))));
     EXPECT_TRUE(same_rows(got, want, dtype)) << name_of(dtype);
 
-    chunks.truncate(601);
-    EXPECT_EQ(chunks.length(), 601);
-    chunks.truncate(600);
+    chunks.truncate(count);
+    EXPECT_EQ(chunks.length(), count);
+    chunks.truncate(count - 1);
     EXPECT_EQ(chunks.length(), 0);
     EXPECT_TRUE(same_rows(copy(chunks.prefill(ids)), want, dtype)) << "read again";
     // A text that goes on is kept; of any other nothing is.
     Ids longer = ids;
     longer.push_back(3);
-    EXPECT_EQ(whole.keep_prefix(longer), 601);
+    EXPECT_EQ(whole.keep_prefix(longer), count);
     longer[0] ^= 1;
     EXPECT_EQ(whole.keep_prefix(longer), 0);
   }
@@ -236,18 +239,20 @@ TEST(Session, HashRoutingInChunksGivesTheBitsOfOnePiece) {
 TEST(Session, GivesTheLogitsOfTheLastRowsWhateverTheChunks) {
   const auto model = drawn_model();
   moe::Run run(2);
-  const Ids ids = drawn_ids(530);
-  Session all(*model, run, 540), one(*model, run, 530);
+  const int64_t read = prompt_chunk() - 12, count = read + 30;
+  const Ids ids = drawn_ids(count);
+  Session all(*model, run, count + 10), one(*model, run, count);
   const auto vocab = static_cast<size_t>(model->config().vocab);
-  const std::vector<float> rows = copy(all.prefill(ids, 30));  // the chunks of 512 end among them
+  const std::vector<float> rows = copy(all.prefill(ids, 30));  // a chunk ends among them
   ASSERT_EQ(rows.size(), 30 * vocab);
-  one.prefill(std::span(ids).first(500));
+  const auto before = static_cast<size_t>(read);
+  one.prefill(std::span(ids).first(before));
   for (size_t r = 0; r < 30; ++r)
-    EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(500 + r, 1)),
+    EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(before + r, 1)),
                           std::span(rows).subspan(r * vocab, vocab)))
         << "row " << r;
-  one.truncate(500);
-  EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(500)), rows)) << "all in one forward";
+  one.truncate(read);
+  EXPECT_TRUE(same_rows(one.decode(std::span(ids).subspan(before)), rows)) << "all in one forward";
   EXPECT_FAILS(all.prefill(Ids{1, 2}, 3), "3 tokens");
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 // Longer than what a step reads of a prompt, so that steps go by before a token comes. The reply is
 // all A.
-const std::string kLong(600, 'x');
+const std::string kLong(1100, 'x');  // longer than a step
 const Json kSix = {{"max_tokens", 6}, {"logit_bias", {{"65", 100}}}, {"stream", true}};
 const Json kChat = with(kSix, {{"messages", {{{"role", "user"}, {"content", kLong}}}}});
 
@@ -20,6 +20,16 @@ serve::ServeOptions quiet_for(double seconds) {
   options.quiet_seconds = seconds;
   return options;
 }
+
+// Of a model with room for it.
+struct ServedLong : ServedModel {
+  explicit ServedLong(double seconds) : ServedModel(quiet_for(seconds), "", {}, config()) {}
+  static ModelConfig config() {
+    ModelConfig config = served_config();
+    config.context = 2048;
+    return config;
+  }
+};
 
 // Lines that begin with a colon are comments, which clients pass over; an empty line ends them, as
 // it ends events. Gives the stream without them.
@@ -51,7 +61,7 @@ std::string text_of(const std::vector<Json>& events) {
 
 // Before each step it has been silent for as long as nothing.
 TEST(Stream, SaysThatItGoesOnWhereNothingComes) {
-  ServedModel soon(quiet_for(0)), late(quiet_for(1e6));
+  ServedLong soon(0), late(1e6);
   for (const auto& [path, asked] :
        {std::pair("/v1/chat/completions", kChat),
         std::pair("/v1/completions", with(kSix, {{"prompt", kLong}}))}) {
@@ -68,7 +78,7 @@ TEST(Stream, SaysThatItGoesOnWhereNothingComes) {
 
 // The reply has not begun for the client before its first chunk, which says the role.
 TEST(Stream, OfAChatBeginsWithTheRole) {
-  ServedModel s(quiet_for(0));
+  ServedLong s(0);
   const std::string body = s.post("/v1/chat/completions", kChat).body;
   const size_t second = body.find("\n\n") + 2;
   EXPECT_TRUE(body.starts_with("data: ")) << body;
@@ -78,7 +88,7 @@ TEST(Stream, OfAChatBeginsWithTheRole) {
 
 TEST(Stream, OfMessagesHasEventsInPlaceOfComments) {
   for (const double seconds : {0.0, 1e6}) {
-    ServedModel s(quiet_for(seconds));
+    ServedLong s(seconds);
     int64_t comments = 0, pings = 0;
     const std::string body = without_comments(s.post("/v1/messages", kChat).body, comments);
     EXPECT_EQ(comments, 0);
@@ -93,7 +103,7 @@ TEST(Stream, OfMessagesHasEventsInPlaceOfComments) {
 }
 
 TEST(Stream, OfAResponseHasComments) {
-  ServedModel s(quiet_for(0));
+  ServedLong s(0);
   int64_t comments = 0;
   const std::vector<Json> events = named_events_of(without_comments(
       s.post("/v1/responses", with(kSix, {{"input", kLong}, {"max_output_tokens", 6}})).body,

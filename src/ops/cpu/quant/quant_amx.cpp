@@ -1,8 +1,8 @@
 // Products of many rows with quantised weights in AMX tiles. Weights become bf16 in the shape of
 // tiles, two groups of columns and 256 inner numbers at a time, which stay in the first cache until
 // all rows have met them; sums wait in memory meanwhile. The vector units take some 85 cycles to
-// make a block of a group bf16, the tiles another 35 for each 16 rows. As bytes, which
-// quant_vnni.cpp multiplies, 16 rows take 140. The law is in quant_product.h.
+// make a block of a group bf16, the tiles another 20 to 35 for each 16 rows; as bytes, which
+// quant_vnni.cpp multiplies, 16 rows take 100 to 140. The law is in quant_product.h.
 #include <algorithm>
 
 #include "ops/cpu/gemm/products.h"

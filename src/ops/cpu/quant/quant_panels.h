@@ -142,6 +142,8 @@ struct QuantTask {
   int64_t out_cols, in;
   Span groups;
   QuantNext next;
+  // Bytes that a single row fetches ahead in its own panels; 0: it fetches those behind them.
+  int64_t own_ahead = 0;
 };
 bool has_vnni();  // AVX-512 with VNNI, and no cap below it
 bool has_avx2();  // with FMA and conversions of halves, likewise

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/quant/quant_panels.h"
 #include "ops/cpu/simd-inl.h"
@@ -134,6 +135,13 @@ namespace {
 
 HWY_EXPORT(QuantiseRows);
 
+// What a single row fetches ahead of itself. Intel's cores with AMX get 5 to 10% more of the
+// memory's rate so than with the panels behind; on others it gave nothing, or was not tried.
+int64_t own_ahead() {
+  static const int64_t bytes = has_tiles() ? 2048 : 0;
+  return bytes;
+}
+
 }  // namespace
 
 bool has_vnni() {
@@ -175,7 +183,8 @@ void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* r
                        out_cols,
                        in,
                        groups,
-                       next};
+                       next,
+                       own_ahead()};
   if (has_vnni()) quant_multiply_vnni(task, has_two_vector_units());
   else if (has_avx2()) quant_multiply_avx2(task);
   else quant_multiply_plain(task);

@@ -158,6 +158,12 @@ HWY_INLINE void store_tile(const QuantTask& task, int64_t row, int64_t group,
 HWY_INLINE void fetch(const char* next, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
 }
+// To the nearest cache.
+template <int64_t kBytes>
+HWY_INLINE void fetch(const char* own) {
+  MOE_UNROLL for (int64_t line = 0; line < kBytes; line += 64)
+      _mm_prefetch(own + line, _MM_HINT_T0);
+}
 
 HWY_INLINE const QuantRecord* record_of(const QuantTask& task, int64_t row, int64_t stride) {
   return task.x + (task.row != nullptr ? task.row[row] : row) * stride;
@@ -178,8 +184,12 @@ void multiply_tile(const QuantTask& task, const TileTask& at) {
     begin_chunk(tile.w, chunk, group_bytes);
     for (int64_t b = 0; b < n; ++b) {
       at_block(tile.w, chunk, group_bytes, scale_bytes, b);
-      fetch(next, at.next_step);
-      next += at.next_step;
+      if (kRows == 1 && task.own_ahead > 0) {
+        for (const char* bits : tile.w.bits) fetch<kFormat.block_bytes()>(bits + task.own_ahead);
+      } else {
+        fetch(next, at.next_step);
+        next += at.next_step;
+      }
       multiply_block(tile);
       MOE_UNROLL for (int r = 0; r < kRows; ++r)++ tile.x[r];
     }

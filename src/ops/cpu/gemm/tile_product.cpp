@@ -144,11 +144,11 @@ void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner) {
     const int64_t row = source.row == nullptr ? r : source.row[r];
     const char* from =
         static_cast<const char*>(source.data) + bytes_of(source.dtype, row * source.stride);
-    if (source.dtype != DType::bf16) {
+    if (source.dtype == DType::bf16)
+      for (int64_t i = 0; i < whole; ++i) std::memcpy(to + i * kTiledBytes, from + i * 64, 64);
+    else
       convert_matrix(to, DType::bf16, kTiledBytes / 2, {from, source.dtype, kInner}, whole, kInner,
                      false);
-    } else
-      for (int64_t i = 0; i < whole; ++i) std::memcpy(to + i * kTiledBytes, from + i * 64, 64);
     if (tail == 0) continue;
     char* last = to + whole * kTiledBytes;
     std::memset(last, 0, 64);

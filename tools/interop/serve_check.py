@@ -13,9 +13,11 @@ Nothing beyond the loopback is reached: a socket that would is refused.
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
+import platform
 import shutil
 import socket
 import sys
@@ -118,15 +120,32 @@ def context_of(folder):
         return json.load(file)["max_position_embeddings"]
 
 
+@contextlib.contextmanager
+def without_tiles():
+    """With AMX quantised weights are multiplied otherwise for many tokens than for few, so that what
+    a server computes at once may be seen in a reply; docs/server.md says what prevents it."""
+    if platform.machine() != "x86_64" or "MOE_MAX_ISA" in os.environ:
+        yield
+        return
+    os.environ["MOE_MAX_ISA"] = "avx512"
+    try:
+        yield
+    finally:
+        del os.environ["MOE_MAX_ISA"]
+
+
 def check_model(checks, model, args, start):
     import serve_lm_eval
     import serve_openai
 
     name = os.path.basename(model.rstrip("/"))
     folder = folder_for_transformers(model, args.work)
+    quantised = not os.path.isdir(model)
     with start(model) as server:
         session = serve_openai.Session(server.url, folder)
         listed = serve_openai.ANY + (serve_openai.CHAT if session.chats else [])
+        if quantised and not args.url:
+            listed = [check for check in listed if check is not serve_openai.check_async]
         for check in listed:
             checks.run(f"{name} {check.__name__[6:]}", check, session)
         if folder:
@@ -142,6 +161,10 @@ def check_model(checks, model, args, start):
         chats = session.chats
         if server.process:
             checks.run(f"{name} drain", serve_openai.check_drain, session, server)
+    if quantised and not args.url:
+        with without_tiles(), start(model) as server:
+            session = serve_openai.Session(server.url, folder)
+            checks.run(f"{name} async", serve_openai.check_async, session)
     if args.url or not chats or not folder:
         return
     tooled = folder_with_tools(model, args.work)

@@ -29,6 +29,11 @@ struct Records {
   const int32_t* row;
 };
 
+bool same_rows(const GatheredRows& a, const GatheredRows& b) {
+  return a.x.data == b.x.data && a.row.data() == b.row.data() && a.rows() == b.rows() &&
+         a.cols() == b.cols();
+}
+
 // Rows of all calls as records. What was made of a tensor serves every product that reads it.
 class RecordedRows {
  public:
@@ -51,9 +56,7 @@ class RecordedRows {
   const char* records_of(const GatheredRows& x) {
     const int64_t rows = x.rows(), in = x.cols();
     for (const auto& [of, records] : made_)
-      if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == rows &&
-          of.cols() == in)
-        return records;
+      if (same_rows(of, x)) return records;
     auto* records = static_cast<char*>(run_.scratch.alloc_bytes(quant_rows_bytes(rows, in)));
     const Source source = source_of(x, 0, 0);
     parallel_for(run_.threads, rows, row_grain(in), [&](int64_t begin, int64_t end, int) {
@@ -76,9 +79,7 @@ class TiledRows {
   const char* of(const GatheredRows& x, const Group& g) {
     if (g.begin != 0 || g.end != x.rows()) return nullptr;
     for (const auto& [of, tiles] : made_)
-      if (of.x.data == x.x.data && of.row.data() == x.row.data() && of.rows() == x.rows() &&
-          of.cols() == x.cols())
-        return tiles;
+      if (same_rows(of, x)) return tiles;
     const int64_t in = x.cols(), unit_bytes = tiled_bytes(kTiledRows, in);
     auto* tiles = static_cast<char*>(
         run_.scratch.alloc_bytes(static_cast<size_t>(tiled_bytes(x.rows(), in))));
@@ -141,7 +142,7 @@ class TilesOfThread {
     if (s.tiles != nullptr) return s.tiles;
     const GatheredRows& x = s.part->in;
     // The next matrix often reads the same rows.
-    if (s.group == group_ && x.x.data == data_ && x.row.data() == row_) return tiles_;
+    if (s.group == group_ && same_rows(x, *rows_)) return tiles_;
     const int64_t rows = s.group->end - s.group->begin;
     scratch_.rewind(mark_);
     group_ = nullptr;
@@ -149,8 +150,7 @@ class TilesOfThread {
         static_cast<char*>(scratch_.alloc_bytes(static_cast<size_t>(tiled_bytes(rows, x.cols()))));
     tile_rows(tiles, source_of(x, s.group->begin, 0), rows, x.cols());
     group_ = s.group;
-    data_ = x.x.data;
-    row_ = x.row.data();
+    rows_ = &x;
     return tiles_ = tiles;
   }
 
@@ -160,9 +160,8 @@ class TilesOfThread {
   void* product_;
   Arena::Mark mark_;
   TilesInUse in_use_;
-  const Group* group_ = nullptr;
-  const void* data_ = nullptr;
-  const int32_t* row_ = nullptr;
+  const Group* group_ = nullptr;  // null: there are none
+  const GatheredRows* rows_ = nullptr;
   const char* tiles_ = nullptr;
 };
 

@@ -87,9 +87,9 @@ void quant_multiply(const QuantOut& out, const void* quantised, const int32_t* r
 // ---- many rows, in tiles ------------------------------------------------------------------------
 // Rows from which on tiles are faster, where the machine has them.
 constexpr int64_t kFewestTiledRows = 17;
-// out[r,n] = x[r] . w[n] as quant_multiply has it, of at least kFewestTiledRows rows; `tiles` are
-// those of the rows (tile_rows() and TilesInUse of gemm/tile_product.h). scratch:
-// quant_tiles_scratch_bytes, aligned to 64 bytes
+// out[r,n] = x[r] . w[n] as quant_multiply has it, of any number of rows; `tiles` are those of the
+// rows (tile_rows() and TilesInUse of gemm/tile_product.h). scratch: quant_tiles_scratch_bytes,
+// aligned to 64 bytes
 size_t quant_tiles_scratch_bytes();
 void quant_multiply_tiles(const QuantOut& out, const void* tiles, int64_t rows, const void* panels,
                           DType dtype, int64_t out_cols, int64_t in, Span groups, QuantNext next,

@@ -3,6 +3,11 @@
 // which makes bf16 of them.
 #pragma once
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 warns of vectors that its own intrinsics leave undefined on purpose.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <hwy/highway.h>
 #include <immintrin.h>
 

@@ -9,14 +9,6 @@
 #include "ops/cpu/quant/quant_tiles.h"
 
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of vectors that its own intrinsics leave undefined on purpose.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <hwy/highway.h>
-#include <immintrin.h>
-
 #include <cstring>
 #include <utility>
 

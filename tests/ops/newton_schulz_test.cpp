@@ -41,9 +41,9 @@ std::vector<double> expected(std::vector<double> x, size_t rows, size_t cols) {
   return x;
 }
 
-const std::vector<std::array<int64_t, 3>> kShapes = {{1, 1, 1},    {2, 3, 40},   {3, 40, 3},
-                                                     {5, 24, 40},  {4, 100, 66}, {1, 65, 129},
-                                                     {2, 129, 65}, {2, 64, 64}};
+const std::vector<std::array<int64_t, 3>> kShapes = {
+    {1, 1, 1},    {2, 3, 40},   {3, 40, 3},  {5, 24, 40},  {4, 100, 66},
+    {1, 65, 129}, {2, 129, 65}, {2, 64, 64}, {1, 40, 300}, {1, 300, 40}};
 
 TEST(NewtonSchulz, IsItsFormula) {
   for (const auto& [experts, rows, cols] : kShapes)

@@ -34,13 +34,6 @@ namespace {
 
 // ---- backward -----------------------------------------------------------------------------------
 
-// Pairs of which a holds the first numbers and b the second, rounded.
-MOE_BF16 HWY_INLINE __m512i round_pairs(__m512 a, __m512 b) {
-  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-}
-
 struct BackwardBf16 {
   using Element = Pair;
   static constexpr int64_t kNumbers = 2;

@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include "ops/cpu/attention/blocks-inl.h"
+#include "ops/cpu/bf16-inl.h"
 #include "tensor/tensor.h"
 
 #if HWY_TARGET == HWY_AVX3
@@ -21,15 +22,8 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-#define MOE_BF16 __attribute__((target(HWY_TARGET_STR ",avx512bf16")))
-
 using Pair = uint32_t;
 constexpr int64_t kLanes = 16;
-
-// A mask of the first `count` of 32 lanes, or of the first of 16 in its lower half.
-HWY_INLINE uint32_t first_lanes(int64_t count) {
-  return count >= 32 ? ~uint32_t{0} : (uint32_t{1} << count) - 1;
-}
 
 // Columns [col, col + cols) of row r as pairs, the last one filled with zero.
 MOE_BF16 HWY_INLINE void copy_pairs(Pair* dst, const Tensor& t, int64_t r, int64_t col,

@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "ops/cpu/functions.h"
-#include "ops/cpu/gemm/products.h"
+#include "ops/cpu/gemm/newton_schulz.h"
+#include "ops/cpu/gemm/tile_product.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/simd-inl.h"
 #include "ops/memory.h"
@@ -61,62 +62,31 @@ constexpr int64_t kRowsAtOnce = 64;  // of a product: two threads share a matrix
 // A matrix that takes more beside itself is worked on by all threads.
 constexpr int64_t kOfOneThread = int64_t{16} << 20;
 
-// n x m, n <= m: a matrix of x [O,I] or [E,O,I], or where it is tall the matrix turned.
-struct Sides {
-  explicit Sides(const Tensor& x)
-      : n(std::min(x.shape[x.rank - 2], x.cols())),
-        m(std::max(x.shape[x.rank - 2], x.cols())),
-        is_tall(x.shape[x.rank - 2] > x.cols()) {}
-  size_t packed_bytes(DType dtype) const {
-    return std::max({weights_layout(m, n, dtype).bytes, weights_layout(n, n, dtype).bytes,
-                     weights_layout(n, m, dtype).bytes});
-  }
-  // Of one matrix being worked on.
-  int64_t bytes(DType dtype) const {
-    const int64_t number = element_size(dtype);
-    return number * (2 * n * m + n * n) + 4 * (2 * n * n + (is_tall ? n * m : 0)) +
-           static_cast<int64_t>(packed_bytes(dtype));
-  }
-
-  // Multiplications of a step.
-  int64_t cost() const { return n * n * (2 * m + n); }
-
-  int64_t n, m;
-  bool is_tall;
-};
-
 int64_t cost_of(List<Tensor> all) {
   int64_t cost = 0;
   for (const Tensor& x : all) cost += x.matrices() * Sides(x).cost();
   return cost;
 }
 
-// Whether one thread of so many has a matrix with these sides to itself; `cost`: of all.
-bool is_for_one(const Sides& s, DType dtype, int64_t cost, int threads) {
-  return s.cost() <= cost / threads && s.bytes(dtype) <= kOfOneThread;
+size_t packed_bytes(const Sides& s, DType dtype) {
+  return std::max({weights_layout(s.m, s.n, dtype).bytes, weights_layout(s.n, s.n, dtype).bytes,
+                   weights_layout(s.n, s.m, dtype).bytes});
 }
 
-// Who works on a matrix: the calling thread, or all of a run.
-struct Workers {
-  Run* run;  // null: the calling thread
-  Arena& scratch;
+bool in_tiles(DType dtype) { return dtype == DType::bf16 && has_tiles(); }
 
-  // f(piece, scratch) for every piece
-  template <class F>
-  void each(int64_t pieces, F&& f) const {
-    const auto some = [&](Span span, Arena& of_thread) {
-      for (int64_t i = span.begin; i < span.end; ++i) {
-        const ArenaScope scope(of_thread);
-        f(i, of_thread);
-      }
-    };
-    if (run == nullptr) return some({0, pieces}, scratch);
-    const int shares = static_cast<int>(std::min<int64_t>(run->threads, pieces));
-    parallel_shares(*run, shares, [&](size_t share, Arena& of_thread) {
-      some(partition(pieces, static_cast<int>(share), shares), of_thread);
-    });
-  }
-};
+// Of one matrix being worked on.
+int64_t bytes_beside(const Sides& s, DType dtype) {
+  if (in_tiles(dtype)) return newton_schulz_tiles_bytes(s);
+  const int64_t number = element_size(dtype);
+  return number * (2 * s.n * s.m + s.n * s.n) + 4 * (2 * s.n * s.n + (s.is_tall ? s.n * s.m : 0)) +
+         static_cast<int64_t>(packed_bytes(s, dtype));
+}
+
+// Whether one thread of so many has a matrix with these sides to itself; `cost`: of all.
+bool is_for_one(const Sides& s, DType dtype, int64_t cost, int threads) {
+  return s.cost() <= cost / threads && bytes_beside(s, dtype) <= kOfOneThread;
+}
 
 // Where one matrix is worked on.
 struct Place {
@@ -127,7 +97,7 @@ struct Place {
         gram(scratch.alloc(DType::f32, {s.n, s.n})),
         squares(scratch.alloc(DType::f32, {s.n, s.n})),
         turned(s.is_tall ? scratch.alloc(DType::f32, {s.n, s.m}) : Tensor()),
-        packed(scratch.alloc_bytes(s.packed_bytes(dtype))) {}
+        packed(scratch.alloc_bytes(packed_bytes(s, dtype))) {}
 
   Tensor x, y;           // [n,m] in the dtype of products
   Tensor left;           // [n,n] in that dtype
@@ -206,10 +176,15 @@ void step(const Workers& workers, const Place& p, const Tensor& y, const Tensor&
   multiply(workers, p, y, p.left);
 }
 
-// x [O,I] of length one, in place
-void iterate(const Workers& workers, const Tensor& x, const Sides& s, DType dtype,
+// x [O,I], which times `factor` has length one, in place
+void iterate(const Workers& workers, const Tensor& x, float factor, DType dtype,
              std::span<const NewtonSchulz> steps) {
+  if (in_tiles(dtype)) return newton_schulz_in_tiles(workers, x, factor, steps);
   const ArenaScope scope(workers.scratch);
+  each_rows(workers, x.rows(), [&](int64_t first, int64_t rows, Arena&) {
+    HWY_DYNAMIC_DISPATCH(ScaleNumbers)(x.row<float>(first), factor, rows * x.cols());
+  });
+  const Sides s(x);
   Place p(workers.scratch, s, dtype);
   if (s.is_tall) turn(workers, p.turned, x);
   convert(workers, p.x, s.is_tall ? p.turned : x);
@@ -230,7 +205,8 @@ int64_t newton_schulz_bytes(List<Tensor> all, DType compute, int threads) {
   int64_t most = 0;
   for (const Tensor& x : all) {
     const Sides s(x);
-    most = std::max(most, s.bytes(dtype) * (is_for_one(s, dtype, cost, threads) ? threads : 1));
+    most = std::max(most,
+                    bytes_beside(s, dtype) * (is_for_one(s, dtype, cost, threads) ? threads : 1));
   }
   return most;
 }
@@ -247,12 +223,8 @@ void cpu::newton_schulz(Run& run, List<Tensor> all, std::span<const NewtonSchulz
   const DType dtype = compute_dtype(run.compute);
   const int64_t cost = cost_of(all);
   const auto work = [&](size_t i, const Workers& workers) {
-    const Tensor& x = matrices[i];
     const auto factor = static_cast<float>(1 / (std::sqrt(squares[i]) + kLeastNorm));
-    each_rows(workers, x.rows(), [&](int64_t first, int64_t rows, Arena&) {
-      HWY_DYNAMIC_DISPATCH(ScaleNumbers)(x.row<float>(first), factor, rows * x.cols());
-    });
-    iterate(workers, x, Sides(x), dtype, steps);
+    iterate(workers, matrices[i], factor, dtype, steps);
   };
   std::vector<std::vector<size_t>> of_thread(static_cast<size_t>(run.threads));
   std::vector<int64_t> taken(of_thread.size());

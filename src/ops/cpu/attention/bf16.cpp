@@ -175,7 +175,7 @@ namespace moe::ops {
 
 // The block of keys and values that a task lays out anew is met by so many columns; in tiles they
 // are done with it sooner.
-int64_t columns_of_task_bf16() { return has_tiles() ? 4 * kKeyBlock : kKeyBlock; }
+int64_t columns_of_task_bf16() { return has_tiles() ? 8 * kKeyBlock : kKeyBlock; }
 
 #if HWY_TARGETS & HWY_AVX3
 void attention_forward_bf16(const AttentionCall& call, std::span<const AttentionTask> tasks,

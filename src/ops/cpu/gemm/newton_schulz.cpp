@@ -1,7 +1,8 @@
 // Newton-Schulz of many small matrices: each by one thread, its working memory in that thread's
 // cache; one that would keep a thread after the others are done, by all threads, a product cut into
 // blocks of rows. The cut is the same either way, and so are the bits. Products are those of
-// find_product(); a tall matrix is turned first, so that G = X X^T is the smaller square.
+// find_product(); a tall matrix is turned first, so that G = X X^T is the smaller square. In bf16
+// with AMX both are otherwise: newton_schulz_tiles.cpp.
 #include "ops/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE

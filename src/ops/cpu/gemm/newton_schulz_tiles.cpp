@@ -25,7 +25,8 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kSide = 2 * kTiledRows;  // of a block
+constexpr int64_t kSide = kTiledInner;  // of a block, which is two tiles of rows
+static_assert(kSide == 2 * kTiledRows);
 constexpr int64_t kBlock = kSide * kSide, kBlockBytes = 2 * kBlock, kPairBytes = 4 * kSide;
 // Blocks of a right operand, 16 KB, that stay in the first cache while all rows meet them.
 constexpr int64_t kSteps = 8;
@@ -267,9 +268,8 @@ HWY_AFTER_NAMESPACE();
 namespace moe::ops {
 
 int64_t newton_schulz_tiles_bytes(const Sides& s) {
-  constexpr int64_t kSide = 2 * kTiledRows;
-  const int64_t n = round_up(s.n, kSide), m = round_up(s.m, kSide);
-  return 2 * 4 * n * m + (4 + 2 * 3) * n * n + 4 * kSide * m;
+  const int64_t n = round_up(s.n, kTiledInner), m = round_up(s.m, kTiledInner);
+  return 2 * 4 * n * m + (4 + 2 * 3) * n * n + 4 * kTiledInner * m;
 }
 
 #if HWY_TARGETS & HWY_AVX3

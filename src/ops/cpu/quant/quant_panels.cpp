@@ -1,10 +1,12 @@
 // Rearranges blocks of GGUF (github ggml-org/ggml, src/ggml-common.h for where their bits lie) into
-// panels. Bits move as words of four bytes, one number a byte.
+// panels. Bits move as words of four bytes, one number a byte: those of a chunk lie column by
+// column first, and are turned all together.
 #include "ops/cpu/quant/quant_panels.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "ops/cpu/gemm/pack.h"
 #include "tensor/quant_grid.h"
 #include "tensor/quant_k.h"
 #include "tensor/quant_parts.h"
@@ -22,13 +24,20 @@ struct Words {
 // Bits 0..3 of `bits` become the lowest bits of four bytes.
 uint32_t spread(uint32_t bits) { return ((bits & 0xF) * 0x00204081u) & 0x01010101u; }
 
-// Where the bits and scales of column n in block b of a chunk go.
+// Blocks of a row that are read one after another, whole chunks, before the next row's: memory is
+// fast where it is read in order.
+constexpr int64_t kBlocksInOrder = 64;
+// From one column's words to the next one's; a power of two would put them all in a few sets of the
+// cache.
+constexpr int64_t kWordsStride = kBlocksInOrder * bytes_of_bits(PanelBits::eight) / 64 + 16;
+
+// Where the scales of column n in block b of a chunk go, and its words.
 struct Place {
   uint8_t* scales;
-  uint8_t* bits;
+  uint32_t* words;
   int64_t column;
 
-  void put_word(int64_t i, uint32_t w) const { std::memcpy(bits + i * 64 + column * 4, &w, 4); }
+  void put_word(int64_t i, uint32_t w) const { words[i] = w; }
   void put_half(int64_t i, uint16_t h) const { std::memcpy(scales + i * 32 + column * 2, &h, 2); }
   void put_byte(int64_t i, uint8_t b) const { scales[i * 16 + column] = b; }
 
@@ -210,20 +219,21 @@ uint16_t d_of(const uint8_t* super) {
   else return u16_at(super + d_place(kType));
 }
 
-// Column n of a chunk of `blocks` blocks; `source` is where they begin in the column's row.
+// The scales of column n of a chunk of `blocks` blocks, and its words; `source` is where they begin
+// in the column's row.
 template <DType kType>
-void pack_column(uint8_t* chunk, const uint8_t* source, int64_t column, int64_t blocks) {
+void pack_column(uint8_t* scales, uint32_t* words, const uint8_t* source, int64_t column,
+                 int64_t blocks) {
   constexpr PanelFormat kFormat = panel_format(kType);
-  uint8_t* bits = chunk + chunk_scale_bytes(kFormat, blocks);
-  uint8_t* scales = chunk;
   if constexpr (kFormat.is_k()) {
-    const Place super{chunk, nullptr, column};
+    const Place super{scales, nullptr, column};
     super.put_half(0, d_of<kType>(source));
     super.put_half(1, kFormat.has_min ? u16_at(source + d_place(kType) + 2) : uint16_t{0});
     scales += kSuperBytes;
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    const Place to{scales + b * kFormat.scale_bytes, bits + b * kFormat.block_bytes(), column};
+    const Place to{scales + b * kFormat.scale_bytes, words + b * kFormat.block_bytes() / 64,
+                   column};
     constexpr int64_t kRuns = block_of(kType).elements / kQuantBlock;
     if constexpr (is_ternary(kType))
       pack_block_ternary<kType>(source + b / kRuns * block_of(kType).bytes,
@@ -248,16 +258,34 @@ void pack_groups(uint8_t* panels, const uint8_t* rows, int64_t row_bytes, int64_
   constexpr PanelFormat kFormat = panel_format(kType);
   const int64_t blocks = in / kQuantBlock,
                 group_bytes = static_cast<int64_t>(quant_group_bytes(kType, in));
+  alignas(64) uint32_t words[kQuantColumns][kWordsStride];
+  constexpr int64_t kWords = kFormat.block_bytes() / 64;  // of a block
   for (int64_t g = groups.begin; g < groups.end; ++g) {
     const int64_t first = g * kQuantColumns, columns = std::min(kQuantColumns, out - first);
     uint8_t* chunk = panels + g * group_bytes;
-    if (columns < kQuantColumns) std::memset(chunk, 0, static_cast<size_t>(group_bytes));
-    for (int64_t b = 0; b < blocks; b += kChunkBlocks) {
-      const int64_t n = std::min(kChunkBlocks, blocks - b);
+    if (columns < kQuantColumns) {
+      std::memset(chunk, 0, static_cast<size_t>(group_bytes));
+      std::memset(words, 0, sizeof words);
+    }
+    for (int64_t b = 0; b < blocks; b += kBlocksInOrder) {
+      const int64_t all = std::min(kBlocksInOrder, blocks - b);
+      const auto each_chunk = [&](auto&& f) {
+        for (int64_t i = 0; i < all; i += kChunkBlocks)
+          f(chunk + i / kChunkBlocks * chunk_bytes(kFormat, kChunkBlocks), i,
+            std::min(kChunkBlocks, all - i));
+      };
       for (int64_t c = 0; c < columns; ++c)
-        pack_column<kType>(chunk, rows + (first + c) * row_bytes + bytes_of(kType, b * kQuantBlock),
-                           c, n);
-      chunk += chunk_bytes(kFormat, n);
+        each_chunk([&](uint8_t* at, int64_t i, int64_t n) {
+          pack_column<kType>(
+              at, words[c] + i * kWords,
+              rows + (first + c) * row_bytes + bytes_of(kType, (b + i) * kQuantBlock), c, n);
+        });
+      each_chunk([&](uint8_t* at, int64_t i, int64_t n) {
+        transpose(at + chunk_scale_bytes(kFormat, n), DType::f32,
+                  {words[0] + i * kWords, DType::f32, kWordsStride}, kQuantColumns, n * kWords,
+                  kQuantColumns, nullptr);
+      });
+      chunk += all / kChunkBlocks * chunk_bytes(kFormat, kChunkBlocks);
     }
   }
 }

@@ -17,10 +17,12 @@ namespace moe::ops {
 constexpr int64_t kDwInnerRows = 512;
 constexpr int64_t kDwWaveBytes = int64_t{1} << 20;
 
-// Experts whose copies find no room in the budget, or that are met for the first time, are packed
-// in scratch, used and forgotten, as many at a time as this holds, at least one. Each such call
-// reads the expert's weights from the file, writes the copy and reads it: about three times the
-// memory traffic of a packed expert where rows are few, little beside the products of a prompt.
+// Experts whose copies find no room in the budget, or that are met for the first time, are turned a
+// few columns at a time by the thread that multiplies them (cpu/gemm/parts.h). Products that want a
+// whole matrix, oneDNN's and those back to the rows, have them packed in scratch, used and
+// forgotten, as many at a time as this holds, at least one. Each such call reads the expert's
+// weights from the file, writes the copy and reads it: about three times the memory traffic of a
+// packed expert where rows are few, little beside the products of a prompt.
 constexpr int64_t kPassingBytes = int64_t{32} << 20;
 
 // Of the copies of all experts of w [E,O,I] or [O,I] that products y = x w^T make, x being of this

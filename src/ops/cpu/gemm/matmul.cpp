@@ -68,17 +68,6 @@ Schedule schedule_rows(int threads, std::span<const Group> groups, int64_t any) 
   return schedule;
 }
 
-// The block's rows of `in` as the product wants them: where they lie, or gathered and converted in
-// scratch.
-const void* rows_of(const Part& p, const Block& block, Arena& scratch) {
-  if (p.direct_in()) return static_cast<const char*>(p.in.x.data) + block.row * p.in.x.row_bytes;
-  void* copy =
-      scratch.alloc_bytes(static_cast<size_t>(block.rows * p.in.cols()) * size_of(p.compute));
-  convert_matrix(copy, p.compute, p.in.cols(), source_of(p.in, block.row, 0), block.rows,
-                 p.in.cols(), false);
-  return copy;
-}
-
 void run_part(const Part& p, const Block& block, const Product& product, const void* in,
               Arena& scratch) {
   const ArenaScope scope(scratch);
@@ -162,129 +151,55 @@ void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
   each_block(run, schedule, [&](const Block& block, size_t place, Arena& scratch) {
     const void* in = nullptr;
     for (size_t p = 0; p < parts.size(); ++p) {
-      if (p == 0 || !one_in) in = rows_of(parts[p], block, scratch);
+      if (p == 0 || !one_in) in = parts[p].rows_of(block.row, block.rows, scratch);
       run_part(parts[p], block, *products[place * parts.size() + p], in, scratch);
     }
   });
 }
 
-// What a single product of few rows needs to know of a part; stretch 0: it cannot do this part.
-RowProduct row_product_of(const Part& p) {
-  const bool forward = p.w.copy == Copy::forward;
-  const bool out_fits = p.out.dtype == DType::f32 || p.out.dtype == p.compute;
-  const PackLayout& layout = weights_layout(p.in.cols(), p.out.cols(), p.w.dtype);
-  return {.layout = &layout,
-          .dtype = p.w.dtype,
-          .stretch = forward && !p.add ? row_stretch(layout, p.w.dtype) : 0,
-          .row = {},
-          .rows = 0,
-          .packed = nullptr,
-          .out = nullptr,
-          .out_dtype = out_fits ? p.out.dtype : DType::f32,
-          .out_stride = out_fits ? p.out.row_bytes / element_size(p.out.dtype) : p.out.cols()};
-}
-
-// Units [begin, end) of the block's rows of the part's output. Where that is of a type that the
-// product does not write, its sums wait in scratch.
-void run_units(RowProduct product, const Part& p, const Block& block, int64_t begin, int64_t end,
-               Arena& scratch) {
-  const ArenaScope scope(scratch);
-  product.rows = block.rows;
-  product.packed = p.w.at(block.group);
-  const auto* rows = static_cast<const char*>(rows_of(p, block, scratch));
-  for (int64_t r = 0; r < block.rows; ++r)
-    product.row[r] = rows + r * p.in.cols() * element_size(p.compute);
-  const Tensor out = p.out.slice_rows(block.row, block.row + block.rows);
-  if (product.out_dtype == out.dtype) {
-    product.out = out.data;
-    return run_rows(product, begin, end);
+void multiply_in_scratch(Run& run, std::vector<Part>& parts, bool one_in,
+                         std::span<const Group> groups, int threads) {
+  std::vector<CallWeight*> weights;
+  std::vector<int64_t> experts;
+  for (Part& p : parts) weights.push_back(&p.w);
+  for (const Group& g : groups) experts.push_back(g.expert);
+  for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
+    const ArenaScope scope(run.scratch);
+    int64_t bytes = 0;
+    for (; end < groups.size() && (end == begin || bytes < kPassingBytes); ++end)
+      for (const CallWeight* w : weights) bytes += w->expert_bytes;
+    pack_into_scratch(run, weights, std::span(experts).subspan(begin, end - begin));
+    multiply_blocks(run, parts, one_in, groups.subspan(begin, end - begin), threads);
   }
-  auto* sums = static_cast<float*>(
-      scratch.alloc_bytes(static_cast<size_t>(block.rows * out.cols()) * sizeof(float)));
-  product.out = sums;
-  run_rows(product, begin, end);
-  const int64_t first = begin * kRowUnit, last = std::min(end * kRowUnit, out.cols());
-  convert_matrix(out.slice_cols(first, last).data, out.dtype, source_of(out).stride,
-                 {sums + first, DType::f32, out.cols()}, block.rows, last - first, false);
-}
-
-// Where every expert has a few rows only, as when a text is written token by token, weights are all
-// that is read: each thread takes an even share of all the matrices' columns, so that the weights
-// of a token's experts stream through once, without a pause between experts.
-bool multiply_rows(Run& run, std::span<const Meeting> meetings) {
-  for (const Meeting& m : meetings)
-    if (m.group->end - m.group->begin > kMostSingleRows) return false;
-  std::vector<RowProduct> products;  // [meetings]
-  std::vector<int64_t> first{0};  // work of the meetings before; a unit of kRowUnit columns takes
-                                  // as much of it as there are inner numbers
-  int64_t bytes = 0;
-  for (const auto& [p, g] : meetings) {
-    products.push_back(row_product_of(*p));
-    if (products.back().stretch == 0) return false;
-    first.push_back(first.back() + (p->out.cols() + kRowUnit - 1) / kRowUnit * p->in.cols());
-    bytes += static_cast<int64_t>(products.back().layout->bytes);
-  }
-  constexpr int64_t kWorthThreads = 256 << 10;
-  const int shares = bytes < kWorthThreads ? 1 : run.threads;
-  const auto run_share = [&](size_t share, Arena& scratch) {
-    const Span mine = partition(first.back(), static_cast<int>(share), shares);
-    for (size_t i = 0; i < meetings.size(); ++i) {
-      const Part& p = *meetings[i].part;
-      const Group& g = *meetings[i].group;
-      // Units that begin in this share.
-      const int64_t inner = p.in.cols(), units = (first[i + 1] - first[i]) / inner;
-      const auto unit_at = [&](int64_t work) {
-        return work <= first[i] ? 0 : std::min((work - first[i] + inner - 1) / inner, units);
-      };
-      const int64_t begin = unit_at(mine.begin), end = unit_at(mine.end);
-      if (begin >= end) continue;
-      run_units(products[i], p, {g.expert, g.begin, g.end - g.begin}, begin, end, scratch);
-    }
-  };
-  if (shares == 1) run_share(0, run.scratch);
-  else parallel_shares(run, shares, run_share);
-  return true;
 }
 
 // All parts are quantised, or none is.
-void multiply(Run& run, const std::vector<Part>& parts, bool one_in, std::span<const Group> groups,
+void multiply(Run& run, std::vector<Part>& parts, bool one_in, std::span<const Group> groups,
               int threads) {
-  if (groups.empty()) return;
-  std::vector<Meeting> meetings;
-  meetings.reserve(groups.size() * parts.size());
-  for (const Group& g : groups)
-    for (const Part& p : parts) meetings.push_back({&p, &g});
-  if (parts.front().w.copy == Copy::blocks) multiply_quantised(run, meetings);
-  else if (!multiply_rows(run, meetings)) multiply_blocks(run, parts, one_in, groups, threads);
-}
-
-void multiply_packing(Run& run, std::vector<Part>& parts, bool one_in,
-                      std::span<const Group> groups, int threads) {
   std::vector<CallWeight*> weights;
   std::vector<int64_t> experts;
-  weights.reserve(parts.size());
-  experts.reserve(groups.size());
+  std::vector<Meeting> meetings;
+  meetings.reserve(groups.size() * parts.size());
   for (Part& p : parts) weights.push_back(&p.w);
-  for (const Group& g : groups) experts.push_back(g.expert);
-  pack_within_budget(run, weights, experts);
-  const auto is_packed = [&](const Group& g) {
-    return std::all_of(weights.begin(), weights.end(),
-                       [&](const CallWeight* w) { return w->at(g.expert) != nullptr; });
-  };
-  std::vector<Group> packed, passing;
-  packed.reserve(groups.size());
-  for (const Group& g : groups) (is_packed(g) ? packed : passing).push_back(g);
-  multiply(run, parts, one_in, packed, threads);
-  for (size_t begin = 0, end = 0; begin < passing.size(); begin = end) {
-    const ArenaScope scope(run.scratch);
-    int64_t bytes = 0;
-    for (; end < passing.size() && (end == begin || bytes < kPassingBytes); ++end)
-      for (const CallWeight* w : weights) bytes += w->expert_bytes;
-    const std::span<const int64_t> now(experts.data() + begin, end - begin);
-    for (size_t i = begin; i < end; ++i) experts[i] = passing[i].expert;
-    pack_into_scratch(run, weights, now);
-    multiply(run, parts, one_in, std::span(passing).subspan(begin, end - begin), threads);
+  for (const Group& g : groups) {
+    experts.push_back(g.expert);
+    for (const Part& p : parts) meetings.push_back({&p, &g});
   }
+  if (meetings.empty()) return;
+  pack_within_budget(run, weights, experts);
+  if (parts.front().w.copy == Copy::blocks) return multiply_quantised(run, meetings);
+  if (multiply_rows(run, meetings)) return;
+
+  std::vector<Group> packed, passing;
+  for (const Group& g : groups) {
+    const bool is_packed = std::all_of(weights.begin(), weights.end(), [&](const CallWeight* w) {
+      return w->at(g.expert) != nullptr;
+    });
+    (is_packed ? packed : passing).push_back(g);
+  }
+  if (!packed.empty()) multiply_blocks(run, parts, one_in, packed, threads);
+  if (!passing.empty() && !multiply_passing(run, parts, passing))
+    multiply_in_scratch(run, parts, one_in, passing, threads);
 }
 
 // One matrix of a call as the caller gave it.
@@ -374,8 +289,7 @@ Checked check_call(Run& run, const Kind& kind, const std::vector<Asked>& asked, 
 
 void multiply_checked(Run& run, Checked& checked, bool forward) {
   for (std::vector<Part>* together : {&checked.parts, &checked.quantised})
-    if (!together->empty())
-      multiply_packing(run, *together, forward, checked.groups, checked.threads);
+    if (!together->empty()) multiply(run, *together, forward, checked.groups, checked.threads);
 }
 
 // `written`: whether there is something in the outputs to add to.
@@ -456,8 +370,8 @@ void checked_multiply(Run& run, const Kind& kind, const std::vector<Asked>& aske
   add_terms(run, kind, asked, offsets, true);
 }
 
-// All of the calls' products at once, where all are of one kind, find room for their copies, and
-// are quantised or have few rows; else nothing is multiplied.
+// All of the calls' products at once, where all are of one kind and are quantised or have few rows;
+// else nothing is multiplied.
 bool multiply_together(Run& run, std::vector<Checked>& calls) {
   std::vector<Meeting> meetings;
   bool quantised = false, plain = false;
@@ -477,10 +391,7 @@ bool multiply_together(Run& run, std::vector<Checked>& calls) {
     }
     pack_within_budget(run, weights, experts);
     for (const Group& g : call.groups)
-      for (const Part& p : parts) {
-        if (p.w.at(g.expert) == nullptr) return false;
-        meetings.push_back({&p, &g});
-      }
+      for (const Part& p : parts) meetings.push_back({&p, &g});
   }
   if (meetings.empty()) return true;
   if (!quantised) return multiply_rows(run, meetings);

@@ -158,23 +158,29 @@ void tile_rows(void* tiles, const Source& source, int64_t rows, int64_t inner) {
   }
 }
 
+int64_t TileProduct::sums_bytes() const { return round_up(rows, kRows) * layout->n_block * 4; }
+
+void TileProduct::run_block(void* to, int64_t stride, const void* tiles, const void* panel,
+                            int64_t block, void* sums) const {
+  const PackLayout& l = *layout;
+  const int64_t n = block * l.n_block;
+  sum_block(static_cast<char*>(sums), static_cast<const char*>(tiles),
+            static_cast<const char*>(panel), l, round_up(rows, kRows));
+  convert_matrix(static_cast<char*>(to) + bytes_of(out, n), out, stride,
+                 {sums, DType::f32, l.n_block}, rows, std::min(l.n_block, l.cols - n), add);
+}
+
 void TileProduct::run(void* to, int64_t stride, const void* tiles, const void* packed,
                       Arena& scratch, int threads) const {
-  const PackLayout& l = *layout;
-  const int64_t padded = round_up(rows, kRows), sums_bytes = padded * l.n_block * 4;
   const ArenaScope scope(scratch);
   auto* sums = static_cast<char*>(
-      scratch.alloc_bytes(static_cast<size_t>(threads) * static_cast<size_t>(sums_bytes)));
-  parallel_for(threads, column_blocks(l), 1, [&](int64_t begin, int64_t end, int thread) {
-    char* mine = sums + thread * sums_bytes;
+      scratch.alloc_bytes(static_cast<size_t>(threads) * static_cast<size_t>(sums_bytes())));
+  parallel_for(threads, column_blocks(*layout), 1, [&](int64_t begin, int64_t end, int thread) {
     const TilesInUse in_use;
     for (int64_t block = begin; block < end; ++block) {
-      const char* panel = static_cast<const char*>(packed) + block * l.n_stride * 2;
-      if (l.bytes >= kLargeMatrix) fetch_panel(panel, l.n_stride * 2);
-      sum_block(mine, static_cast<const char*>(tiles), panel, l, padded);
-      const int64_t n = block * l.n_block;
-      convert_matrix(static_cast<char*>(to) + bytes_of(out, n), out, stride,
-                     {mine, DType::f32, l.n_block}, rows, std::min(l.n_block, l.cols - n), add);
+      const char* panel = static_cast<const char*>(packed) + block * panel_bytes();
+      if (layout->bytes >= kLargeMatrix) fetch_panel(panel, panel_bytes());
+      run_block(to, stride, tiles, panel, block, sums + thread * sums_bytes());
     }
   });
 }

@@ -67,6 +67,12 @@ struct TileProduct {
   // threads' own where `threads` share the columns.
   void run(void* to, int64_t stride, const void* tiles, const void* packed, Arena& scratch,
            int threads) const;
+  // One block of columns, whose panel this is: column 0 of `to` is the product's own. sums:
+  // sums_bytes(). The caller's thread has TilesInUse.
+  void run_block(void* to, int64_t stride, const void* tiles, const void* panel, int64_t block,
+                 void* sums) const;
+  int64_t sums_bytes() const;
+  int64_t panel_bytes() const { return layout->n_stride * 2; }
 };
 
 }  // namespace moe::ops

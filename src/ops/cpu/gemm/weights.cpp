@@ -90,10 +90,7 @@ Source widened(const Job& job, int64_t piece, Arena& scratch) {
       convert_matrix(to, dtype, cols, {row, DType::f32, cols}, 1, cols, false);
     }
   }
-  // where row 0 of the matrix would be
-  const auto first =
-      reinterpret_cast<std::uintptr_t>(wide) - static_cast<std::uintptr_t>(rows.begin * wide_bytes);
-  return {reinterpret_cast<const void*>(first), dtype, cols};
+  return {beginning(wide, rows.begin * wide_bytes), dtype, cols};
 }
 
 void run_piece(const Job& job, int64_t piece, const Job* next_job, int64_t next_piece, bool stream,
@@ -279,6 +276,16 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
     std::atomic_ref(p.weight->kept->version[static_cast<size_t>(p.expert)])
         .store(p.weight->w->version, std::memory_order_release);
   taken.keep();
+}
+
+int64_t piece_bytes(const CallWeight& c) {
+  if (c.copy == Copy::blocks) return static_cast<int64_t>(quant_group_bytes(c.dtype, c.bank.in));
+  return weights_layout(c.bank.in, c.bank.out, c.dtype).n_stride * element_size(c.dtype);
+}
+
+void pack_piece(char* out, const CallWeight& c, int64_t expert, int64_t piece, Arena& scratch) {
+  run_piece(job_of(c, expert, beginning(out, piece * piece_bytes(c))), piece, nullptr, 0, false,
+            scratch);
 }
 
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,

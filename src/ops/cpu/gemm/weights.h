@@ -3,6 +3,7 @@
 // rows meet it, and the copies of all weights together stay within one limit (ops/memory.h).
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "ops/cpu/gemm/packed.h"
@@ -45,6 +46,15 @@ CallWeight call_weight(Run& run, Param& w, Copy copy, DType dtype);
 // the same time wait for each other only while a copy is made.
 void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
                         std::span<const int64_t> experts);
+// Of a forward copy a block of columns of an expert, of panels a group of them: what pack_piece()
+// packs into `out`. scratch: of the calling thread.
+int64_t piece_bytes(const CallWeight& weight);
+void pack_piece(char* out, const CallWeight& weight, int64_t expert, int64_t piece, Arena& scratch);
+// Where a whole would begin of which `piece` lies so many bytes behind its beginning.
+inline char* beginning(const void* piece, int64_t bytes) {
+  return reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(piece) -
+                                 static_cast<std::uintptr_t>(bytes));
+}
 // Packs what is still missing of these experts into scratch, where it stays until the caller
 // rewinds it.
 void pack_into_scratch(Run& run, std::span<CallWeight* const> weights,

@@ -29,11 +29,6 @@ struct Records {
   const int32_t* row;
 };
 
-bool same_rows(const GatheredRows& a, const GatheredRows& b) {
-  return a.x.data == b.x.data && a.row.data() == b.row.data() && a.rows() == b.rows() &&
-         a.cols() == b.cols();
-}
-
 // Rows of all calls as records. What was made of a tensor serves every product that reads it.
 class RecordedRows {
  public:
@@ -103,94 +98,82 @@ class TiledRows {
   std::vector<Made> made_;
 };
 
-// Columns of one matrix of one expert, the unit of sharing being a group of columns.
-struct Stretch {
-  const Part* part;
-  const Group* group;
+// Units are groups of columns.
+struct QuantStretch : Stretch {
   Records x;  // unless in tiles
   bool in_tiles;
   const char* tiles;  // null: made by the thread
-  int64_t cost;       // of one group of columns
-  int64_t before;     // of all earlier stretches
 
-  int64_t columns() const { return quant_groups(part->w.bank.out); }
-  int64_t end() const { return before + cost * columns(); }
-  // The columns that begin in a share of all costs.
-  Span in(Span share) const {
-    const auto column = [&](int64_t at) {
-      return at <= before ? 0 : std::min((at - before + cost - 1) / cost, columns());
-    };
-    return {column(share.begin), column(share.end)};
-  }
-  const char* panel(int64_t column) const {
-    return part->w.at(group->expert) +
-           column * static_cast<int64_t>(quant_group_bytes(part->w.dtype, part->w.bank.in));
-  }
+  // Null where the expert is not packed.
+  const char* panels() const { return part->w.at(group->expert); }
+  Span rows() const { return {group->begin, group->end}; }
 };
 
-// Of one thread: the tiles of the rows that its stretches meet, made when they come, and scratch.
-class TilesOfThread {
- public:
-  explicit TilesOfThread(Arena& scratch)
-      : scope_(scratch),
-        scratch_(scratch),
-        product_(scratch.alloc_bytes(quant_tiles_scratch_bytes())),
-        mark_(scratch.mark()) {}
-
-  void* product_scratch() const { return product_; }
-  const char* of(const Stretch& s) {
-    if (s.tiles != nullptr) return s.tiles;
-    const GatheredRows& x = s.part->in;
-    // The next matrix often reads the same rows.
-    if (s.group == group_ && same_rows(x, *rows_)) return tiles_;
-    const int64_t rows = s.group->end - s.group->begin;
-    scratch_.rewind(mark_);
-    group_ = nullptr;
-    auto* tiles =
-        static_cast<char*>(scratch_.alloc_bytes(static_cast<size_t>(tiled_bytes(rows, x.cols()))));
-    tile_rows(tiles, source_of(x, s.group->begin, 0), rows, x.cols());
-    group_ = s.group;
-    rows_ = &x;
-    return tiles_ = tiles;
-  }
-
- private:
-  ArenaScope scope_;
-  Arena& scratch_;
-  void* product_;
-  Arena::Mark mark_;
-  TilesInUse in_use_;
-  const Group* group_ = nullptr;  // null: there are none
-  const GatheredRows* rows_ = nullptr;
-  const char* tiles_ = nullptr;
+// What a thread has for its stretches.
+struct OfThread {
+  Arena& scratch;
+  std::optional<TilesOfThread> tiles;
+  void* product = nullptr;  // scratch of quant_multiply_tiles()
 };
 
-void run_stretch(const Stretch& s, Span columns, QuantNext next,
-                 std::optional<TilesOfThread>& tiles) {
+// These panels with the columns that they hold, as a matrix by itself; `columns` among its own.
+void run_panels(const QuantStretch& s, const QuantOut& out, const char* panels, int64_t out_cols,
+                Span columns, QuantNext next, OfThread& mine) {
   const Part& p = *s.part;
-  const int64_t row = s.group->begin, rows = s.group->end - row;
-  const QuantOut out{static_cast<char*>(p.out.data) + row * p.out.row_bytes, p.out.dtype,
-                     p.out.row_bytes / element_size(p.out.dtype), p.add};
-  const char* panels = p.w.at(s.group->expert);
-  const Bank& bank = p.w.bank;
+  const auto [row, end] = s.rows();
   if (s.in_tiles)
-    return quant_multiply_tiles(out, tiles->of(s), rows, panels, p.w.dtype, bank.out, bank.in,
-                                columns, next, tiles->product_scratch());
-  const char* records = s.x.row != nullptr ? s.x.data : s.x.data + row * s.x.bytes;
-  quant_multiply(out, records, s.x.row != nullptr ? s.x.row + row : nullptr, rows, panels,
-                 p.w.dtype, bank.out, bank.in, columns, next);
+    return quant_multiply_tiles(out, s.tiles, end - row, panels, p.w.dtype, out_cols, p.w.bank.in,
+                                columns, next, mine.product);
+  const bool listed = s.x.row != nullptr;
+  quant_multiply(out, listed ? s.x.data : s.x.data + row * s.x.bytes,
+                 listed ? s.x.row + row : nullptr, end - row, panels, p.w.dtype, out_cols,
+                 p.w.bank.in, columns, next);
+}
+
+// Bytes of panels that are packed in passing and multiplied together.
+constexpr int64_t kPassingPanels = int64_t{128} << 10;
+
+void run_passing(const QuantStretch& s, QuantOut out, Span columns, OfThread& mine) {
+  const CallWeight& w = s.part->w;
+  const int64_t bytes = piece_bytes(w), together = std::max<int64_t>(2, kPassingPanels / bytes);
+  const ArenaScope scope(mine.scratch);
+  auto* panels =
+      static_cast<char*>(mine.scratch.alloc_bytes(static_cast<size_t>(together * bytes)));
+  char* const data = static_cast<char*>(out.data);
+  for (int64_t begin = columns.begin; begin < columns.end; begin += together) {
+    const int64_t count = std::min(together, columns.end - begin), first = begin * kQuantColumns;
+    for (int64_t i = 0; i < count; ++i)
+      pack_piece(panels + i * bytes, w, s.group->expert, begin + i, mine.scratch);
+    out.data = data + first * element_size(out.dtype);
+    run_panels(s, out, panels, w.bank.out - first, {0, count}, {}, mine);
+  }
+}
+
+void run_stretch(QuantStretch s, Span columns, QuantNext next, OfThread& mine) {
+  if (s.in_tiles && s.tiles == nullptr) s.tiles = mine.tiles->of(*s.part, *s.group);
+  const Tensor& to = s.part->out;
+  const QuantOut out{static_cast<char*>(to.data) + s.group->begin * to.row_bytes, to.dtype,
+                     to.row_bytes / element_size(to.dtype), s.part->add};
+  if (s.panels() == nullptr) return run_passing(s, out, columns, mine);
+  run_panels(s, out, s.panels(), s.part->w.bank.out, columns, next, mine);
 }
 
 // A pair of groups is multiplied together.
-QuantNext first_panels(const Stretch& s, Span columns) {
-  const int64_t groups = std::min<int64_t>(2, columns.end - columns.begin);
-  return {s.panel(columns.begin), s.panel(columns.begin + groups) - s.panel(columns.begin)};
+QuantNext first_panels(const QuantStretch& s, Span columns) {
+  if (s.panels() == nullptr) return {};
+  const int64_t bytes = piece_bytes(s.part->w);
+  return {s.panels() + columns.begin * bytes,
+          std::min<int64_t>(2, columns.end - columns.begin) * bytes};
 }
 
-void run_share(std::span<const Stretch> stretches, Span share, Arena& scratch) {
-  std::optional<TilesOfThread> tiles;
-  if (std::any_of(stretches.begin(), stretches.end(), [](const Stretch& s) { return s.in_tiles; }))
-    tiles.emplace(scratch);
+void run_share(std::span<const QuantStretch> stretches, Span share, Arena& scratch) {
+  const ArenaScope scope(scratch);
+  OfThread mine{scratch, {}};
+  if (std::any_of(stretches.begin(), stretches.end(),
+                  [](const QuantStretch& s) { return s.in_tiles; })) {
+    mine.product = scratch.alloc_bytes(quant_tiles_scratch_bytes());
+    mine.tiles.emplace(scratch);
+  }
   // The first stretch from i on that has columns in the share.
   const auto from = [&](size_t i) {
     while (i < stretches.size() && stretches[i].in(share).begin == stretches[i].in(share).end) ++i;
@@ -201,7 +184,7 @@ void run_share(std::span<const Stretch> stretches, Span share, Arena& scratch) {
     run_stretch(stretches[i], stretches[i].in(share),
                 then < stretches.size() ? first_panels(stretches[then], stretches[then].in(share))
                                         : QuantNext{},
-                tiles);
+                mine);
   }
 }
 
@@ -213,11 +196,13 @@ void multiply_quantised(Run& run, std::span<const Meeting> meetings) {
   const ArenaScope scope(run.scratch);
   RecordedRows records(run);
   TiledRows tiles(run);
-  std::vector<Stretch> stretches;
+  std::vector<QuantStretch> stretches;
   stretches.reserve(meetings.size());
   int64_t total = 0;
   for (const auto& [p, g] : meetings) {
-    Stretch s{p, g, {}, in_tiles(*g), nullptr, cost_of(*g) * p->w.bank.in, total};
+    const Bank& bank = p->w.bank;
+    QuantStretch s{
+        {p, g, quant_groups(bank.out), cost_of(*g) * bank.in, total}, {}, in_tiles(*g), nullptr};
     if (s.in_tiles) s.tiles = tiles.of(p->in, *g);
     else s.x = records.of(p->in);
     stretches.push_back(s);

@@ -198,7 +198,7 @@ void multiply(Run& run, std::vector<Part>& parts, bool one_in, std::span<const G
     (is_packed ? packed : passing).push_back(g);
   }
   if (!packed.empty()) multiply_blocks(run, parts, one_in, packed, threads);
-  if (!passing.empty() && !multiply_passing(run, parts, passing))
+  if (!passing.empty() && !multiply_passing(run, parts, passing, threads))
     multiply_in_scratch(run, parts, one_in, passing, threads);
 }
 

@@ -1,5 +1,5 @@
 // The products forward of at most kMostSingleRows rows an expert (row_product.h).
-#include <optional>
+#include <algorithm>
 
 #include "ops/cpu/gemm/parts.h"
 #include "ops/cpu/gemm/row_product.h"

@@ -95,6 +95,7 @@ void multiply_quantised(Run& run, std::span<const Meeting> meetings);
 // have no such products: nothing is multiplied.
 bool multiply_rows(Run& run, std::span<const Meeting> meetings);
 // Many rows, in tiles, where no expert is packed; false as above.
-bool multiply_passing(Run& run, const std::vector<Part>& parts, std::span<const Group> groups);
+bool multiply_passing(Run& run, const std::vector<Part>& parts, std::span<const Group> groups,
+                      int threads);
 
 }  // namespace moe::ops

@@ -36,7 +36,8 @@ void run_share(std::span<const Stretch> stretches, Span share, Arena& scratch) {
 
 }  // namespace
 
-bool multiply_passing(Run& run, const std::vector<Part>& parts, std::span<const Group> groups) {
+bool multiply_passing(Run& run, const std::vector<Part>& parts, std::span<const Group> groups,
+                      int threads) {
   for (const Part& p : parts)
     if (p.w.copy != Copy::forward || tile_layout(p.in.cols(), p.out.cols(), p.compute) == nullptr)
       return false;
@@ -53,8 +54,8 @@ bool multiply_passing(Run& run, const std::vector<Part>& parts, std::span<const 
       stretches.push_back({&p, &g, blocks, cost, total});
       total = stretches.back().end();
     }
-  parallel_shares(run, run.threads, [&](size_t share, Arena& scratch) {
-    run_share(stretches, partition(total, static_cast<int>(share), run.threads), scratch);
+  parallel_shares(run, threads, [&](size_t share, Arena& scratch) {
+    run_share(stretches, partition(total, static_cast<int>(share), threads), scratch);
   });
   return true;
 }

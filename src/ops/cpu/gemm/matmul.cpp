@@ -125,9 +125,7 @@ void multiply_tiles(Run& run, const std::vector<Part>& parts, bool one_in,
 
 void multiply_blocks(Run& run, const std::vector<Part>& parts, bool one_in,
                      std::span<const Group> groups, int threads) {
-  std::vector<const PackLayout*> layouts;
-  for (const Part& p : parts) layouts.push_back(tile_layout(p.in.cols(), p.out.cols(), p.compute));
-  if (std::find(layouts.begin(), layouts.end(), nullptr) == layouts.end())
+  if (const std::vector<const PackLayout*> layouts = tile_layouts(parts); !layouts.empty())
     return multiply_tiles(run, parts, one_in, layouts, groups, threads);
 
   std::vector<int64_t> stretches;  // [parts]

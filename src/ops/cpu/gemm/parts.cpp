@@ -9,6 +9,15 @@ const void* Part::rows_of(int64_t first, int64_t rows, Arena& scratch) const {
   return copy;
 }
 
+std::vector<const PackLayout*> tile_layouts(const std::vector<Part>& parts) {
+  std::vector<const PackLayout*> layouts;
+  for (const Part& p : parts) {
+    layouts.push_back(tile_layout(p.in.cols(), p.out.cols(), p.compute));
+    if (layouts.back() == nullptr) return {};
+  }
+  return layouts;
+}
+
 bool same_rows(const GatheredRows& a, const GatheredRows& b) {
   return a.x.data == b.x.data && a.row.data() == b.row.data() && a.rows() == b.rows() &&
          a.cols() == b.cols();

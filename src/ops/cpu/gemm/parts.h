@@ -48,6 +48,9 @@ struct Meeting {
   const Group* group;
 };
 
+// Of all parts' weights, as tiles take them [parts]; empty where one has no such layout.
+std::vector<const PackLayout*> tile_layouts(const std::vector<Part>& parts);
+
 bool same_rows(const GatheredRows& a, const GatheredRows& b);
 
 // Of one thread: rows as tiles, made when its stretches meet them, in its scratch; those before are

@@ -106,7 +106,6 @@ struct QuantStretch : Stretch {
 
   // Null where the expert is not packed.
   const char* panels() const { return part->w.at(group->expert); }
-  Span rows() const { return {group->begin, group->end}; }
 };
 
 // What a thread has for its stretches.
@@ -120,14 +119,14 @@ struct OfThread {
 void run_panels(const QuantStretch& s, const QuantOut& out, const char* panels, int64_t out_cols,
                 Span columns, QuantNext next, OfThread& mine) {
   const Part& p = *s.part;
-  const auto [row, end] = s.rows();
+  const int64_t row = s.group->begin, rows = s.group->end - row;
   if (s.in_tiles)
-    return quant_multiply_tiles(out, s.tiles, end - row, panels, p.w.dtype, out_cols, p.w.bank.in,
+    return quant_multiply_tiles(out, s.tiles, rows, panels, p.w.dtype, out_cols, p.w.bank.in,
                                 columns, next, mine.product);
   const bool listed = s.x.row != nullptr;
   quant_multiply(out, listed ? s.x.data : s.x.data + row * s.x.bytes,
-                 listed ? s.x.row + row : nullptr, end - row, panels, p.w.dtype, out_cols,
-                 p.w.bank.in, columns, next);
+                 listed ? s.x.row + row : nullptr, rows, panels, p.w.dtype, out_cols, p.w.bank.in,
+                 columns, next);
 }
 
 // Bytes of panels that are packed in passing and multiplied together.

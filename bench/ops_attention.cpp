@@ -181,8 +181,11 @@ void cache_shapes(benchmark::internal::Benchmark* b) {
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime();
   for (const int64_t length : {512, 2048, 8192, 32768})
-    for (const std::vector<int64_t>& shape :
-         {std::vector<int64_t>{32, 4, 128, 0}, {16, 16, 128, 0}, {9, 3, 64, 0}, {64, 8, 64, 128}})
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{32, 4, 128, 0},
+                                              {32, 8, 128, 0},
+                                              {16, 16, 128, 0},
+                                              {9, 3, 64, 0},
+                                              {64, 8, 64, 128}})
       b->Args({length, shape[0], shape[1], shape[2], shape[3]});
 }
 

@@ -68,11 +68,12 @@ TEST_P(AttentionLaw, chunks_from_a_cache) {
   expect_same_in_chunks(whole, dtype, shape, {1, 2, 7, 64, 100, 299});
 }
 
-// One, two and many columns a task may be summed by different instructions, which treat numbers
+// One to four and many columns a task may be summed by different instructions, which treat numbers
 // below the normal range alike.
 TEST(Attention, few_columns_have_the_bits_of_many) {
-  for (const AttentionShape& shape : {shape_of(2, 2, 64, 128), shape_of(3, 3, 33, 20),
-                                      shape_of(4, 2, 40, 72, 50), shape_of(2, 2, 64, 64, 0, 2)}) {
+  for (const AttentionShape& shape :
+       {shape_of(2, 2, 64, 128), shape_of(3, 3, 33, 20), shape_of(4, 2, 40, 72, 50),
+        shape_of(2, 2, 64, 64, 0, 2), shape_of(6, 2, 64, 64), shape_of(8, 2, 33, 40, 50)}) {
     Case whole({150}, shape, DType::bf16);
     int64_t i = 0;
     for (const Tensor& t : {whole.q, whole.k, whole.v})
@@ -84,6 +85,33 @@ TEST(Attention, few_columns_have_the_bits_of_many) {
     moe::Run run(2);
     whole.forward(run);
     expect_same_in_chunks(whole, DType::bf16, shape, {1, 2});
+  }
+}
+
+// Scores that climb, by little and by much, and fall: whatever stands for the running maximum has
+// to follow within a stretch of keys and from one to the next, in one direction or hardly at all.
+TEST(Attention, scores_that_climb) {
+  constexpr int64_t kLength = 580;
+  for (const auto& [dtype, shape] : {std::pair{DType::f32, shape_of(2, 2, 32, 32)},
+                                     {DType::bf16, shape_of(2, 2, 32, 32)},
+                                     {DType::bf16, shape_of(4, 1, 64, 48)},
+                                     {DType::bf16, shape_of(8, 1, 32, 32, 200)},
+                                     {DType::bf16, shape_of(3, 1, 16, 16)}}) {
+    Case whole({kLength}, shape, dtype);
+    // The first number of a key climbs in steps, to the square; most queries follow it.
+    for (int64_t n = 0; n < kLength; ++n) {
+      const auto step = static_cast<float>(n < 500 ? n / 70 : 4);
+      for (int64_t g = 0; g < shape.kv_heads; ++g) set(whole.k, n, g * shape.width, step * step);
+      for (int64_t h = 0; h < shape.heads; ++h)
+        set(whole.q, n, h * shape.width, n % 5 == 4 ? -2.0f : 2.0f + static_cast<float>(h));
+    }
+    moe::Run run(2);
+    whole.forward(run);
+    const auto want = twin::attention_forward(values(whole.q), values(whole.k), values(whole.v),
+                                              whole.rows, shape);
+    expect_near(whole.o, want.o, dtype == DType::bf16 ? kTwinBf16 : kTwinF32, "o");
+    expect_near(whole.lse, want.lse, kTwinF32, "lse");
+    expect_same_in_chunks(whole, dtype, shape, {1, 64});
   }
 }
 

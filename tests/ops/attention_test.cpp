@@ -211,6 +211,8 @@ TEST(Attention, refuses_what_does_not_fit) {
   expect_refused("bounds for 1 sequences", [](Case& c) { c.rows.first_row.pop_back(); });
   expect_refused("would be row 11", [](Case& c) { c.rows.positions.back() = 6; });
   expect_refused("position -1", [](Case& c) { c.rows.positions[3] = -1; });
+  for (const double scale : {-1.0, 0.0, std::nan("")})
+    expect_refused("the scale of attention", [&](Case& c) { c.shape.scale = scale; });
   expect_refused("the window is -1", [](Case& c) { c.shape.window = -1; });
   for (const double cap : {-1.0, std::nan(""), HUGE_VAL})
     expect_refused("scores are held below", [&](Case& c) { c.shape.cap = cap; });

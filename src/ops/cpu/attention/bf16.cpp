@@ -54,7 +54,7 @@ struct BackwardBf16 {
   MOE_BF16 static void stack(const Operand<Pair>& x, const Tensor& t, int64_t row, int64_t rows,
                              int64_t col) {
     for (int64_t i = 0; i < rows; i += 2)
-      pair_rows(x.stacked + i / 2 * x.padded, t.row<bf16>(row + i) + col,
+      pair_rows(x.stacked + i / 2 * x.padded, kLanes, t.row<bf16>(row + i) + col,
                 i + 1 < rows ? t.row<bf16>(row + i + 1) + col : nullptr, x.width);
   }
   template <class Inner>
@@ -116,7 +116,14 @@ struct BackwardTiles : BackwardBf16 {
   template <class Into>
   MOE_BF16 static void product(int64_t m, int64_t n, int64_t depth, BlockA<Pair> a, const Pair* b,
                                int64_t ldb, float* c, int64_t ldc, Into) {
-    PairTiles{a.data, b, a.row, ldb, c, ldc, std::is_same_v<Into, Added>}.run(m, n, depth);
+    PairTiles{a.data,
+              b,
+              c,
+              TilesAt::rows(a.row),
+              TilesAt::rows(ldb),
+              TilesAt::rows(ldc),
+              std::is_same_v<Into, Added>}
+        .run(m, n, depth);
   }
   // Of the keys [begin, end) and 16 queries from `column` on.
   MOE_BF16 static void clear(const Workspace<BackwardTiles>& w, int64_t column, int64_t begin,
@@ -140,10 +147,11 @@ MOE_BF16 void forward_bf16(const AttentionCall& call, std::span<const AttentionT
   const FlushedSubnormals flushed;
   while (!tasks.empty()) {
     const int64_t columns = tasks.front().end - tasks.front().begin;
-    if (columns == 1 && call.kv->keys_transposed())
-      tasks = forward_tasks<ForwardFew<1>>(call, tasks, scratch);
-    else if (columns == 2 && call.kv->keys_transposed())
-      tasks = forward_tasks<ForwardFew<2>>(call, tasks, scratch);
+    const bool in_place = call.kv->keys_transposed() && columns <= kFewReadInPlace;
+    if (in_place && columns == 1) tasks = forward_tasks<ForwardFew<1>>(call, tasks, scratch);
+    else if (in_place && columns == 2) tasks = forward_tasks<ForwardFew<2>>(call, tasks, scratch);
+    else if (in_place && columns == 3) tasks = forward_tasks<ForwardFew<3>>(call, tasks, scratch);
+    else if (in_place && columns == 4) tasks = forward_tasks<ForwardFew<4>>(call, tasks, scratch);
     else tasks = forward_tasks<ForwardTiles>(call, tasks, scratch);
   }
 }

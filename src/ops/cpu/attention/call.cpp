@@ -71,6 +71,8 @@ void check_heads(std::string_view op, const AttentionCall& call) {
         "{}: {} query heads cannot share {} key/value heads; choose a number of key/value heads "
         "that divides the heads",
         op, call.heads, call.kv_heads);
+  if (!(call.scale > 0))
+    fail("{}: scores times {}; the scale of attention must be above 0", op, call.scale);
   if (q.cols() % call.heads != 0)
     fail("{}: q {} cannot be split into {} heads", op, describe(q), call.heads);
   check_values(op, call);

@@ -1,7 +1,8 @@
 // The loops of attention's forward, written once over the inner part that multiplies (f32.cpp,
 // bf16.cpp), in the manner of FlashAttention (Dao et al. 2022, algorithm 1; Milakov and Gimelshein
 // 2018 for the running maximum). A task is up to 64 columns (query, head) that share one key/value
-// head. For each block of 64 keys, with m the running maximum and l the running sum of a column:
+// head. For each block of 64 keys, with m the running maximum (in bf16 what stands for it,
+// forward_bf16-inl.h) and l the running sum of a column:
 //   s_jc = scale <k_j, q_c>;  m' = max(m, max_j s_jc);  p_jc = exp(s_jc - m');
 //   l' = l exp(m - m') + sum_j p_jc;  o' = o exp(m - m') + sum_j p_jc v_j
 // and at the end o / l and lse = m + log l. Where there is a cap c, a pass of its own has made c

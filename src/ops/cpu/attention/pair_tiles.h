@@ -10,44 +10,25 @@ namespace moe::ops {
 // Rows and columns that a tile has, and pairs that one of its products sums over.
 constexpr int64_t kPairTile = 16;
 
+// Where the tiles of a matrix of words of four bytes lie, in words: the rows of a tile `row` apart,
+// the tile below it `down` behind it, the one beside it `right`.
+struct TilesAt {
+  int64_t row, down, right;
+
+  // Of a matrix whose rows lie `ld` apart.
+  static TilesAt rows(int64_t ld) { return {ld, kPairTile * ld, kPairTile}; }
+};
+
 // C = A B, or C += A B, summed over pairs, `depth` of them in whole tiles: what lies beyond it is
 // read and must be zero in one of the two and finite in the other. run() is called where TilesInUse
-// (gemm/tile_product.h) lives.  A [m, depth]; B [depth, n]; C
-// [m, n] f32; m and n multiples of 16; lda, ldb, ldc in elements.
+// (gemm/tile_product.h) lives.  A [m, depth]; B [depth, n]; C [m, n] f32; m and n multiples of 16
 struct PairTiles {
   const uint32_t *a, *b;
-  int64_t lda, ldb;
   float* c;
-  int64_t ldc;
+  TilesAt a_at, b_at, c_at;
   bool add;
 
   void run(int64_t m, int64_t n, int64_t depth) const;
-};
-
-// Up to two products worked off a step at a time. Tiles are multiplied beside what the thread does
-// between two steps, as long as that uses no tiles.
-class TileSteps {
- public:
-  // PairTiles::run(), to be done.
-  void add(const PairTiles& product, int64_t m, int64_t n, int64_t depth);
-  // One tile's depth of 32 x 32 sums, some 64 cycles. Nothing where all is done.
-  void step() {
-    if (done_ < added_) work(true);
-  }
-  // All that is left. Must be called before what the products gave is read.
-  void finish();
-
- private:
-  struct Work {
-    PairTiles product;
-    int64_t m, n, depth;
-  };
-  // Of the sums that are next, one tile's depth or all that is left of it.
-  void work(bool one);
-
-  Work work_[2];
-  int added_ = 0, done_ = 0;
-  int64_t row_ = 0, col_ = 0, at_ = 0;  // where work_[done_] stands
 };
 
 }  // namespace moe::ops

@@ -46,24 +46,25 @@ MOE_BF16 HWY_INLINE void copy_pairs(Pair* dst, const Tensor& t, int64_t r, int64
 }
 
 // 32 pairs of which a holds the first numbers and b the second.
-MOE_BF16 HWY_INLINE void store_pairs(Pair* dst, __m512i a, __m512i b) {
+MOE_BF16 HWY_INLINE void store_pairs(Pair* low, Pair* high, __m512i a, __m512i b) {
   // Numbers of b count from 32.
-  const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
-                                       39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(a, low, b));
-  _mm512_storeu_si512(dst + kLanes, _mm512_permutex2var_epi16(a, high, b));
+  const __m512i order = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  _mm512_storeu_si512(low, _mm512_permutex2var_epi16(a, order, b));
+  _mm512_storeu_si512(
+      high, _mm512_permutex2var_epi16(a, _mm512_add_epi16(order, _mm512_set1_epi16(16)), b));
 }
 
-// Pairs of the numbers of two rows, a null row for zeros; whole vectors of 32 are written, zero
-// beyond `cols`.
-MOE_BF16 HWY_INLINE void pair_rows(Pair* dst, const bf16* first, const bf16* second, int64_t cols) {
-  for (int64_t c = 0; c < cols; c += 2 * kLanes) {
+// Pairs of the numbers of two rows, a null row for zeros; whole vectors of 32 are written, each
+// half of one `vector` words behind the other, zero beyond `cols`.
+MOE_BF16 HWY_INLINE void pair_rows(Pair* dst, int64_t vector, const bf16* first, const bf16* second,
+                                   int64_t cols) {
+  for (int64_t c = 0; c < cols; c += 2 * kLanes, dst += 2 * vector) {
     const auto mask = first_lanes(cols - c);
     const auto numbers = [&](const bf16* row) MOE_BF16 {
       return row == nullptr ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi16(mask, row + c);
     };
-    store_pairs(dst + c, numbers(first), numbers(second));
+    store_pairs(dst, dst + vector, numbers(first), numbers(second));
   }
 }
 

@@ -126,8 +126,9 @@ void Widen(float* HWY_RESTRICT out, const char* packed, DType dtype, int64_t dep
 
 // ---- a few rows ---------------------------------------------------------------------------------
 
-// what lies this far ahead is fetched: the hardware stops at each page
-constexpr int64_t kAheadBytes = 4096;
+// What lies this far ahead in each run is fetched: the hardware stops at each page. Zen 3 reads a
+// tenth to a fifth more so than a page ahead, which the machines with AVX-512 were tuned with.
+constexpr int64_t kAheadBytes = HWY_TARGET == HWY_AVX2 ? 512 : 4096;
 
 // Numbers of k that lie side by side in a column.
 template <class W>

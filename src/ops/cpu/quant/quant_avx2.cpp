@@ -311,22 +311,33 @@ HWY_INLINE void store_row(const QuantOut& out, int64_t row, int64_t column, int6
   if (p == buffer) std::memcpy(to, p, tail);
 }
 
+template <int64_t kBytes>
+HWY_INLINE void fetch_own(const char* p) {
+  MOE_UNROLL for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(p + line, _MM_HINT_T0);
+}
+
 // f(bits, scales) for each block of a panel, in order.
 template <DType kType, class F>
 HWY_INLINE void each_block(const QuantTask& task, const TileTask& at, F&& f) {
   constexpr PanelFormat kFormat = panel_format(kType);
+  const bool own = at.rows == 1 && task.own_ahead > 0;
   const char *chunk = at.panel, *next = at.next;
   for (int64_t left = task.in / kQuantBlock; left > 0; left -= kChunkBlocks) {
     const int64_t n = smaller(kChunkBlocks, left);
     const char *bits = chunk + chunk_scale_bytes(kFormat, n),
                *scales = chunk + (kFormat.is_k() ? kSuperBytes : 0);
     for (int64_t b = 0; b < n; ++b) {
-      for (int64_t line = 0; line < at.next_step; line += 64)
-        _mm_prefetch(next + line, _MM_HINT_T1);
-      next += at.next_step;
+      const char* block_bits = bits + b * kFormat.block_bytes();
+      if (own) {
+        fetch_own<kFormat.block_bytes()>(block_bits + task.own_ahead);
+      } else {
+        for (int64_t line = 0; line < at.next_step; line += 64)
+          _mm_prefetch(next + line, _MM_HINT_T1);
+        next += at.next_step;
+      }
       Scales block;
       read_scales<kType>(block, scales + b * kFormat.scale_bytes, chunk);
-      f(bits + b * kFormat.block_bytes(), block);
+      f(block_bits, block);
     }
     chunk += chunk_bytes(kFormat, n);
   }

@@ -19,8 +19,9 @@ INSTANTIATE_TEST_SUITE_P(
     shapes, AttentionLaw,
     testing::Combine(testing::Values(DType::f32, DType::bf16),
                      testing::Values(shape_of(2, 2, 64, 64), shape_of(6, 2, 20, 33),
-                                     shape_of(5, 1, 16, 8), shape_of(6, 2, 20, 33, 90),
-                                     shape_of(16, 2, 16, 8, 5), shape_of(2, 2, 64, 64, 0, 1),
+                                     shape_of(5, 1, 16, 8), shape_of(7, 1, 24, 72),
+                                     shape_of(6, 2, 20, 33, 90), shape_of(16, 2, 16, 8, 5),
+                                     shape_of(2, 2, 64, 64, 0, 1),
                                      shape_of(6, 2, 20, 33, 90, 1.5))));
 
 // The case's one sequence in chunks from a cache, its keys as rows and transposed. All that no

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/cpu/simd-inl.h"
 #include "tensor/arena.h"
@@ -64,36 +65,71 @@ struct Scaled {
   void skip(int rows) { factor += rows; }
 };
 
+// What a product does beside multiplying: a pair product for each row of B that a tile meets,
+// others once for so many of them as kRows says.
+struct NothingElse {
+  void operator()() const {}
+};
+
 // Accumulators that fit the registers: 24 of 32 with AVX-512, 12 of 16 below.
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
-// C[0..kRows, 0..kVectors * lanes); B in any type that LoadF32 reads
-template <int kRows, int kVectors, class T, class Into>
-HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, int64_t ldb,
-                             float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into) {
+// sum += a column of A, [kRows], times a row of B, [kVectors * lanes]. Of the two the one is held
+// that takes fewer registers.
+template <int kRows, int kVectors, class T>
+HWY_INLINE void add_row(VF32 (&sum)[kRows][kVectors], const float* HWY_RESTRICT a, int64_t a_row,
+                        const T* HWY_RESTRICT b) {
   const DF32 d;
   const int64_t lanes = lanes_f32();
-  VF32 sum[kRows][kVectors];
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i)
+  if constexpr (kRows < kVectors) {
+    VF32 x[kRows];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = into.start(c + i * ldc + j * lanes, i);
-  const float* HWY_RESTRICT at = a.data;
-  for (int64_t k = 0; k < depth; ++k, at += a.step, b += ldb) {
+    for (int i = 0; i < kRows; ++i) x[i] = hn::Set(d, a[i * a_row]);
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) {
+      const VF32 row = LoadF32(d, b + j * lanes);
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) sum[i][j] = hn::MulAdd(x[i], row, sum[i][j]);
+    }
+  } else {
     VF32 row[kVectors];
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) row[j] = LoadF32(d, b + j * lanes);
 #pragma GCC unroll 12
     for (int i = 0; i < kRows; ++i) {
-      const VF32 x = hn::Set(d, at[i * a.row]);
+      const VF32 x = hn::Set(d, a[i * a_row]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(x, row[j], sum[i][j]);
     }
   }
+}
+
+// C[0..kRows, 0..kVectors * lanes); B in any type that LoadF32 reads
+template <int kRows, int kVectors, class T, class Into, class Else = NothingElse>
+HWY_INLINE void tile_product(const BlockA<float>& a, const T* HWY_RESTRICT b, int64_t ldb,
+                             float* HWY_RESTRICT c, int64_t ldc, int64_t depth, Into into,
+                             Else&& beside = Else()) {
+  const DF32 d;
+  const int64_t lanes = lanes_f32();
+  VF32 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = into.start(c + i * ldc + j * lanes, i);
+  const float* HWY_RESTRICT at = a.data;
+  if constexpr (std::is_same_v<std::decay_t<Else>, NothingElse>) {
+    for (int64_t k = 0; k < depth; ++k, at += a.step, b += ldb) add_row(sum, at, a.row, b);
+  } else {
+    for (int64_t left = depth; left > 0; left -= std::decay_t<Else>::kRows) {
+      beside();
+      const int64_t some = std::min(left, std::decay_t<Else>::kRows);
+      for (int64_t k = 0; k < some; ++k, at += a.step, b += ldb) add_row(sum, at, a.row, b);
+    }
+  }
+#pragma GCC unroll 12
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
     for (int j = 0; j < kVectors; ++j) hn::StoreU(sum[i][j], d, c + i * ldc + j * lanes);
 }
 
@@ -137,6 +173,59 @@ inline void block_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, 
   if (n - j == 2 * lanes) return panel_product<2>(m, a, b + j, ldb, c + j, ldc, depth, into);
 #endif
   if (j < n) panel_product<1>(m, a, b + j, ldb, c + j, ldc, depth, into);
+}
+
+// So many vectors of a tile that the chains of few rows do not wait for themselves.
+constexpr int few_rows_vectors(int64_t rows) {
+  if (rows == 1) return 8;
+  return rows == 2 ? 4 : kTileVectors;
+}
+// Rows of the next tile where `rows` are left: as even as can be.
+constexpr int64_t few_rows_step(int64_t rows) {
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  return (rows + tiles - 1) / tiles;
+}
+// Tiles of few_rows_product().
+inline int64_t few_rows_tiles(int64_t m, int64_t n) {
+  int64_t tiles = 0;
+  for (int64_t rows; m > 0; m -= rows) {
+    rows = few_rows_step(m);
+    const int64_t vectors = n / lanes_f32(), wide = few_rows_vectors(rows);
+    tiles += vectors / wide + vectors % wide;
+  }
+  return tiles;
+}
+
+template <int kRows, class T, class Into, class Else>
+HWY_NOINLINE void few_rows_panel(int64_t n, int64_t depth, BlockA<float> a, const T* b, int64_t ldb,
+                                 float* c, int64_t ldc, Into into, Else& beside) {
+  const int64_t lanes = lanes_f32();
+  int64_t j = 0;
+  for (constexpr int kVectors = few_rows_vectors(kRows); j + kVectors * lanes <= n;
+       j += kVectors * lanes)
+    tile_product<kRows, kVectors>(a, b + j, ldb, c + j, ldc, depth, into, beside);
+  for (; j < n; j += lanes) tile_product<kRows, 1>(a, b + j, ldb, c + j, ldc, depth, into, beside);
+}
+
+// As block_product(), with the same bits, of so few rows that B is what takes time: it is read from
+// memory.
+template <class T, class Into, class Else>
+inline void few_rows_product(int64_t m, int64_t n, int64_t depth, BlockA<float> a, const T* b,
+                             int64_t ldb, float* c, int64_t ldc, Into into, Else&& beside) {
+  for (int64_t rows; m > 0; m -= rows) {
+    rows = few_rows_step(m);
+    switch (rows) {
+      case 1: few_rows_panel<1>(n, depth, a, b, ldb, c, ldc, into, beside); break;
+      case 2: few_rows_panel<2>(n, depth, a, b, ldb, c, ldc, into, beside); break;
+      case 3: few_rows_panel<3>(n, depth, a, b, ldb, c, ldc, into, beside); break;
+      case 4: few_rows_panel<4>(n, depth, a, b, ldb, c, ldc, into, beside); break;
+      case 5: few_rows_panel<5>(n, depth, a, b, ldb, c, ldc, into, beside); break;
+      default: few_rows_panel<6>(n, depth, a, b, ldb, c, ldc, into, beside);
+    }
+    a.data += rows * a.row;
+    c += rows * ldc;
+    into.skip(static_cast<int>(rows));
+  }
 }
 
 // C = outer tanh(inner C).  C [m, n]; n a multiple of the vector's lanes

@@ -39,7 +39,6 @@ struct ForwardF32 {
   KeyBlock block{};
 
   static constexpr bool kTogether = true;
-  static int64_t steps_ahead() { return 0; }  // nothing is fetched
 
   // `beside`: one whose block this one may work on in the same memory.
   ForwardF32(const AttentionCall& of, const AttentionTask& todo, const ForwardF32* beside,
@@ -91,6 +90,7 @@ struct ForwardByColumn : ForwardF32 {
   // On the diagonal and at the window's edge a panel of one vector meets only the keys that one of
   // its columns sees.
   int64_t columns_at_once(bool whole) const { return whole ? x.room : lanes_f32(); }
+  static int64_t steps_ahead() { return 0; }  // nothing is fetched
   void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
   void load(const KeyBlock& next, const Ahead&) {
     block = next;
@@ -182,19 +182,28 @@ void ForwardByColumn::softmax_vector(int64_t column, int64_t low, int64_t high) 
   hn::StoreU(shrink, d, x.shrink + column);
 }
 
-// Keys and values are read where they lie, in type T, each once for all columns.
+// Keys and values are read where they lie, in type T, each once for a tile of columns, while those
+// of the next step are fetched in even steps.
 template <class T>
 struct ForwardByKey : ForwardF32 {
   const T* kt = nullptr;  // [C, 64]
   // row i of the block at values_at[i * ld], where whole vectors can be read
   const T* values_at = nullptr;
-  BlockB v{};  // else a copy
+  BlockB v{};           // else a copy
+  Lines ahead{};        // of the next step
+  int64_t at_once = 0;  // so many of them a time
 
   using ForwardF32::ForwardF32;
   int64_t columns_at_once(bool) const { return x.count; }
+  static int64_t steps_ahead() { return 1; }
   void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
-  void load(const KeyBlock& next, const Ahead&) {
+  void load(const KeyBlock& next, const Ahead& then) {
     block = next;
+    ahead = lines_of(call, then);
+    const auto steps = [](int64_t rows) { return (rows + Fetching::kRows - 1) / Fetching::kRows; };
+    const int64_t met = few_rows_tiles(x.count, kKeyBlock) * steps(x.width) +
+                        few_rows_tiles(x.count, x.value_padded) * steps(kKeyBlock);
+    at_once = (ahead.count() + met - 1) / met;
     kt = transposed_keys<T>(call, task, block.row, x.width);
     const int64_t width = x.value_width;
     if (width == x.value_padded)
@@ -203,10 +212,11 @@ struct ForwardByKey : ForwardF32 {
   }
   // The first key of the vector that holds key `low`.
   static int64_t vector_of(int64_t low) { return low / lanes_f32() * lanes_f32(); }
-  void scores(const Panel& p) const {
+  void scores(const Panel& p) {
     const int64_t width = x.width, low = vector_of(p.low);
-    block_product(x.count, padded_width(p.high - low), width, {q, padded_width(width), 1}, kt + low,
-                  kKeyBlock, score + low, kKeyBlock, Written());
+    few_rows_product(x.count, padded_width(p.high - low), width,
+                     BlockA<float>{q, padded_width(width), 1}, kt + low, kKeyBlock, score + low,
+                     kKeyBlock, Written(), Fetching{ahead, at_once});
     hold(x.count, padded_width(p.high - low), score + low, kKeyBlock);
   }
   void softmax(const Panel& p) const {
@@ -220,11 +230,11 @@ struct ForwardByKey : ForwardF32 {
   void softmax_column(int64_t column, int64_t low, int64_t high) const;
   template <int kColumns>
   void add_keys(int64_t column, int64_t low, int64_t high) const;
-  void values(const Panel& p) const {
+  void values(const Panel& p) {
     const BlockA<float> weights{score + p.low, kKeyBlock, 1};
     const auto weigh = [&](const auto* rows, int64_t ld) {
-      block_product(x.count, x.value_padded, p.high - p.low, weights, rows + p.low * ld, ld, x.out,
-                    x.value_padded, Scaled{x.shrink});
+      few_rows_product(x.count, x.value_padded, p.high - p.low, weights, rows + p.low * ld, ld,
+                       x.out, x.value_padded, Scaled{x.shrink}, Fetching{ahead, at_once});
     };
     if (values_at != nullptr)
       weigh(values_at, call.kv->v.row_bytes / static_cast<int64_t>(sizeof(T)));
@@ -311,11 +321,14 @@ struct BackwardF32 {
   }
 };
 
+// Of so many columns, vectors of keys are the better ones.
+constexpr int64_t kFewColumnsF32 = 8;
+
 void forward_f32(const AttentionCall& call, std::span<const AttentionTask> tasks, Arena& scratch) {
   while (!tasks.empty()) {
     const AttentionTask& task = tasks.front();
     const DType keys = call.kv->k.dtype;
-    if (!call.kv->keys_transposed() || 2 * (task.end - task.begin) > lanes_f32())
+    if (!call.kv->keys_transposed() || task.end - task.begin > kFewColumnsF32)
       tasks = forward_tasks<ForwardByColumn>(call, tasks, scratch);
     else if (keys == DType::bf16) tasks = forward_tasks<ForwardByKey<bf16>>(call, tasks, scratch);
     else if (keys == DType::f16) tasks = forward_tasks<ForwardByKey<Half>>(call, tasks, scratch);

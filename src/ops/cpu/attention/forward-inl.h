@@ -227,6 +227,63 @@ struct Ahead {
   int64_t row;
 };
 
+// Lines of memory that are fetched a few at a time: a run of them, and behind it rows that lie
+// apart.
+struct Lines {
+  const char* at = nullptr;
+  int64_t left = 0;
+  const char* row = nullptr;
+  int64_t rows = 0, row_lines = 0, row_bytes = 0;
+
+  int64_t count() const { return left + rows * row_lines; }
+  // `kNearest`: to the first level, else to the second.
+  template <bool kNearest>
+  HWY_INLINE void fetch_some(int64_t most) {
+    while (most > 0) {
+      if (left == 0) {
+        if (rows == 0) return;
+        --rows;
+        at = row;
+        left = row_lines;
+        row += row_bytes;
+      }
+      const int64_t some = std::min(most, left);
+      for (int64_t i = 0; i < some; ++i)
+        __builtin_prefetch(at + i * kLineBytes, 0, kNearest ? 3 : 2);
+      at += some * kLineBytes;
+      left -= some;
+      most -= some;
+    }
+  }
+  static constexpr int64_t kLineBytes = 64;
+  static constexpr int64_t in(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes; }
+};
+
+// A block's keys, where they lie transposed, and its values.
+inline Lines lines_of(const AttentionCall& call, const Ahead& of) {
+  Lines lines;
+  if (call.kv->keys_transposed()) {
+    const int64_t bytes = bytes_of(call.kv->k.dtype, call.width() * kKeyBlock);
+    lines.at = static_cast<const char*>(call.kv->k.data) +
+               (of.row / kKeyBlock * call.kv_heads + of.task->kv_head) * bytes;
+    lines.left = Lines::in(bytes);
+  }
+  const Tensor values = values_from(call, of.task->kv_head, of.row);
+  lines.row = static_cast<const char*>(values.data);
+  lines.rows = kKeyBlock;
+  lines.row_lines = Lines::in(bytes_of(values.dtype, call.value_width()));
+  lines.row_bytes = values.row_bytes;
+  return lines;
+}
+
+// What a product does beside multiplying while lines are fetched, so many of them a step.
+struct Fetching {
+  static constexpr int64_t kRows = 8;
+  Lines& lines;
+  int64_t at_once;
+  HWY_INLINE void operator()() const { lines.fetch_some<true>(at_once); }
+};
+
 // A walk over the blocks of keys that tasks see together, and in each block task after task; `then`
 // is walked next, in the same manner.
 struct Walk {

@@ -18,34 +18,6 @@ namespace moe::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Lines of memory that are fetched a few at a time: a run of them, and behind it rows that lie
-// apart.
-struct Lines {
-  const char* at = nullptr;
-  int64_t left = 0;
-  const char* row = nullptr;
-  int64_t rows = 0, row_lines = 0, row_bytes = 0;
-
-  int64_t count() const { return left + rows * row_lines; }
-  // `kNearest`: to the first level, else to the second.
-  template <bool kNearest>
-  HWY_INLINE void fetch_some(int64_t most) {
-    for (int64_t i = 0; i < most; ++i) {
-      if (left == 0) {
-        if (rows == 0) return;
-        --rows;
-        at = row;
-        left = row_lines;
-        row += row_bytes;
-      }
-      _mm_prefetch(at, kNearest ? _MM_HINT_T0 : _MM_HINT_T1);
-      at += kLineBytes;
-      --left;
-    }
-  }
-  static constexpr int64_t kLineBytes = 64;
-};
-
 // 2^t for t up to 127 and -infinity, to 5e-6: the whole part is an exponent, of the fraction a
 // polynomial fitted on [0, 1] that is 1 at 0 and 2 at 1, so that whole powers are exact.
 MOE_BF16 HWY_INLINE __m512 power_of_two(__m512 t) {
@@ -185,21 +157,7 @@ struct ForwardPairs {
 
 template <bool kWhole>
 void ForwardPairs<kWhole>::fetch_beside(const Ahead& of) {
-  const auto lines_in = [](int64_t numbers) {
-    return (numbers * static_cast<int64_t>(sizeof(bf16)) + Lines::kLineBytes - 1) /
-           Lines::kLineBytes;
-  };
-  ahead = {};
-  if (call.kv->keys_transposed()) {
-    ahead.at =
-        reinterpret_cast<const char*>(transposed_keys<bf16>(call, *of.task, of.row, x.width));
-    ahead.left = lines_in(x.width * kKeyBlock);
-  }
-  const Tensor values = values_from(call, of.task->kv_head, of.row);
-  ahead.row = static_cast<const char*>(values.data);
-  ahead.rows = kKeyBlock;
-  ahead.row_lines = lines_in(x.value_width);
-  ahead.row_bytes = values.row_bytes;
+  ahead = lines_of(call, of);
   // steps in which a block is laid out, and in which all columns' products meet it
   const int64_t laid = pairs + kKeyBlock / 2, panels = (x.count + kTileRows - 1) / kTileRows,
                 pieces = (x.value_padded + kTileVectors * kLanes - 1) / (kTileVectors * kLanes),
@@ -336,11 +294,6 @@ MOE_BF16 bool ForwardPairs<kWhole>::softmax_panel(const Panel& panel, const floa
 }
 
 struct ForwardBf16 : ForwardPairs<false> {
-  struct Fetching {
-    Lines& lines;
-    int64_t at_once;
-    HWY_INLINE void operator()() const { lines.fetch_some<true>(at_once); }
-  };
   float* score;  // [6, 64]
   Pair* p;       // [6, 32] pairs of exponentials
   bool rose = false;

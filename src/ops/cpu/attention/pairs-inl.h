@@ -73,11 +73,6 @@ MOE_BF16 HWY_INLINE void store_rounded(Pair* dst, __m512 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-// What a product does beside multiplying, once for each row of B that a tile meets.
-struct NothingElse {
-  void operator()() const {}
-};
-
 // a [kRows, depth]; b [depth, kVectors * 16]; c [kRows, kVectors * 16]
 template <int kRows, int kVectors, class Into, class Else>
 MOE_BF16 HWY_INLINE void pair_tile(BlockA<Pair> a, const Pair* HWY_RESTRICT b, int64_t ldb,

@@ -191,19 +191,23 @@ struct ForwardByKey : ForwardF32 {
   const T* values_at = nullptr;
   BlockB v{};           // else a copy
   Lines ahead{};        // of the next step
-  int64_t at_once = 0;  // so many of them a time
+  int64_t steps;        // in which a block's keys and values are met
+  int64_t at_once = 0;  // lines a step
 
-  using ForwardF32::ForwardF32;
+  ForwardByKey(const AttentionCall& of, const AttentionTask& todo, const ForwardByKey* beside,
+               Arena& scratch)
+      : ForwardF32(of, todo, beside, scratch),
+        steps(few_rows_tiles(x.count, kKeyBlock) * steps_of(x.width) +
+              few_rows_tiles(x.count, x.value_padded) * steps_of(kKeyBlock)) {}
+  // Of one tile that meets so many rows.
+  static int64_t steps_of(int64_t rows) { return (rows + Fetching::kRows - 1) / Fetching::kRows; }
   int64_t columns_at_once(bool) const { return x.count; }
   static int64_t steps_ahead() { return 1; }
   void attend(const KeyBlock& at, bool whole) { attend_panels(*this, at, whole); }
   void load(const KeyBlock& next, const Ahead& then) {
     block = next;
     ahead = lines_of(call, then);
-    const auto steps = [](int64_t rows) { return (rows + Fetching::kRows - 1) / Fetching::kRows; };
-    const int64_t met = few_rows_tiles(x.count, kKeyBlock) * steps(x.width) +
-                        few_rows_tiles(x.count, x.value_padded) * steps(kKeyBlock);
-    at_once = (ahead.count() + met - 1) / met;
+    at_once = (ahead.count() + steps - 1) / steps;
     kt = transposed_keys<T>(call, task, block.row, x.width);
     const int64_t width = x.value_width;
     if (width == x.value_padded)

@@ -311,11 +311,6 @@ HWY_INLINE void store_row(const QuantOut& out, int64_t row, int64_t column, int6
   if (p == buffer) std::memcpy(to, p, tail);
 }
 
-template <int64_t kBytes>
-HWY_INLINE void fetch_own(const char* p) {
-  MOE_UNROLL for (int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(p + line, _MM_HINT_T0);
-}
-
 // f(bits, scales) for each block of a panel, in order.
 template <DType kType, class F>
 HWY_INLINE void each_block(const QuantTask& task, const TileTask& at, F&& f) {
@@ -329,10 +324,9 @@ HWY_INLINE void each_block(const QuantTask& task, const TileTask& at, F&& f) {
     for (int64_t b = 0; b < n; ++b) {
       const char* block_bits = bits + b * kFormat.block_bytes();
       if (own) {
-        fetch_own<kFormat.block_bytes()>(block_bits + task.own_ahead);
+        fetch<kFormat.block_bytes()>(block_bits + task.own_ahead);
       } else {
-        for (int64_t line = 0; line < at.next_step; line += 64)
-          _mm_prefetch(next + line, _MM_HINT_T1);
+        fetch(next, at.next_step);
         next += at.next_step;
       }
       Scales block;

@@ -33,6 +33,17 @@ void multiply_tiles(const QuantTask& task, const TileKernels& kernels);
 // further rows begin (`again`), and in the end what the caller reads next.
 QuantNext panels_ahead(const QuantTask& task, int64_t group, int64_t step, bool again);
 
+// To the second level of the cache; of what a single row reads itself, `own`, to the first. Inlined
+// always: no copy made for a file's instructions may be left to the linker.
+[[gnu::always_inline]] inline void fetch(const char* next, int64_t bytes) {
+  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line, 0, 2);
+}
+template <int64_t kBytes>
+[[gnu::always_inline]] inline void fetch(const char* own) {
+#pragma GCC unroll 8
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(own + line, 0, 3);
+}
+
 // f(the type that the panels of `dtype` are laid out as, as a constant).
 template <class F>
 auto with_panel_type(DType dtype, F&& f) {

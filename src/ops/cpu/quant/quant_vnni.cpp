@@ -147,16 +147,6 @@ HWY_INLINE void store_tile(const QuantTask& task, int64_t row, int64_t group,
   }
 }
 
-HWY_INLINE void fetch(const char* next, int64_t bytes) {
-  for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
-}
-// To the nearest cache.
-template <int64_t kBytes>
-HWY_INLINE void fetch(const char* own) {
-  MOE_UNROLL for (int64_t line = 0; line < kBytes; line += 64)
-      _mm_prefetch(own + line, _MM_HINT_T0);
-}
-
 HWY_INLINE const QuantRecord* record_of(const QuantTask& task, int64_t row, int64_t stride) {
   return task.x + (task.row != nullptr ? task.row[row] : row) * stride;
 }

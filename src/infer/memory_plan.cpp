@@ -52,6 +52,8 @@ Copies copies_of(const Model& model, DType dtype) {
       copies.owned += bytes.all;
       continue;
     }
+    if (model.config().by_neuron() && is_expert_matrix(*param))
+      copies.all += ops::kept_copy_bytes(*param);
     // Gate and up share a call.
     const int64_t passing = std::min(2 * bytes.all, ops::kPassingBytes + 2 * bytes.expert);
     copies.passing = std::max(copies.passing, passing);

@@ -31,6 +31,8 @@ struct CopyBytes {
   int64_t expert = 0, all = 0;
 };
 CopyBytes forward_copy_bytes(const Param& w, DType x, bool wide = false);
+// Of the copy that kept_neurons_forward makes of w [F,D] or [1,F,D], one of its matrices.
+int64_t kept_copy_bytes(const Param& w);
 // Of those that training keeps of w, f32 and not bound: that one and the one for products back.
 // Both are padded to whole blocks, which of narrow experts are several times their numbers.
 int64_t trained_copy_bytes(const Param& w, DType x, bool wide = false);

@@ -245,10 +245,11 @@ void spread_streams_backward(Run&, Tensor dh, Tensor dy, Tensor dw, Tensor dout,
 // ---- neurons that are chosen one by one (ops/cpu/kept/kept_neurons.cpp) -------------------------
 // y[n] = sum over i in kept[n] of a_i down_i, a_i = act(<gate_i, x[n]>) <up_i, x[n]>, with
 // swiglu_oai as in ffn_act_forward; without a gate (absent): a_i = act(<up_i, x[n]>). All sums run
-// in f32, that over i in an order that hangs on K alone: the law of rows holds in bits. The rows of
-// the neurons are read where they lie, in each of the three of any float or quantised type, and
-// those that no token keeps are not read. y [N,D] f32; x [N,D] f32|bf16; gate, up, down [F,D] or
-// [1,F,D]: row i is neuron i's, of down what it writes; kept [N,K] i32, each row rising
+// in f32, that over i in an order that hangs on K alone: the law of rows holds in bits. Each of
+// the three is of any float or quantised type, and rows that no token keeps are not read; those of
+// a model that is only read come from a copy (limit_copies). y [N,D] f32; x [N,D] f32|bf16; gate,
+// up, down [F,D] or [1,F,D]: row i is neuron i's, of down what it writes; kept [N,K] i32, each row
+// rising
 void kept_neurons_forward(Run&, Tensor y, Tensor x, const Param& gate, const Param& up,
                           const Param& down, Tensor kept, Act act);
 

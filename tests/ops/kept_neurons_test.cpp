@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "ops/memory.h"
 #include "ops/ops.h"
 #include "support/rowwise.h"
 #include "support/twins_rowwise.h"
@@ -218,6 +219,52 @@ TEST(KeptNeurons, ThreadsChangeNoBit) {
               << name_of(dtype) << ", K = " << k << ", " << threads << " threads";
         }
       }
+  }
+}
+
+// Weights that are only read are copied, as far as the limit of copies allows.
+TEST(KeptNeurons, CopiesOfBoundWeightsChangeNoBit) {
+  for (const bool gated : {false, true}) {
+    Arena arena;
+    const int64_t cols = 96, neurons = 70, k = 29, tokens = 3;
+    const int64_t gap = 10;
+    Network network{gated ? Weights(arena, DType::q8_0, neurons, cols, 1) : Weights(),
+                    Weights(arena, DType::bf16, neurons, cols, 2, gap),
+                    Weights(arena, DType::q4_1, neurons, cols, 3)};
+    const Tensor x = draw(arena, DType::f32, {tokens, cols}, 4),
+                 kept = draw_kept(arena, tokens, k, neurons, 5);
+    moe::Run run(2);
+    const auto result = [&] {
+      const Tensor y = arena.alloc(DType::f32, {tokens, cols});
+      network.forward(run, y, x, kept);
+      return y;
+    };
+    std::vector<moe::Param*> params;
+    int64_t bytes = 0;
+    for (Weights* w : {&network.gate, &network.up, &network.down})
+      if (w->param.present()) {
+        params.push_back(&w->param);
+        bytes += ops::kept_copy_bytes(w->param);
+      }
+    const Tensor want = result();
+    EXPECT_EQ(ops::copies_taken(params), 0) << "of weights that may be trained";
+
+    for (moe::Param* w : params) w->bind(w->value);
+    ops::limit_copies(params, bytes - 1);
+    EXPECT_TRUE(same_bits(result(), want));
+    EXPECT_EQ(ops::copies_taken(params), 0);
+    ops::limit_copies(params, bytes);
+    EXPECT_TRUE(same_bits(result(), want));
+    EXPECT_EQ(ops::copies_taken(params), bytes);
+
+    // A copy of what was there before is made again.
+    Param& up = network.up.param;
+    const Weights other(arena, DType::bf16, neurons, cols, 6, gap);
+    up.bind(other.param.value);
+    const Tensor changed = result();
+    EXPECT_FALSE(same_bits(changed, want));
+    expect_near(changed, network.twin(x, kept), kTwinF32, "after a change");
+    EXPECT_EQ(ops::copies_taken(params), bytes);
   }
 }
 

@@ -26,10 +26,15 @@ PackedWeight::Copies& PackedWeight::of(DType dtype, bool forward) {
 }
 
 int64_t PackedWeight::expert_bytes() {
-  int64_t bytes = blocks.bytes();
+  int64_t bytes = blocks.bytes() + neurons.bytes();
   for (auto& both : copies)
     for (Copies& each : both) bytes += each.experts.bytes();
   return bytes;
+}
+
+std::mutex& packing_lock() {
+  static std::mutex mutex;
+  return mutex;
 }
 
 PackedWeight& packed_weight(const Param& w) {

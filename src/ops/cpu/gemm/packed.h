@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -69,7 +70,9 @@ struct PackedWeight final : Derived::Content {
     ExpertCopies experts;
   };
   std::array<std::array<Copies, 2>, 3> copies;  // [f32, bf16, f16; backward, forward]
-  ExpertCopies blocks;                 // of a quantised value, for products with its blocks
+  ExpertCopies blocks;   // of a quantised value, for products with its blocks
+  ExpertCopies neurons;  // of a `down` whose rows are picked one by one, with those of
+                         // gate and up, as of one expert (kept/kept_copy.h)
   std::shared_ptr<CopyBudget> budget;  // of what is packed by expert; null: no limit
 
   // Packed as `dtype`. Forward w(k, n) = value(n, k), else w(k, n) = value(k, n).
@@ -77,6 +80,8 @@ struct PackedWeight final : Derived::Content {
   // Of the copies of experts that are there, bytes.
   int64_t expert_bytes();
 };
+// Of who makes copies of experts.
+std::mutex& packing_lock();
 // Made when it is first asked for.
 PackedWeight& packed_weight(const Param& w);
 

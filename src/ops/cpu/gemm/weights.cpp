@@ -254,8 +254,7 @@ void pack_within_budget(Run& run, std::span<CallWeight* const> weights,
       else if (may_find_room(*c, e)) missing.push_back({c, e});
   }
   if (missing.empty()) return;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(packing_lock());
   Taken taken;
   std::vector<Job> jobs;
   std::vector<CallExpert> packed;

@@ -16,6 +16,7 @@
 #include "core/threads.h"
 #include "ops/cpu/functions.h"
 #include "ops/cpu/isa.h"
+#include "ops/cpu/kept/kept_copy.h"
 #include "ops/cpu/kept/kept_rows-inl.h"
 #include "ops/cpu/kept/kept_task.h"
 #include "ops/cpu/rowwise/activation-inl.h"
@@ -313,6 +314,7 @@ void kept_neurons_forward(Run& run, Tensor y, Tensor x, const Param& gate, const
   }
   KeptTask task{.gate = matrix_of(gate), .up = matrix_of(up), .down = matrix_of(down), .act = act};
   task.width = x.cols();
+  read_from_copy(run, task, gate, up, down);
   task.kept = kept.cols();
   task.x_stride = x.row_bytes / static_cast<int64_t>(sizeof(float));
   task.list_stride = kept.row_bytes / static_cast<int64_t>(sizeof(int32_t));

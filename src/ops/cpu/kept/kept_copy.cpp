@@ -52,18 +52,17 @@ void fill(Run& run, char* copy, const Matrices& from, int64_t neurons) {
                });
 }
 
-// The copy at this version of the values, or null where there is no room for it.
-const char* copy_at(Run& run, const Matrices& from, const Param& down, uint64_t version) {
-  PackedWeight& weight = packed_weight(down);
+// The copy of this version of the values, or null where there is no room for it.
+const char* copy_of(Run& run, const Matrices& from, int64_t neurons, PackedWeight& weight,
+                    uint64_t version) {
   ExpertCopies& kept = weight.neurons;
   if (kept.version_of(0) == version) return kept.room.data();
-  const int64_t neurons = down.value.rows(), bytes = neurons * from.neuron_bytes;
-  CopyBudget* budget = weight.budget.get();
+  const int64_t bytes = neurons * from.neuron_bytes;
   const auto is_there = [&] { return kept.version_of(0) != 0; };
-  if (budget != nullptr && !is_there() && !budget->may_have_room(bytes)) return nullptr;
+  if (!is_there() && !weight.budget->may_have_room(bytes)) return nullptr;
   const std::lock_guard lock(packing_lock());
   if (kept.version_of(0) == version) return kept.room.data();  // another thread's, by now
-  if (budget != nullptr && !is_there() && !budget->has_room(bytes)) return nullptr;
+  if (!is_there() && !weight.budget->has_room(bytes)) return nullptr;
   if (!kept.begun) {
     kept.expert_bytes = bytes;
     kept.version.assign(1, 0);
@@ -71,7 +70,7 @@ const char* copy_at(Run& run, const Matrices& from, const Param& down, uint64_t 
     if (kept.room.empty()) return nullptr;
     std::atomic_ref(kept.begun).store(true, std::memory_order_release);
   }
-  if (budget != nullptr && !is_there()) budget->add(bytes);
+  if (!is_there()) weight.budget->add(bytes);
   fill(run, kept.room.data(), from, neurons);
   std::atomic_ref(kept.version[0]).store(version, std::memory_order_release);
   return kept.room.data();
@@ -85,11 +84,13 @@ int64_t kept_copy_bytes(const Param& w) {
 
 void read_from_copy(Run& run, KeptTask& task, const Param& gate, const Param& up,
                     const Param& down) {
-  if (!down.is_bound()) return;
+  // A matrix that a device brought here for this call has no limit, nor would it be met again.
+  auto* weight = dynamic_cast<PackedWeight*>(down.derived.get());
+  if (!down.is_bound() || weight == nullptr || !weight->budget) return;
   const Matrices matrices(task);
   // None of them falls, so the sum stands still where all do.
   const uint64_t version = gate.version + up.version + down.version;
-  const char* row = copy_at(run, matrices, down, version);
+  const char* row = copy_of(run, matrices, down.value.rows(), *weight, version);
   if (row == nullptr) return;
   for (KeptMatrix* m : matrices.each()) {
     m->rows = row;

@@ -10,9 +10,9 @@
 
 namespace moe::ops {
 
-// Where the matrices of `task` are those of a model that is only read, lets it read them from a
-// copy, which is made when it is first asked for and counts as one of `down` (packed.h). Where the
-// limit of all copies leaves no room they are read where they lie.
+// Where the matrices of `task` are only read, and their copies have a limit (ops::limit_copies),
+// lets it read them from a copy, which is made when it is first asked for and counts as one of
+// `down` (packed.h). Where that limit leaves no room they are read where they lie.
 void read_from_copy(Run&, KeptTask& task, const Param& gate, const Param& up, const Param& down);
 
 }  // namespace moe::ops

@@ -2,12 +2,15 @@
 """Tiny random models of every family as transformers writes them (deepseek: as its reference does),
 and what `moe` makes of them: the log-probabilities of 512 tokens in one piece and token by token,
 the experts that were chosen, the same from a GGUF file, the gradients of a step, what `moe` saves,
-loaded back by transformers, the model quantised, and a dialogue with it. One process, because loading transformers takes longer than all of that. Prints a line
-or more for each model and at last how many passed.
+loaded back by transformers, the model quantised, and a dialogue with it. One process, because
+loading transformers takes longer than all of that. Prints a line or more for each model, those of
+the ones that failed once more, and at last how many passed.
 """
 
 import argparse
+import contextlib
 import copy
+import io
 import json
 import os
 import shutil
@@ -535,22 +538,29 @@ def main():
         *(f"{case}:{dtype}" for dtype in ("bf16", "f16") for case in ("llama", "gpt2", "mixtral")),
         "qwen3_moe:bf16:100KB",
     ]
-    failed, forms = [], {}
+    failed, forms = {}, {}
     for case in cases:
         name, dtype, shard = (case.split(":") + ["f32", None])[:2] + [
             (case.split(":") + [None, None, None])[2]
         ]
-        print(f"{case}:", flush=True)
+        said = io.StringIO()
         try:
-            good = check_case(moe, name, dtype, shard, args.tokenizer, forms)
-        except SystemExit as e:
-            print(e)
-            good = False
+            with contextlib.redirect_stdout(said):
+                print(f"{case}:")
+                try:
+                    good = check_case(moe, name, dtype, shard, args.tokenizer, forms)
+                except SystemExit as e:
+                    print(e)
+                    good = False
+        finally:
+            print(said.getvalue(), end="", flush=True)
         if not good:
-            failed.append(case)
+            failed[case] = said.getvalue()
     if args.table and not failed:
         with open(args.table, "w", encoding="utf-8") as out:
             out.write(table_of(forms))
+    for text in failed.values():  # once more where the end of a log is read
+        print(text, end="")
     print(
         f"{len(cases) - len(failed)} of {len(cases)} models as they should be"
         + (f", not {', '.join(failed)}" if failed else "")

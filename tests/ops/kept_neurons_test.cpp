@@ -250,6 +250,8 @@ TEST(KeptNeurons, CopiesOfBoundWeightsChangeNoBit) {
     EXPECT_EQ(ops::copies_taken(params), 0) << "of weights that may be trained";
 
     for (moe::Param* w : params) w->bind(w->value);
+    EXPECT_TRUE(same_bits(result(), want));
+    EXPECT_EQ(ops::copies_taken(params), 0) << "of weights whose copies have no limit";
     ops::limit_copies(params, bytes - 1);
     EXPECT_TRUE(same_bits(result(), want));
     EXPECT_EQ(ops::copies_taken(params), 0);

@@ -20,6 +20,17 @@ int64_t ExpertCopies::bytes() {
   return copies * expert_bytes;
 }
 
+char* ExpertCopies::place_of(int64_t expert, int64_t experts, int64_t bytes_each) {
+  if (!begun) {
+    expert_bytes = bytes_each;
+    version.assign(static_cast<size_t>(experts), 0);
+    room = Pages(static_cast<size_t>(experts * bytes_each));
+    if (room.empty()) return nullptr;
+    std::atomic_ref(begun).store(true, std::memory_order_release);
+  }
+  return room.data() + expert * bytes_each;
+}
+
 PackedWeight::Copies& PackedWeight::of(DType dtype, bool forward) {
   const size_t type = dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
   return copies[type][forward ? 1 : 0];

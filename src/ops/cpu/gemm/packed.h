@@ -53,6 +53,9 @@ struct ExpertCopies {
     return std::atomic_ref(version[static_cast<size_t>(expert)]).load(std::memory_order_acquire);
   }
   int64_t bytes();  // of the copies that are there
+  // Where an expert's copy is to lie, of so many experts with so many bytes each; null where the
+  // system refuses. For who holds the lock.
+  char* place_of(int64_t expert, int64_t experts, int64_t bytes_each);
 };
 
 // All experts of a weight, one after another. `version` is an atomic as in ExpertCopies.

@@ -185,16 +185,9 @@ char* room_for(const CallWeight& c, int64_t expert, Taken& taken) {
   ExpertCopies& kept = *c.kept;
   const bool takes = c.budget != nullptr && kept.version_of(expert) == 0;
   if (takes && !c.budget->has_room(c.expert_bytes)) return nullptr;
-  if (!kept.begun) {
-    const auto experts = static_cast<size_t>(c.bank.experts);
-    kept.expert_bytes = c.expert_bytes;
-    kept.version.assign(experts, 0);
-    kept.room = Pages(experts * static_cast<size_t>(c.expert_bytes));
-    if (kept.room.empty()) return nullptr;
-    std::atomic_ref(kept.begun).store(true, std::memory_order_release);
-  }
-  if (takes) taken.add(c);
-  return kept.room.data() + expert * c.expert_bytes;
+  char* room = kept.place_of(expert, c.bank.experts, c.expert_bytes);
+  if (room != nullptr && takes) taken.add(c);
+  return room;
 }
 
 // An expert of a weight of a call.

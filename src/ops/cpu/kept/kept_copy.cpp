@@ -15,11 +15,11 @@
 namespace moe::ops {
 namespace {
 
-// A row of the copy begins with a line.
-constexpr int64_t kLineBytes = 64, kGrainBytes = 256 << 10;
+constexpr int64_t kGrainBytes = 256 << 10;
 
+// A row of the copy begins with a line.
 int64_t row_bytes(DType dtype, int64_t width) {
-  return round_up(bytes_of(dtype, width), kLineBytes);
+  return round_up(bytes_of(dtype, width), kKeptLine);
 }
 
 // The matrices of a task that are there.
@@ -63,17 +63,12 @@ const char* copy_of(Run& run, const Matrices& from, int64_t neurons, PackedWeigh
   const std::lock_guard lock(packing_lock());
   if (kept.version_of(0) == version) return kept.room.data();  // another thread's, by now
   if (!is_there() && !weight.budget->has_room(bytes)) return nullptr;
-  if (!kept.begun) {
-    kept.expert_bytes = bytes;
-    kept.version.assign(1, 0);
-    kept.room = Pages(static_cast<size_t>(bytes));
-    if (kept.room.empty()) return nullptr;
-    std::atomic_ref(kept.begun).store(true, std::memory_order_release);
-  }
+  char* copy = kept.place_of(0, 1, bytes);
+  if (copy == nullptr) return nullptr;
   if (!is_there()) weight.budget->add(bytes);
-  fill(run, kept.room.data(), from, neurons);
+  fill(run, copy, from, neurons);
   std::atomic_ref(kept.version[0]).store(version, std::memory_order_release);
-  return kept.room.data();
+  return copy;
 }
 
 }  // namespace

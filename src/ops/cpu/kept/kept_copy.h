@@ -1,7 +1,7 @@
 // A copy of the rows that tokens pick from, in large pages, a neuron's three side by side. In a
 // mapped file nearly every row that is picked lies in a page of its own, whose place the processor
 // has to look up first: rows of 1,152 bytes came at 0.55 of the rate of reading in order, out of
-// such a copy at 0.8 (Zen 3; docs/internals/carving.md).
+// such a copy at 0.8 (Zen 3; docs/carving.md).
 #pragma once
 
 #include "ops/cpu/kept/kept_task.h"

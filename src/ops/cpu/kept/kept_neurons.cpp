@@ -38,7 +38,7 @@ struct KeptReader {
   bool present() const { return m.rows != nullptr; }
   const char* row(int32_t i) const { return m.rows + i * m.stride; }
   void Fetch(int32_t i) const {
-    for (int64_t at = 0; at < bytes; at += kFetched) __builtin_prefetch(row(i) + at, 0, 3);
+    for (int64_t at = 0; at < bytes; at += kKeptLine) __builtin_prefetch(row(i) + at, 0, 3);
   }
   // Rows list[0..count), while those `ahead` places later are fetched, up to list[left].
   KeptRows Rows(const int32_t* list, int count, int64_t ahead, int64_t left, float* decoded,

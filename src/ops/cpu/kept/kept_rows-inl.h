@@ -28,8 +28,6 @@ struct KeptRows {
   const char* next[kKeptRows];
 };
 
-constexpr int64_t kFetched = 64;  // bytes of a line
-
 template <int kRows>
 HWY_INLINE void FetchNext(const KeptRows& rows, int64_t at) {
   MOE_UNROLL for (int r = 0; r < kRows; ++r) __builtin_prefetch(rows.next[r] + at, 0, 3);
@@ -39,7 +37,7 @@ HWY_INLINE void FetchNext(const KeptRows& rows, int64_t at) {
 
 template <class W>
 struct FloatRows {
-  static constexpr int64_t kSize = sizeof(W), kStep = kFetched / kSize;  // numbers of a line
+  static constexpr int64_t kSize = sizeof(W), kStep = kKeptLine / kSize;  // numbers of a line
 
   static const W* At(const char* row, int64_t c) { return reinterpret_cast<const W*>(row) + c; }
 
@@ -180,7 +178,7 @@ template <int kRows>
 HWY_INLINE void FetchLines(const KeptRows& rows, int64_t at, int64_t* fetched) {
   if (at < *fetched) return;
   FetchNext<kRows>(rows, *fetched);
-  *fetched += kFetched;
+  *fetched += kKeptLine;
 }
 
 template <class Q>

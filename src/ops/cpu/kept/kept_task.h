@@ -13,6 +13,8 @@ namespace moe::ops {
 
 // Rows of a matrix that are read together, and neurons that are computed together.
 constexpr int kKeptRows = 4, kKeptGroup = 32;
+// Bytes of a line of the cache.
+constexpr int64_t kKeptLine = 64;
 // Tokens that are walked together, so that they share what they read.
 constexpr int64_t kKeptTokens = 32;
 
